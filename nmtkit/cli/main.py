@@ -1,0 +1,83 @@
+"""The command `nmtkit`: registers the commands and turns a user's mistake into one line and an exit code."""
+
+import errno
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from nmtkit.cli import average, prepare, recipes, run, score, train, translate
+from nmtkit.errors import NmtkitError
+
+app = typer.Typer(
+    name="nmtkit",
+    help='From parallel text to a trained translation system, exactly as "Attention Is All You Need" describes it.',
+    epilog="Start with `nmtkit run quickstart`, or `nmtkit recipes`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for module in (prepare, train, average, translate, score, run, recipes):
+    app.command(module.__name__.rsplit(".", 1)[-1])(module.command)
+
+_ENVIRONMENT_FAULTS = {
+    errno.ENOSPC: "; make room and run the same command again",
+    errno.EDQUOT: "; make room and run the same command again",
+    errno.EFBIG: "; raise the limit and run the same command again",
+    errno.EACCES: "",
+    errno.EPERM: "",
+    errno.EROFS: "",
+    errno.EIO: "",
+    errno.ENOENT: "",
+    errno.EEXIST: "",
+    errno.ENOTDIR: "",
+    errno.EISDIR: "",
+    errno.ENAMETOOLONG: "",
+    errno.ENOMEM: "",
+}
+"""Errors of the operating system that are no bug of ours, and what to do about them."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"nmtkit {version('nmtkit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Prints the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    """Ends the process from wherever it is, cleaning up on the way: 130 for SIGINT, 143 for SIGTERM."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 130 and 143 when stopped."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        app()
+    except NmtkitError as error:
+        _fail(str(error))
+    except OSError as error:
+        if error.errno not in _ENVIRONMENT_FAULTS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror}{_ENVIRONMENT_FAULTS[error.errno]}")
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(1)

@@ -1,0 +1,39 @@
+"""The options that several commands share, each with one name and one text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).", show_default=False
+    ),
+]
+RunDirOption = Annotated[
+    Path | None, typer.Option("--run-dir", metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a value of the recipe; may be repeated."),
+]
+MirrorOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--mirror",
+        metavar="DIR",
+        envvar="NMTKIT_MIRROR",
+        help="Folder laid out as <host>/<path>, whose files are used instead of the network.",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda|mps", help="Where to compute.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="CPU threads.  [default: all cores]")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors on stderr.")]
+
+
+def run_folder(recipe_name: str, run_dir: Path | None) -> Path:
+    """The folder of a run: as given, else runs/<recipe name>."""
+    return run_dir if run_dir is not None else Path("runs") / recipe_name

@@ -1,0 +1,41 @@
+"""`nmtkit recipes`."""
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A recipe to print, ready to copy.", show_default=False)
+    ] = None,
+) -> None:
+    """The built-in recipes with what each needs and reaches; with a name, that recipe.
+
+    Example: nmtkit recipes multi30k-en-de > mine.toml
+    """
+    import sys
+
+    from nmtkit import console
+    from nmtkit.config import builtin_recipes
+    from nmtkit.errors import RecipeError
+
+    recipes = builtin_recipes()
+    if name is None:
+        rows = [[recipe, *_header(path.read_text(encoding="utf-8"))] for recipe, path in recipes.items()]
+        console.print_table("Built-in recipes", ["recipe", "what", "needs", "reaches"], rows)
+        return
+    if name not in recipes:
+        raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")
+    sys.stdout.write(recipes[name].read_text(encoding="utf-8"))
+
+
+def _header(text: str) -> list[str]:
+    """The description and the "Needs:" and "Reaches:" lines of the comment that a built-in recipe begins with."""
+    lines = [line.removeprefix("#").strip() for line in text.split("\n") if line.startswith("#")]
+    stated = {
+        line.split(":", 1)[0]: line.split(":", 1)[1].strip()
+        for line in lines
+        if line.startswith(("Needs:", "Reaches:"))
+    }
+    return [lines[0], stated.get("Needs", ""), stated.get("Reaches", "")]

@@ -1,0 +1,90 @@
+"""`nmtkit run`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmtkit.cli.options import (
+    DeviceOption,
+    MirrorOption,
+    QuietOption,
+    RecipeArgument,
+    RunDirOption,
+    SetOption,
+    ThreadsOption,
+    run_folder,
+)
+
+if TYPE_CHECKING:
+    from nmtkit.config import Recipe
+
+SHOWN_TRANSLATIONS = 4
+
+
+def command(
+    recipe: RecipeArgument,
+    run_dir: RunDirOption = None,
+    set_: SetOption = None,
+    mirror: MirrorOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """All five steps in order: prepare, train, average, translate, score. Finished ones are skipped.
+
+    Example: nmtkit run quickstart
+    """
+    from nmtkit import console
+    from nmtkit.cli.score import print_cost, print_scores
+    from nmtkit.config import load_recipe
+
+    console.set_up(quiet=quiet)
+    loaded = load_recipe(recipe, set_ or [])
+    folder = run_folder(loaded.name, run_dir)
+
+    from nmtkit.pipeline import run
+
+    result = run(loaded, folder, mirror=mirror, device=device, threads=threads)
+    if result.training.signal is not None:
+        console.log.info("saved; the same command goes on")
+        sys.exit(128 + result.training.signal)
+    assert result.scores is not None
+    assert result.cost is not None
+    _print_translations(folder, next(iter(result.scores)))
+    if "builtin/synthetic" in loaded.data.test:
+        _print_phenomena(folder)
+    print_scores(result.scores, {})
+    print_cost(result.cost)
+    _print_next_commands(loaded, folder)
+
+
+def _print_translations(run_dir: Path, test: str) -> None:
+    from nmtkit import console
+    from nmtkit.data.preparation import read_text_pair
+    from nmtkit.files import read_lines
+
+    sources, references = read_text_pair(run_dir / "data" / "test" / test)
+    hypotheses = read_lines(run_dir / "translations" / f"{test}.txt")
+    rows = []
+    step = max(1, len(sources) // SHOWN_TRANSLATIONS)
+    for number in list(range(0, len(sources), step))[:SHOWN_TRANSLATIONS]:
+        rows += [["source", sources[number]], ["translation", hypotheses[number]], ["reference", references[number]]]
+        rows.append(["", ""])
+    console.print_table(f"Some translations of {test}", ["", ""], rows[:-1])
+
+
+def _print_phenomena(run_dir: Path) -> None:
+    from nmtkit import console
+    from nmtkit.pipeline import phenomenon_scores
+
+    rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run_dir)]
+    console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)
+
+
+def _print_next_commands(recipe: "Recipe", run_dir: Path) -> None:
+    if recipe.name == "quickstart":
+        print("This was a made-up corpus of a small grammar: its score says that all steps work, and nothing more.")
+    print("Next:")
+    print(f'  echo "..." | nmtkit translate {run_dir}      translate a line of your own')
+    print("  nmtkit recipes                               the other built-in recipes")
+    print("  nmtkit recipes multi30k-en-de > mine.toml    a recipe to copy and change")

@@ -1,0 +1,62 @@
+"""`nmtkit train`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import (
+    DeviceOption,
+    QuietOption,
+    RecipeArgument,
+    RunDirOption,
+    SetOption,
+    ThreadsOption,
+    run_folder,
+)
+
+
+def command(
+    recipe: RecipeArgument,
+    run_dir: RunDirOption = None,
+    set_: SetOption = None,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Processes on this machine, one a device.")
+    ] = 1,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Training data to checkpoints; run again, it goes on where it was.
+
+    Ctrl-C or SIGTERM saves after the update in progress and exits 130 or 143. Any number of processes sees the same
+    updates: tokens_per_update is shared among them.
+
+    Example: nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
+    """
+    import os
+
+    from nmtkit import console
+    from nmtkit.config import load_recipe
+
+    if processes > 1 and "WORLD_SIZE" not in os.environ:
+        from nmtkit.workers import launch
+
+        load_recipe(recipe, set_ or [])
+        sys.exit(launch(processes, sys.argv[1:]))
+    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    loaded = load_recipe(recipe, set_ or [])
+    folder = run_folder(loaded.name, run_dir)
+
+    from nmtkit.training.train import train
+    from nmtkit.workers import Workers
+
+    workers = Workers.start(device, loaded.training.precision, threads)
+    try:
+        result = train(loaded, folder, workers)
+    finally:
+        workers.close()
+    console.log.info("training ended at update %d: %s", result.step, result.reason)
+    if result.signal is not None:
+        console.log.info("saved; the same command goes on: nmtkit %s", " ".join(sys.argv[1:]))
+        sys.exit(128 + result.signal)

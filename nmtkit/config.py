@@ -1,0 +1,513 @@
+"""What a recipe says, and how it is read.
+
+A recipe is TOML with five sections, each a frozen model below, whose defaults are the paper's base model and training:
+
+    recipe file -> its `base`, and that one's -> --set overrides      (layers; the one stated last wins)
+                -> unknown keys and rules across fields checked      -> Recipe
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nmtkit.errors import RecipeError
+from nmtkit.files import open_plain
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class LocalPair(_Section):
+    """A parallel corpus in two files of your own, plain or .gz, line by line each other's translation."""
+
+    source: Path
+    """File with the source side."""
+    target: Path
+    """File with the target side."""
+    name: str | None = None
+    """How messages and score tables call it; by default the source file's name."""
+
+
+class DataConfig(_Section):
+    """Which text, and how it is cut into subwords."""
+
+    source_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
+    """Language code of the source, such as "en"."""
+    target_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
+    """Language code of the target, such as "de"."""
+    train: tuple[str | LocalPair, ...] = Field(min_length=1)
+    """Training corpora: catalogue names, or { source = "a.en.gz", target = "a.de.gz", name = "mine" }."""
+    valid: int | tuple[str | LocalPair, ...] = ()
+    """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
+    test: tuple[str | LocalPair, ...] = ()
+    """Test sets, each named by what follows the last slash of its name."""
+    text: Literal["plain", "tokenized"] = "plain"
+    """plain: text as people write it. tokenized: already split into words at blanks."""
+    normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase"], ...] = ("blanks",)
+    """What is done to every line, in this order, before subwords are cut, in training and translation alike. blanks:
+    runs of blanks and tabs become one blank, those at the ends go. Nothing else is ever rewritten."""
+    subwords: Literal["bpe", "unigram", "wordpiece", "none"] = "bpe"
+    """none: the text is segmented already, one piece between blanks."""
+    vocab_size: int = Field(default=37000, ge=5)
+    """Entries of the vocabulary (of each of the two without share_vocab), the four special ones included."""
+    share_vocab: bool = True
+    """One vocabulary for both sides."""
+    byte_fallback: bool = False
+    """Characters unseen in training become bytes instead of <unk>; costs 256 entries."""
+    subword_sample_pairs: int = Field(default=10_000_000, ge=1)
+    """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
+    segment_mark: str = "@@"
+    """With subwords = "none": what ends a piece that the next one continues; translations are joined there."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.source_language == self.target_language:
+            raise ValueError(f"source_language and target_language are both {self.source_language!r}")
+        if isinstance(self.valid, int) and self.valid < 1:
+            raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
+        names = [corpus_name(entry) for entry in self.test]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
+        return self
+
+
+class CleaningConfig(_Section):
+    """Which training pairs are left out. Pairs with a blank side always are; every rule is counted in the manifest."""
+
+    max_tokens: int = Field(default=256, ge=0)
+    """Most subword tokens on either side, the end symbol not counted; 0: no limit."""
+    max_characters: int = Field(default=5000, ge=0)
+    """Most characters on either side, checked before subwords are learned and cut; 0: no limit."""
+    max_ratio: float = Field(default=0.0, ge=0)
+    """Most tokens of the longer side for each token of the shorter; 0: no limit."""
+
+
+class ModelConfig(_Section):
+    """Sizes and shape of the Transformer: all that the paper's Table 3 varies."""
+
+    encoder_layers: int = Field(default=6, ge=1)
+    """Layers of the encoder stack."""
+    decoder_layers: int = Field(default=6, ge=1)
+    """Layers of the decoder stack."""
+    d_model: int = Field(default=512, ge=2)
+    """Width of embeddings and of every sub-layer's output."""
+    d_ff: int = Field(default=2048, ge=1)
+    """Inner width of the feed-forward sub-layers."""
+    num_heads: int = Field(default=8, ge=1)
+    """Attention heads."""
+    d_k: int | None = Field(default=None, ge=1)
+    """Width of a head's queries and keys; by default d_model / num_heads."""
+    d_v: int | None = Field(default=None, ge=1)
+    """Width of a head's values; by default d_model / num_heads."""
+    norm: Literal["post", "pre"] = "post"
+    """post: LayerNorm(x + Sublayer(x)), the paper's. pre: x + Sublayer(LayerNorm(x)), and a norm after each stack."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Position encodings; learned ones are Table 3, row E."""
+    max_positions: int = Field(default=1024, ge=1)
+    """Positions of a learned table; sinusoidal ones have no end."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """On each sub-layer's output and on embedding + position."""
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """On attention weights; none in the paper."""
+    ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """After the ReLU; none in the paper."""
+    share_embeddings: Literal["all", "decoder", "none"] = "all"
+    """all: source, target and output are one matrix. decoder: target and output are. none: three matrices."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.d_model % self.num_heads and (self.d_k is None or self.d_v is None):
+            raise ValueError(
+                f"d_model = {self.d_model} is not a multiple of num_heads = {self.num_heads}; state d_k and d_v, "
+                "or choose another number of heads"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        return self
+
+    @property
+    def key_width(self) -> int:
+        """d_k, by default d_model / num_heads."""
+        return self.d_k if self.d_k is not None else self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v, by default d_model / num_heads."""
+        return self.d_v if self.d_v is not None else self.d_model // self.num_heads
+
+
+EXCLUSIVE_KEYS = (
+    ("validate_every_steps", "validate_every_epochs", "validate_every_minutes"),
+    ("checkpoint_every_steps", "checkpoint_every_epochs", "checkpoint_every_minutes"),
+    ("patience_epochs", "patience_validations"),
+)
+"""Keys of [training] of which one holds; the one stated last replaces the others."""
+
+
+class TrainingConfig(_Section):
+    """Optimiser, schedule, batches, limits, and what is kept."""
+
+    seed: int = Field(default=1, ge=0)
+    """Decides initial weights, order of the batches and dropout."""
+    tokens_per_update: int = Field(default=25000, ge=1)
+    """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
+    tokens_per_pass: int = Field(default=0, ge=0)
+    """Most target (or source) tokens, padding counted, that one device takes at once; an update is split into as many
+    passes as that needs. 0: what suits the device, 2,048 on a CPU and 16,384 elsewhere."""
+    optimizer: Literal["adam"] = "adam"
+    """The optimiser."""
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    """Decay of the first and second moment."""
+    adam_epsilon: float = Field(default=1e-9, gt=0)
+    """Added to the root of the second moment."""
+    gradient_clip_norm: float = Field(default=0.0, ge=0)
+    """Gradients longer than that are scaled down to it; 0: never."""
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "noam"
+    """Learning rate over the updates; each rises linearly over warmup_steps to its peak. noam: the paper's equation 3.
+    inverse-sqrt: the same with a peak of your choice. cosine: down to 0 at max_steps. constant: stays at the peak."""
+    peak_learning_rate: float = Field(default=0.0, ge=0)
+    """Highest learning rate; noam has its own, d_model^-0.5 * warmup_steps^-0.5, and takes none."""
+    warmup_steps: int = Field(default=4000, ge=0)
+    """Updates until the peak."""
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the target distribution that is uniform over the vocabulary."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Updates after which training ends."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """Passes over the training pairs after which training ends."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """Minutes, over all sessions, after which training ends; validation and saving are counted."""
+    patience_epochs: int | None = Field(default=None, ge=1)
+    """Ends training when best_metric has not improved for that many epochs."""
+    patience_validations: int | None = Field(default=None, ge=1)
+    """Ends training when best_metric has not improved for that many validations."""
+    best_metric: Literal["nll", "bleu"] = "nll"
+    """What patience, keep_best and `average --best` go by."""
+    validate_every_steps: int | None = Field(default=None, ge=1)
+    """Updates between validations; 1,500 where no validate_every_* is stated."""
+    validate_every_epochs: int | None = Field(default=None, ge=1)
+    """Epochs between validations."""
+    validate_every_minutes: float | None = Field(default=None, gt=0)
+    """Minutes of training between validations."""
+    validate_bleu: bool = True
+    """Whether a validation translates and takes BLEU besides nll."""
+    checkpoint_every_steps: int | None = Field(default=None, ge=1)
+    """Updates between checkpoints; 1,500 (the paper's ten minutes) where no checkpoint_every_* is stated."""
+    checkpoint_every_epochs: int | None = Field(default=None, ge=1)
+    """Epochs between checkpoints."""
+    checkpoint_every_minutes: float | None = Field(default=None, gt=0)
+    """Minutes of training between checkpoints."""
+    keep_last: int = Field(default=5, ge=1)
+    """Checkpoints kept, counted from the newest; at least average_last."""
+    keep_best: int = Field(default=1, ge=0)
+    """Checkpoints kept besides, counted from the best by best_metric."""
+    report_every_steps: int = Field(default=100, ge=1)
+    """Updates between lines of metrics.jsonl; a validation always has one."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """Of the matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_each_group(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        for group in EXCLUSIVE_KEYS:
+            stated = [key for key in group if values.get(key) is not None]
+            if len(stated) > 1:
+                raise ValueError(f"{' and '.join(stated)} exclude each other; state one")
+            if not stated and not group[0].startswith("patience"):
+                values[group[0]] = 1500
+        if not any(values.get(key) is not None for key in ("max_steps", "max_epochs", "max_minutes")):
+            values["max_steps"] = 100_000
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.schedule == "noam" and self.peak_learning_rate:
+            raise ValueError("schedule noam has its own peak; leave peak_learning_rate out or choose inverse-sqrt")
+        if self.schedule == "noam" and not self.warmup_steps:
+            raise ValueError("schedule noam needs warmup_steps of at least 1")
+        if self.schedule != "noam" and not self.peak_learning_rate:
+            raise ValueError(f"schedule {self.schedule} needs a peak_learning_rate")
+        if self.schedule == "cosine" and self.max_steps is None:
+            raise ValueError("schedule cosine needs max_steps, where it reaches 0")
+        return self
+
+
+class DecodingConfig(_Section):
+    """How text is translated, in validation and by `translate`."""
+
+    beam: int = Field(default=4, ge=1)
+    """Hypotheses kept at each step; 1 is greedy."""
+    length_penalty: Literal["wu", "length", "none"] = "wu"
+    """What a hypothesis' log-probability is divided by, n counting the end symbol. wu: ((5 + n) / 6)^alpha, the
+    paper's. length: n^alpha, as fairseq, CTranslate2 and Hugging Face use it. none: 1."""
+    alpha: float = Field(default=0.6, ge=0)
+    """Exponent of the length penalty."""
+    max_length_offset: int = Field(default=50, ge=0)
+    """A translation has at most as many tokens as its source, and that many more."""
+    average_last: int = Field(default=5, ge=1)
+    """Checkpoints that `average` and `run` average."""
+
+
+class Recipe(_Section):
+    """Everything that decides the result of a run."""
+
+    name: str
+    data: DataConfig
+    cleaning: CleaningConfig = CleaningConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.model.share_embeddings == "all" and not self.data.share_vocab:
+            raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
+        if self.training.keep_last < self.decoding.average_last:
+            raise ValueError(
+                f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
+                f"{self.decoding.average_last}; they would be gone before they are averaged"
+            )
+        longest = self.model.max_positions - 1
+        if self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
+            raise ValueError(
+                f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
+                f"[cleaning] max_tokens to at most {longest}"
+            )
+        if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
+            raise ValueError("[training] patience needs [data] valid")
+        return self
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "data": DataConfig,
+    "cleaning": CleaningConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "decoding": DecodingConfig,
+}
+
+
+def corpus_name(entry: str | LocalPair) -> str:
+    """The short name of a corpus: what follows the last slash, or a local pair's name or source file without ending."""
+    if isinstance(entry, LocalPair):
+        return entry.name or entry.source.name.removesuffix(".gz").rsplit(".", 1)[0]
+    return entry.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One source of settings: a recipe file or the --set options."""
+
+    name: str
+    text: str
+    values: dict[str, dict[str, Any]]
+
+    def place(self, section: str, key: str) -> str:
+        """`file, line N` of a key, for messages."""
+        current = ""
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            if header := re.match(r"\s*\[\s*(\w+)\s*\]", line):
+                current = header[1]
+            elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                return f"{self.name}, line {number}"
+        return self.name
+
+
+def recipes_folder() -> Path:
+    """Where the built-in recipes lie: in the installed package, or beside it in a checkout."""
+    inside = Path(__file__).parent / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
+
+
+def builtin_recipes() -> dict[str, Path]:
+    """The built-in recipes by name."""
+    return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
+
+
+def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
+    """The file of a recipe given as a TOML file (relative to ``folder``) or as a built-in name.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    path = (folder or Path()) / Path(name_or_file).expanduser()
+    if path.is_file():
+        return path
+    builtin = builtin_recipes()
+    if name_or_file in builtin:
+        return builtin[name_or_file]
+    if name_or_file.endswith(".toml"):
+        raise RecipeError(f"{path}: no such recipe file")
+    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
+
+
+def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe with its bases and ``section.key=value`` overrides.
+
+    Raises:
+        RecipeError: it cannot be read, or something in it is wrong; the message names file, line and key.
+    """
+    path = find_recipe(name_or_file)
+    layers = _read_layers(path, seen=())
+    if overrides:
+        layers.append(_parse_overrides(overrides))
+    return build_recipe(path.stem, layers)
+
+
+def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
+    """Merges layers, the last one winning, and checks the result."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        _check_keys(layer)
+        _merge(merged, layer.values)
+    if "data" not in merged:
+        raise RecipeError(f"{layers[-1].name}: no [data] section; state the languages and the train corpora there")
+    try:
+        return Recipe.model_validate({"name": name, **merged})
+    except ValidationError as error:
+        raise RecipeError(_explain(error, layers)) from None
+
+
+def stored_recipe(path: Path, name: str) -> Recipe:
+    """Reads the resolved recipe of a run (RUN/recipe.toml)."""
+    return build_recipe(name, _read_layers(path, seen=()))
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe as TOML."""
+    values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
+    return tomli_w.dumps(values)
+
+
+def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
+    if path.resolve() in seen:
+        raise RecipeError(f"{path}: its base leads back to itself")
+    with open_plain(path) as file:
+        try:
+            text = file.read().decode("utf-8")
+        except UnicodeDecodeError:
+            raise RecipeError(f"{path}: not UTF-8 text") from None
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from None
+    base = values.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise RecipeError(f"{path}: base is the name of a recipe or a file, in quotes")
+    for section, content in values.items():
+        if not isinstance(content, dict):
+            raise RecipeError(
+                f"{path}: {section} stands outside the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
+            )
+    _anchor_paths(values.get("data", {}), path.resolve().parent)
+    layer = _Layer(str(path), text, values)
+    if base is None:
+        return [layer]
+    return [*_read_layers(find_recipe(base, folder=path.parent), (*seen, path.resolve())), layer]
+
+
+def _parse_overrides(overrides: Sequence[str]) -> _Layer:
+    values: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        match = re.fullmatch(r"(\w+)\.(\w+)=(.*)", override, flags=re.DOTALL)
+        if match is None:
+            raise RecipeError(f"--set {override}: write it as section.key=value, such as --set training.seed=2")
+        section, key, text = match.groups()
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        group = values.setdefault(section, {})
+        for rival in _rivals(key):
+            group.pop(rival, None)
+        group[key] = value
+    _anchor_paths(values.get("data", {}), Path.cwd())
+    return _Layer("--set", "", values)
+
+
+def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of local corpora absolute; those in a recipe are relative to its file."""
+    for key in ("train", "valid", "test"):
+        entries = data.get(key)
+        for entry in entries if isinstance(entries, list) else []:
+            for side in ("source", "target"):
+                if isinstance(entry, dict) and isinstance(entry.get(side), str):
+                    entry[side] = str(folder / Path(entry[side]).expanduser())
+
+
+def _check_keys(layer: _Layer) -> None:
+    for section, content in layer.values.items():
+        if section not in SECTIONS:
+            raise RecipeError(f"{layer.name}: unknown section [{section}]{_nearest(section, list(SECTIONS))}")
+        for key in content:
+            if key in SECTIONS[section].model_fields:
+                continue
+            homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
+            if homes:
+                hint = f"; it belongs into [{homes[0]}]"
+            else:
+                hint = _nearest(key, list(SECTIONS[section].model_fields))
+            raise RecipeError(f"{layer.place(section, key)}: unknown key {section}.{key}{hint}")
+
+
+def _rivals(key: str) -> list[str]:
+    return [rival for group in EXCLUSIVE_KEYS if key in group for rival in group if rival != key]
+
+
+def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]]) -> None:
+    if "train" in values.get("data", {}):
+        for key in ("valid", "test"):
+            merged.get("data", {}).pop(key, None)
+    for section, content in values.items():
+        target = merged.setdefault(section, {})
+        for key in content:
+            for rival in _rivals(key):
+                if rival not in content:
+                    target.pop(rival, None)
+        target.update(content)
+
+
+def _nearest(word: str, candidates: list[str]) -> str:
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _explain(error: ValidationError, layers: list[_Layer]) -> str:
+    """The first thing wrong, as one line with its place."""
+    first = error.errors(include_url=False)[0]
+    section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
+    message = first["msg"].removeprefix("Value error, ")
+    if not key:
+        where = f"[{section}] " if section else ""
+        return f"{layers[-1].name}: {where}{message}"
+    if first["type"] == "missing":
+        return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
+    for layer in reversed(layers):
+        if key in layer.values.get(section, {}):
+            return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
+    return f"{layers[-1].name}: {section}.{key}: {message}"
+
+
+def differences(old: BaseModel, new: BaseModel) -> list[str]:
+    """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
+
+
+def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
+    """The changed keys of [training] that could change what a run has done so far: it cannot go on with them."""
+    harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
+    if new.schedule != "cosine":
+        harmless.append("max_")
+    return [change for change in differences(old, new) if not change.startswith(tuple(harmless))]

@@ -1,0 +1,155 @@
+"""What a person sees: messages and progress on stderr, tables on stdout.
+
+The library logs to the logger "nmtkit" and never prints; the command line calls `set_up` once. Only rank 0 talks.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+log = logging.getLogger("nmtkit")
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+
+
+def set_up(*, quiet: bool = False, rank: int = 0) -> None:
+    """Sends messages to stderr: everything, or with ``quiet`` (and on other ranks) only warnings and errors."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(message)s"))
+    log.handlers = [handler]
+    log.propagate = False
+    log.setLevel(logging.INFO if not quiet and rank == 0 else logging.WARNING if rank == 0 else logging.ERROR)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say it: 8s, 3m05s, 2h17m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+Advance = Callable[..., None]
+"""advance(done, note=""): tells a progress display how much is done in all."""
+
+
+@contextmanager
+def progress(description: str, total: float | None, *, start: float = 0) -> Iterator[Advance]:
+    """Shows progress with the time left: a live bar on a terminal, a line every ten seconds elsewhere.
+
+    Args:
+        total: what `done` will reach; None when it is not known.
+        start: what was done before this session, left out of the rate.
+    """
+    if not log.isEnabledFor(logging.INFO):
+        yield lambda done, note="": None
+    elif sys.stderr.isatty():
+        with _live_bar(description, total, start) as advance:
+            yield advance
+    else:
+        yield _plain_lines(description, total, start)
+
+
+@contextmanager
+def _live_bar(description: str, total: float | None, start: float) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
+        task = bar.add_task(description, total=total, completed=int(start), note="")
+        handlers = log.handlers
+        log.handlers = [_ConsoleHandler(console)]
+        try:
+            yield lambda done, note="": bar.update(task, completed=done, note=note)
+        finally:
+            log.handlers = handlers
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints messages above a live bar."""
+
+    def __init__(self, console: "Console") -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(_Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain_lines(description: str, total: float | None, start: float) -> Advance:
+    begun = last = time.monotonic()
+
+    def advance(done: float, note: str = "") -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        rate = (done - start) / (now - begun)
+        if total is None or rate <= 0:
+            log.info("%s: %d%s", description, done, f", {note}" if note else "")
+        else:
+            left = duration(max(0.0, total - done) / rate)
+            share = 100 * done / total
+            log.info("%s: %.0f %%, %s left%s", description, share, left, f", {note}" if note else "")
+
+    return advance
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str] = ()
+) -> None:
+    """Prints a table to stdout: boxed on a terminal, never cut; numbers are right-aligned."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if sys.stdout.isatty() else Console(width=240, color_system=None)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = all(row[index][:1].isdigit() or row[index][:1] in "-+" for row in rows if row[index])
+        table.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_plain(cell) for cell in row))
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain(cell: str) -> "Text":
+    from rich.text import Text
+
+    return Text(cell)

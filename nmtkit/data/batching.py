@@ -1,0 +1,98 @@
+"""Which sentence pairs make up which update: pure functions of (lengths, tokens per update, seed, epoch).
+
+    plan_epoch      all pairs of an epoch, cut into updates of pairs of similar length, in random order
+    share_update    one update's pairs, dealt to the processes and cut into passes that fit a device
+
+Every process computes the same plan, so the data position of a run is a number of sentence pairs and survives a change
+of the number of processes. Lengths count the end symbol.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The updates of one epoch.
+
+    Attributes:
+        updates: for each update the indices of its pairs, by length.
+        too_long: pairs that alone exceed the budget and are in no update.
+    """
+
+    updates: list[Indices]
+    too_long: Indices
+
+
+def plan_epoch(
+    source_lengths: npt.NDArray[np.int64],
+    target_lengths: npt.NDArray[np.int64],
+    tokens_per_update: int,
+    seed: int,
+    epoch: int,
+) -> EpochPlan:
+    """Cuts an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
+
+    Pairs are put in random order, then sorted by target and source length, so that equal lengths meet in ever new
+    company; updates are filled in that order and then shuffled. Every pair is in exactly one update.
+
+    Args:
+        source_lengths, target_lengths: tokens of each pair, int64 [pairs].
+        epoch: number of the epoch, from 0.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(target_lengths))
+    order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
+    fits = target_lengths[order] <= tokens_per_update
+    too_long, order = order[~fits], order[fits]
+    ends = np.cumsum(target_lengths[order])
+    updates = []
+    start = 0
+    while start < len(order):
+        filled = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, filled + tokens_per_update, side="right"))
+        updates.append(order[start:stop])
+        start = stop
+    return EpochPlan([updates[index] for index in random.permutation(len(updates))], np.sort(too_long))
+
+
+def share_update(
+    pairs: Indices,
+    source_lengths: npt.NDArray[np.int64],
+    target_lengths: npt.NDArray[np.int64],
+    tokens_per_pass: int,
+    num_processes: int,
+) -> list[list[Indices]]:
+    """Deals an update's pairs to the processes, and cuts each share into passes.
+
+    The pairs are dealt in turn, so shares are equal to one pair and of like lengths. A pass takes at most
+    ``tokens_per_pass`` source or target tokens, padding counted, but always at least one pair.
+
+    Returns:
+        For each process the pairs of each of its passes.
+    """
+    shares = []
+    for rank in range(num_processes):
+        share = pairs[rank::num_processes]
+        longest = np.maximum(source_lengths[share], target_lengths[share])
+        shares.append([share[start:stop] for start, stop in cut_by_padded_tokens(longest, tokens_per_pass)])
+    return shares
+
+
+def cut_by_padded_tokens(lengths: Sequence[int] | npt.NDArray[np.int64], max_tokens: int) -> list[tuple[int, int]]:
+    """Cuts a row of sentences into runs of at most ``max_tokens`` tokens, padding counted, of at least one sentence."""
+    runs: list[tuple[int, int]] = []
+    start, longest = 0, 0
+    for stop, length in enumerate(lengths):
+        longest = max(longest, int(length))
+        if stop > start and longest * (stop - start + 1) > max_tokens:
+            runs.append((start, stop))
+            start, longest = stop, int(length)
+    if len(lengths):
+        runs.append((start, len(lengths)))
+    return runs

@@ -1,0 +1,399 @@
+"""`prepare`: from the corpora a recipe names to token ids on disk.
+
+    corpora -> lines (cut at \\n, both sides equally many)
+            -> pairs that cleaning keeps, spooled as text       first pass over the text
+            -> validation pairs held out, if a number was asked
+            -> subwords learned from what is left               second pass
+            -> ids in shards                                    third pass
+
+All of it happens in a temporary folder that becomes RUN/data in one step.
+"""
+
+import hashlib
+import heapq
+import json
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from nmtkit.config import (
+    CleaningConfig,
+    DataConfig,
+    LocalPair,
+    Recipe,
+    corpus_name,
+    differences,
+    stored_recipe,
+    to_toml,
+)
+from nmtkit.console import log, progress
+from nmtkit.data.shards import ShardWriter
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import (
+    read_json,
+    read_lines,
+    remove_leftovers,
+    sha256_of_files,
+    write_atomically,
+    write_folder_atomically,
+    write_json,
+    write_lines,
+)
+from nmtkit.text.cleaning import RULES, rule_against_lengths, rule_against_text
+from nmtkit.text.corpora import Corpus, check_corpus, local_corpus, open_corpus
+from nmtkit.text.download import CorpusFile, Downloader
+from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
+
+FORMAT = 1
+_CHUNK_PAIRS = 10_000
+"""Pairs encoded at once: enough to keep sentencepiece's threads busy, little enough not to matter in memory."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What `prepare` did.
+
+    Attributes:
+        manifest: what RUN/data/manifest.json says.
+        is_new: False when nothing had changed and nothing was done.
+    """
+
+    manifest: dict[str, Any]
+    is_new: bool
+
+
+@dataclass
+class _Spool:
+    """Training pairs that cleaning kept, as plain text on disk, and what is known of them."""
+
+    source: Path
+    target: Path
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    held_out: set[int] = field(default_factory=set)
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """The spooled pairs, raw."""
+        with (
+            self.source.open(newline="\n", encoding="utf-8") as source,
+            self.target.open(newline="\n", encoding="utf-8") as target,
+        ):
+            for one, other in zip(source, target, strict=True):
+                yield one[:-1], other[:-1]
+
+
+def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Preparation:
+    """Writes RUN/data and RUN/recipe.toml, unless they are there already and nothing has changed.
+
+    Args:
+        mirror: folder laid out as <host>/<path> whose files are used instead of the network.
+        workers: threads that cut text into subwords; by default as many as there are cores.
+
+    Raises:
+        NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
+    """
+    check_subwords(recipe.data)
+    remove_leftovers(run_dir)
+    data = recipe.data
+    train, valid, tests = _open_corpora(data, Downloader(mirror))
+    fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()])
+
+    folder = run_dir / "data"
+    if (folder / "manifest.json").is_file():
+        manifest = read_json(folder / "manifest.json")
+        if manifest.get("fingerprint") == fingerprint:
+            return Preparation(manifest, is_new=False)
+        _refuse_after_training(recipe, run_dir)
+        log.info("the recipe or its corpora have changed: preparing %s anew", folder)
+
+    begun = time.monotonic()
+    with write_folder_atomically(folder) as temporary:
+        manifest = _Preparer(recipe, temporary, workers).run(train, valid, tests)
+        manifest = {
+            "format": FORMAT,
+            "fingerprint": fingerprint,
+            "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
+            **manifest,
+            "files": sha256_of_files(temporary),
+            "seconds": round(time.monotonic() - begun, 3),
+        }
+        write_json(temporary / "manifest.json", manifest)
+    with write_atomically(run_dir / "recipe.toml") as file:
+        file.write(to_toml(recipe))
+    return Preparation(manifest, is_new=True)
+
+
+def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
+    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
+    languages = (data.source_language, data.target_language)
+    valid = () if isinstance(data.valid, int) else data.valid
+    for entry in (*data.train, *valid, *data.test):
+        if isinstance(entry, str):
+            check_corpus(entry, *languages)
+
+    def open_entry(entry: str | LocalPair) -> Corpus:
+        if isinstance(entry, LocalPair):
+            return local_corpus(entry.source, entry.target, entry.name)
+        return open_corpus(entry, *languages, downloader)
+
+    train = [open_entry(entry) for entry in data.train]
+    tests = {corpus_name(entry): open_entry(entry) for entry in data.test}
+    return train, [open_entry(entry) for entry in valid], tests
+
+
+def _fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
+    """A sum over all that decides the content of RUN/data: settings and the bytes of the corpora, not their place."""
+    settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
+    for key in ("train", "valid", "test"):
+        if not isinstance(settings["data"][key], int):
+            settings["data"][key] = [corpus_name(entry) for entry in getattr(recipe.data, key)]
+    content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
+    text = json.dumps([FORMAT, settings, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
+    if not any((run_dir / name).is_dir() for name in ("checkpoints", "resume")):
+        return
+    old = stored_recipe(run_dir / "recipe.toml", recipe.name)
+    changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
+    changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
+    raise NmtkitError(
+        f"{run_dir} has been trained with other data; changed: {', '.join(changes) or 'the text of a corpus'}. "
+        "Take another --run-dir, or undo the change"
+    )
+
+
+class _Preparer:
+    """One preparation in a temporary folder; its methods run in the order in which they stand."""
+
+    def __init__(self, recipe: Recipe, folder: Path, workers: int | None) -> None:
+        self._data: DataConfig = recipe.data
+        self._cleaning: CleaningConfig = recipe.cleaning
+        self._folder = folder
+        self._workers = workers
+        self._dropped: Counter[str] = Counter()
+        self._described: list[dict[str, Any]] = []
+
+    def run(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]) -> dict[str, Any]:
+        """Fills the folder and returns what the manifest says of it."""
+        spool = self._read_training_text(train)
+        valid_pairs = self._hold_out(spool) if isinstance(self._data.valid, int) else self._read_all(valid, "valid")
+        if not len(spool.lines) > len(spool.held_out):
+            raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
+        tokenizer = self._learn_subwords(spool)
+        tokenizer.save(self._folder / "tokenizer")
+        train_pairs, train_tokens = self._write_shards(
+            "train", tokenizer, self._pairs_to_train_on(spool), len(spool.lines), self._cleaning
+        )
+        if not train_pairs:
+            raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
+        spool.source.unlink()
+        spool.target.unlink()
+        counts: dict[str, Any] = {"train": train_pairs}
+        if valid_pairs:
+            self._write_text(self._folder, "valid", valid_pairs)
+            numbered = ((number, *pair) for number, pair in enumerate(valid_pairs, start=1))
+            counts["valid"], _ = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
+        for name, corpus in tests.items():
+            pairs = self._read_all([corpus], "test")
+            if not pairs:
+                raise DataError(f"{corpus.source.name}: the test set is empty")
+            self._write_text(self._folder / "test", name, pairs)
+            counts[name] = len(pairs)
+        return {
+            "corpora": self._described,
+            "cleaning": {rule: self._dropped[rule] for rule in RULES},
+            "pairs": counts,
+            "train_tokens": train_tokens,
+            "tokenizer_sha256": tokenizer.fingerprint(),
+            "vocab_sizes": tokenizer.settings["vocab_sizes"],
+        }
+
+    def _dropped_summary(self) -> str:
+        return ", ".join(f"{rule}: {count}" for rule, count in self._dropped.items()) or "the corpora are empty"
+
+    def _read_training_text(self, corpora: list[Corpus]) -> _Spool:
+        spool = _Spool(self._folder / "spool.source", self._folder / "spool.target")
+        number = 0
+        with ExitStack() as stack:
+            source_file, target_file = (
+                stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+                for path in (spool.source, spool.target)
+            )
+            advance = stack.enter_context(progress("reading", None))
+            for source, target in chain.from_iterable(self._read_pairs(corpus, "train") for corpus in corpora):
+                number += 1
+                rule = rule_against_text(
+                    normalize(source, self._data.normalize), normalize(target, self._data.normalize), self._cleaning
+                )
+                if rule is not None:
+                    self._dropped[rule] += 1
+                    continue
+                source_file.write(f"{source}\n")
+                target_file.write(f"{target}\n")
+                spool.lines.append(number)
+                if number % 100_000 == 0:
+                    advance(number, "pairs")
+        return spool
+
+    def _read_pairs(self, corpus: Corpus, role: str) -> Iterator[tuple[str, str]]:
+        """The pairs of a corpus, which must have equally many lines on both sides; describes it in the manifest."""
+        source, target = corpus.source.open(), corpus.target.open()
+        missing = object()
+        one_ended = None
+        for one, other in zip_longest(source, target, fillvalue=missing):
+            if one is missing or other is missing:
+                one_ended = True
+            elif not one_ended:
+                yield str(one), str(other)
+        if one_ended:
+            raise DataError(
+                f"{corpus.source.name} has {source.num_lines} lines but {corpus.target.name} has {target.num_lines}; "
+                "they must be each other's translation line by line"
+            )
+        self._described.append(
+            {
+                "name": corpus.name,
+                "role": role,
+                "pairs": source.num_lines,
+                "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
+                "files": [_describe(entry) for entry in corpus.files],
+                "sha256": corpus.fingerprint,
+            }
+        )
+        removed = source.carriage_returns + target.carriage_returns
+        if removed:
+            log.info("%s: a carriage return was removed at the end of %d lines (CRLF text)", corpus.name, removed)
+        if role == "train" and not source.num_lines:
+            log.warning("%s: the corpus is empty", corpus.name)
+
+    def _read_all(self, corpora: list[Corpus], role: str) -> list[tuple[str, str]]:
+        return [pair for corpus in corpora for pair in self._read_pairs(corpus, role)]
+
+    def _hold_out(self, spool: _Spool) -> list[tuple[str, str]]:
+        """Takes the asked number of distinct pairs out of training, and every pair that shares a side with one.
+
+        The pairs are those with the smallest hash, so the choice depends neither on order nor on what else is there.
+        """
+        wanted = self._data.valid
+        assert isinstance(wanted, int)
+        first_of: dict[bytes, int] = {}
+        largest: list[tuple[int, bytes]] = []  # a heap of the smallest hashes, negated
+        for index, pair in enumerate(spool.pairs()):
+            key = hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()
+            if key in first_of:
+                continue
+            entry = (-int.from_bytes(key, "big"), key)
+            if len(largest) < wanted:
+                heapq.heappush(largest, entry)
+            elif entry > largest[0]:
+                del first_of[heapq.heapreplace(largest, entry)[1]]
+            else:
+                continue
+            first_of[key] = index
+        if len(largest) < wanted:
+            raise DataError(
+                f"data.valid = {wanted}: the training corpora hold only {len(largest)} different pairs after cleaning"
+            )
+        chosen = set(first_of.values())
+        held_out = [pair for index, pair in enumerate(spool.pairs()) if index in chosen]
+        sides = [{pair[side] for pair in held_out} for side in range(2)]
+        for index, (source, target) in enumerate(spool.pairs()):
+            if source in sides[0] or target in sides[1]:
+                spool.held_out.add(index)
+        self._dropped["held_out_copy"] += len(spool.held_out) - len(chosen)
+        return held_out
+
+    def _pairs_to_train_on(self, spool: _Spool) -> Iterator[tuple[int, str, str]]:
+        for index, (source, target) in enumerate(spool.pairs()):
+            if index not in spool.held_out:
+                yield spool.lines[index], source, target
+
+    def _learn_subwords(self, spool: _Spool) -> Tokenizer:
+        available = len(spool.lines) - len(spool.held_out)
+        step = -(-available // self._data.subword_sample_pairs)
+
+        def sample() -> Iterable[tuple[str, str]]:
+            for _, source, target in islice(self._pairs_to_train_on(spool), 0, None, step):
+                yield normalize(source, self._data.normalize), normalize(target, self._data.normalize)
+
+        log.info(
+            "learning subwords (%s, %d entries) from %d pairs",
+            self._data.subwords,
+            self._data.vocab_size,
+            -(-available // step),
+        )
+        return Tokenizer.learn(self._data, sample)
+
+    def _write_shards(
+        self,
+        name: str,
+        tokenizer: Tokenizer,
+        numbered_pairs: Iterator[tuple[int, str, str]],
+        total: int,
+        cleaning: CleaningConfig | None,
+    ) -> tuple[int, dict[str, int]]:
+        """Writes a folder of shards; without ``cleaning`` only pairs with a side without tokens are left out."""
+        tokens = {"source": 0, "target": 0}
+        sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+        with ShardWriter(self._folder / name, sizes) as writer, progress(f"encoding {name}", total) as advance:
+            done = 0
+            while chunk := list(islice(numbered_pairs, _CHUNK_PAIRS)):
+                sources = tokenizer.encode([tokenizer.normalize(entry[1]) for entry in chunk], "source", self._workers)
+                targets = tokenizer.encode([tokenizer.normalize(entry[2]) for entry in chunk], "target", self._workers)
+                kept, lines = [], []
+                for (number, _, _), source, target in zip(chunk, sources, targets, strict=True):
+                    rule = rule_against_lengths(len(source), len(target), cleaning or _KEEP_ALL)
+                    if rule is None:
+                        kept.append((source, target))
+                        lines.append(number)
+                    elif cleaning is not None:
+                        self._dropped[rule] += 1
+                writer.add(kept, lines)
+                tokens["source"] += sum(len(source) for source, _ in kept)
+                tokens["target"] += sum(len(target) for _, target in kept)
+                done += len(chunk)
+                advance(done)
+        return writer.num_pairs, tokens
+
+    def _write_text(self, folder: Path, name: str, pairs: list[tuple[str, str]]) -> None:
+        """Writes what is translated and what that is compared with: the text as it came, pieces joined to words."""
+        write_lines(folder / f"{name}.source.txt", [source for source, _ in pairs])
+        references = [target for _, target in pairs]
+        if self._data.subwords == "none":
+            references = [join_segments(line, self._data.segment_mark) for line in references]
+        write_lines(folder / f"{name}.reference.txt", references)
+
+
+def _describe(file: CorpusFile) -> dict[str, Any]:
+    return {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
+
+
+_KEEP_ALL = CleaningConfig(max_tokens=0, max_characters=0)
+
+
+def read_text_pair(prefix: Path) -> tuple[list[str], list[str]]:
+    """The lines of PREFIX.source.txt and PREFIX.reference.txt."""
+    return read_lines(Path(f"{prefix}.source.txt")), read_lines(Path(f"{prefix}.reference.txt"))
+
+
+def load_tokenizer(run_dir: Path) -> Tokenizer:
+    """The tokenizer of prepared data.
+
+    Raises:
+        DataError: the run has not been prepared.
+    """
+    if not (run_dir / "data" / "manifest.json").is_file():
+        raise DataError(f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` first")
+    return Tokenizer.load(run_dir / "data" / "tokenizer")
+
+
+def test_sets(run_dir: Path) -> list[str]:
+    """The names of the test sets of prepared data."""
+    return sorted(path.name.removesuffix(".source.txt") for path in (run_dir / "data" / "test").glob("*.source.txt"))

@@ -1,0 +1,21 @@
+"""Mistakes a user can make and mend. Everything else is a bug and keeps its traceback.
+
+The command line prints the message of an NmtkitError as one line and exits with 1, so a message says what is wrong,
+where (file and line) and what to do.
+"""
+
+
+class NmtkitError(Exception):
+    """A mistake in the input: the message is one line for the user."""
+
+
+class RecipeError(NmtkitError):
+    """A recipe, or a value given with --set, that cannot be used."""
+
+
+class DataError(NmtkitError):
+    """Text, a corpus, a download or prepared data that cannot be used."""
+
+
+class ModelError(NmtkitError):
+    """A model folder, checkpoint or run folder that cannot be used."""

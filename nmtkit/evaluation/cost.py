@@ -1,0 +1,58 @@
+"""What a run has cost: the exact count of its matrix products, and the estimate as the paper makes it."""
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmtkit.errors import ModelError
+from nmtkit.files import read_json
+
+PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+"""Sustained single-precision FLOP/s of a GPU. Source: footnote 5 of the paper."""
+
+
+def matmul_flops_per_second(device: torch.device, precision: Literal["float32", "bf16"]) -> float:
+    """The rate of plain matrix products on this device, now: the best of five of 1024 x 1024 (CUDA: 8192 x 8192)."""
+    size = 8192 if device.type == "cuda" else 1024
+    matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    best = float("inf")
+    for _ in range(6):  # the first one warms up
+        begun = time.perf_counter()
+        product = matrix @ matrix
+        product[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size**3 / best
+
+
+def training_cost(run_dir: Path) -> dict[str, Any]:
+    """What the training of a run has cost so far, as RUN/cost.json holds it.
+
+    flops: of forward and backward of the matrix products, for the tokens seen, padding not counted.
+    flops_paper_estimate: seconds x devices x sustained FLOP/s of the device, which is the paper's figure for its GPUs
+    and the measured rate of plain matrix products for others. Source: section 6.1.
+
+    Raises:
+        ModelError: the run has not been trained.
+    """
+    saves = sorted((run_dir / "resume").glob("step-*/state.json"))
+    if not saves:
+        raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
+    state = read_json(saves[-1])
+    named = next((name for name in PAPER_SUSTAINED_FLOPS if name in state["device"].upper()), None)
+    sustained = PAPER_SUSTAINED_FLOPS[named] if named else state["matmul_flops_per_second"]
+    source = "the paper, footnote 5" if named else "measured: plain matrix products on this device when training began"
+    return {
+        "updates": state["step"],
+        "target_tokens": state["target_tokens"],
+        "seconds": state["seconds"],
+        "processes": state["processes"],
+        "device": state["device"],
+        "precision": state["precision"],
+        "flops": state["flops"],
+        "flops_per_second": state["flops"] / state["seconds"] if state["seconds"] else 0.0,
+        "flops_paper_estimate": state["seconds"] * state["processes"] * sustained,
+        "sustained_flops_per_second": sustained,
+        "sustained_source": source,
+    }

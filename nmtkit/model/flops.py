@@ -1,0 +1,77 @@
+"""Exact counts: parameters, and floating-point operations of the model's matrix products.
+
+A product of an (a x b) with a (b x c) matrix is 2abc operations. Attention counts the whole square of positions, as it
+is computed; softmax, normalisation and other element-wise work is left out, as is usual.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.config import ModelConfig
+
+Lengths = npt.NDArray[np.int64]
+
+TRAINING_FACTOR = 3
+"""Forward and backward: each product of the forward pass has two of the same size in the backward pass."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations of one forward pass, by part of the model."""
+
+    encoder: int
+    decoder: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        """Of all parts."""
+        return self.encoder + self.decoder + self.output
+
+
+def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Lengths, target_lengths: Lengths) -> Flops:
+    """Operations of one forward pass over sentence pairs of those lengths.
+
+    Args:
+        source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs]. With padding, what the
+            pair is padded to.
+    """
+    width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
+    source, target = int(source_lengths.sum()), int(target_lengths.sum())
+    source_source = int((source_lengths * source_lengths).sum())
+    target_target = int((target_lengths * target_lengths).sum())
+    target_source = int((target_lengths * source_lengths).sum())
+
+    projections = 2 * width * (keys + values)  # of queries and output, or of keys and values, for one position
+    scores = keys + values  # of Q K^T and of the weights times V, for one pair of positions
+    feed_forward = 2 * width * config.d_ff
+
+    encoder = 2 * source * (projections + feed_forward) + 2 * source_source * scores
+    decoder = 2 * target * (projections + feed_forward) + 2 * target_target * scores
+    decoder += (target + source) * projections + 2 * target_source * scores
+    return Flops(
+        encoder=config.encoder_layers * encoder,
+        decoder=config.decoder_layers * decoder,
+        output=2 * target * width * target_vocab,
+    )
+
+
+def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:
+    """Parameters of the model, each counted once however often it is used."""
+    width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
+    attention = 2 * (width + 1) * keys + (width + 1) * values + (values + 1) * width
+    feed_forward = (width + 1) * config.d_ff + (config.d_ff + 1) * width
+    norm = 2 * width
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    entries = {"all": target_vocab, "decoder": source_vocab + target_vocab}.get(
+        config.share_embeddings, source_vocab + 2 * target_vocab
+    )
+    total = entries * width + config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
+    if config.positions == "learned":
+        total += 2 * config.max_positions * width
+    if config.norm == "pre":
+        total += 2 * norm
+    return total

@@ -1,0 +1,238 @@
+"""The Transformer of "Attention Is All You Need": encoder, decoder, and decoding one token at a time."""
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from nmtkit.config import ModelConfig
+from nmtkit.model.attention import MultiHeadAttention, attention_mask
+from nmtkit.model.cache import DecoderCache, LayerCache
+
+
+def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length width"]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), positions from 0; float64.
+
+    Source: section 3.5.
+    """
+    positions = torch.arange(length, dtype=torch.float64)[:, None]
+    frequencies = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    table = torch.empty(length, d_model, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(positions * frequencies)
+    table[:, 1::2] = torch.cos(positions * frequencies)
+    return table
+
+
+class Residual(nn.Module):
+    """The connection around a sub-layer: post-norm LayerNorm(x + Dropout(Sublayer(x))), as in section 3.1 and 5.4, or
+    pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.pre = config.norm == "pre"
+
+    def forward(
+        self, x: Float[Tensor, "batch length width"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "batch length width"]:
+        if self.pre:
+            added: Tensor = x + self.dropout(sublayer(self.norm(x)))
+            return added
+        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        return normed
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2, at each position alike. Source: equation 2."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = nn.Dropout(config.ffn_dropout)
+
+    def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
+        result: Tensor = self.outer(self.dropout(F.relu(self.inner(x))))
+        return result
+
+
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, config.key_width, config.value_width, config.attention_dropout
+    )
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.feed_forward = FeedForward(config)
+        self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
+
+    def forward(
+        self, x: Float[Tensor, "batch source width"], mask: Bool[Tensor, "batch 1 1 source"] | None
+    ) -> Float[Tensor, "batch source width"]:
+        def attend(x: Tensor) -> Tensor:
+            attention = self.self_attention
+            return attention.attend(attention.queries(x), *attention.keys_values(x), mask)
+
+        x = self.residuals[0](x, attend)
+        result: Tensor = self.residuals[1](x, self.feed_forward)
+        return result
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the source, and feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.source_attention = _attention(config)
+        self.feed_forward = FeedForward(config)
+        self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
+
+    def forward(
+        self,
+        x: Float[Tensor, "rows target width"],
+        cache: LayerCache,
+        source_mask: Bool[Tensor, "batch 1 1 source"] | None,
+    ) -> Float[Tensor, "rows target width"]:
+        """Either whole targets with an empty cache, or the next position of each hypothesis."""
+
+        def attend_to_self(x: Tensor) -> Tensor:
+            attention = self.self_attention
+            is_first = cache.keys is None
+            keys, values = cache.append(*attention.keys_values(x))
+            return attention.attend(attention.queries(x), keys, values, causal=is_first and x.size(1) > 1)
+
+        def attend_to_source(x: Tensor) -> Tensor:
+            # A sentence's hypotheses stand side by side as further queries on its one set of keys and values.
+            rows, length, width = x.shape
+            sentences = cache.source_keys.size(0)
+            queries = self.source_attention.queries(x.reshape(sentences, rows // sentences * length, width))
+            attended = self.source_attention.attend(queries, cache.source_keys, cache.source_values, source_mask)
+            return attended.reshape(rows, length, width)
+
+        x = self.residuals[0](x, attend_to_self)
+        x = self.residuals[1](x, attend_to_source)
+        result: Tensor = self.residuals[2](x, self.feed_forward)
+        return result
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder with their embeddings.
+
+    Attributes:
+        config: the sizes.
+        embeddings: "shared"; or "source" and "target"; or those and "output", as `share_embeddings` says.
+    """
+
+    _sinusoids: Tensor
+
+    def __init__(self, config: ModelConfig, source_vocab: int, target_vocab: int) -> None:
+        super().__init__()
+        assert config.share_embeddings != "all" or source_vocab == target_vocab
+        self.config = config
+        sizes = {"all": {"shared": target_vocab}, "decoder": {"source": source_vocab, "target": target_vocab}}.get(
+            config.share_embeddings, {"source": source_vocab, "target": target_vocab, "output": target_vocab}
+        )
+        self.embeddings = nn.ParameterDict(
+            {name: nn.Parameter(torch.empty(size, config.d_model)) for name, size in sizes.items()}
+        )
+        self.positions: nn.ParameterDict | None = None
+        if config.positions == "learned":
+            self.positions = nn.ParameterDict(
+                {side: nn.Parameter(torch.empty(config.max_positions, config.d_model)) for side in ("source", "target")}
+            )
+        self.register_buffer("_sinusoids", torch.empty(0, config.d_model), persistent=False)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        is_pre = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Xavier-uniform linear maps with biases 0, embeddings from N(0, 1/d_model)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        for table in (*self.embeddings.values(), *(self.positions or {}).values()):
+            nn.init.normal_(table, std=self.config.d_model**-0.5)
+
+    @property
+    def output_embedding(self) -> Float[Tensor, "vocab width"]:
+        """The matrix that turns decoder states into logits."""
+        for name in ("output", "target"):
+            if name in self.embeddings:
+                return self.embeddings[name]
+        return self.embeddings["shared"]
+
+    def _embed(
+        self, ids: Int[Tensor, "batch length"], side: str, first: int = 0
+    ) -> Float[Tensor, "batch length width"]:
+        table = self.embeddings["shared" if "shared" in self.embeddings else side]
+        x = F.embedding(ids, table) * math.sqrt(self.config.d_model)
+        return self.dropout(x + self._position_rows(side, first, ids.size(1)).to(x.dtype))
+
+    def _position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
+        end = first + length
+        if self.positions is not None:
+            assert end <= self.config.max_positions, "the caller cuts sentences to max_positions"
+            return self.positions[side][first:end]
+        if self._sinusoids.size(0) < end:
+            table = sinusoidal_positions(max(end, 512, 2 * self._sinusoids.size(0)), self.config.d_model)
+            self._sinusoids = table.to(self.output_embedding)
+        return self._sinusoids[first:end]
+
+    def encode(
+        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
+        """The encoder's states, and which of them are real tokens (None: all)."""
+        mask = attention_mask(source_lengths, source.device)
+        x = self._embed(source, "source")
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return self.encoder_norm(x), mask
+
+    def start_decoding(
+        self, states: Float[Tensor, "batch source width"], mask: Bool[Tensor, "batch 1 1 source"] | None
+    ) -> DecoderCache:
+        """An empty cache for targets of these sources."""
+        attentions = [cast(DecoderLayer, layer).source_attention for layer in self.decoder]
+        return DecoderCache([LayerCache(*attention.keys_values(states)) for attention in attentions], mask)
+
+    def decode(self, target_in: Int[Tensor, "rows target"], cache: DecoderCache) -> Float[Tensor, "rows target width"]:
+        """The decoder's states at the given positions, which follow those in the cache.
+
+        Several positions at once are whole targets: the cache has to be empty then.
+        """
+        assert cache.length == 0 or target_in.size(1) == 1
+        x = self._embed(target_in, "target", cache.length)
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            x = layer(x, layer_cache, cache.source_mask)
+        cache.length += target_in.size(1)
+        states: Tensor = self.decoder_norm(x)
+        return states
+
+    def logits(self, states: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
+        """Scores of every vocabulary entry before the softmax."""
+        return F.linear(states, self.output_embedding)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target_in: Int[Tensor, "batch target"],
+    ) -> Float[Tensor, "batch target vocab"]:
+        """Logits for every target position, each seeing only the positions up to itself."""
+        return self.logits(self.decode(target_in, self.start_decoding(*self.encode(source, source_lengths))))

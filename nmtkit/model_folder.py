@@ -1,0 +1,192 @@
+"""A model folder: all that translation needs.
+
+    model.safetensors   weights, float32, each once
+    model.json          sizes, vocabulary sizes, decoding defaults
+    tokenizer/          the subword model
+    provenance.json     where it comes from: settings, step, scores, versions, and the sha256 sums of the files above
+
+Nothing is ever unpickled.
+"""
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.files import read_json, sha256_of_files, write_folder_atomically, write_json
+from nmtkit.model.transformer import Transformer
+from nmtkit.text.tokenizer import Tokenizer
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What a model folder holds."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    decoding: DecodingConfig
+    provenance: dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    packages = ("nmtkit", "torch", "sentencepiece", "accelerate", "sacrebleu")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes a safetensors file.
+
+    Raises:
+        NmtkitError: it cannot be written, such as on a full disk.
+    """
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise NmtkitError(f"{path}: cannot be written ({error}); make room and run the same command again") from None
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Reads a safetensors file onto the CPU.
+
+    Raises:
+        ModelError: it is missing or damaged.
+    """
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; its folder is not whole")
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: damaged ({error})") from None
+    return tensors
+
+
+def save_model(
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    decoding: DecodingConfig,
+    provenance: dict[str, Any],
+) -> None:
+    """Writes a model folder, whole or not at all."""
+    with write_folder_atomically(folder) as temporary:
+        write_tensors(temporary / "model.safetensors", weights)
+        description = {
+            "format": FORMAT,
+            "model": config.model_dump(mode="json"),
+            "vocab_sizes": {"source": tokenizer.vocab_size("source"), "target": tokenizer.vocab_size("target")},
+            "tokenizer_sha256": tokenizer.fingerprint(),
+            "decoding": decoding.model_dump(mode="json"),
+        }
+        write_json(temporary / "model.json", description)
+        tokenizer.save(temporary / "tokenizer")
+        files = sha256_of_files(temporary)
+        write_json(temporary / "provenance.json", {**provenance, "versions": versions(), "files": files})
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder looks like a model folder."""
+    return (folder / "model.json").is_file()
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What model.json says.
+
+    Raises:
+        ModelError: it is not there, or of another format.
+    """
+    if not is_model_folder(folder):
+        raise ModelError(f"{folder}: not a model folder (no model.json in it)")
+    description: dict[str, Any] = read_json(folder / "model.json")
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ModelError(f"{folder}: not an nmtkit model of format {FORMAT} (see model.json)")
+    return description
+
+
+def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
+    """Reads a model folder.
+
+    Raises:
+        ModelError: it is not one, or is damaged.
+    """
+    description = read_description(folder)
+    try:
+        config = ModelConfig.model_validate(description["model"])
+        decoding = DecodingConfig.model_validate(description["decoding"])
+        sizes = description["vocab_sizes"]
+        model = Transformer(config, sizes["source"], sizes["target"])
+    except (KeyError, ValidationError) as error:
+        raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
+    try:
+        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{folder}: the weights do not belong to model.json ({reason[:200]})") from None
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    if tokenizer.fingerprint() != description["tokenizer_sha256"]:
+        raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
+    try:
+        provenance = read_json(folder / "provenance.json")
+    except DataError as error:
+        raise ModelError(str(error)) from None
+    model.requires_grad_(False).eval()
+    return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance)
+
+
+def step_of(folder: Path) -> int:
+    """The update of a folder named step-00012000."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((path for path in (run_dir / "checkpoints").glob("step-*") if is_model_folder(path)), key=step_of)
+
+
+def best_checkpoints(run_dir: Path, count: int) -> list[Path]:
+    """The checkpoints of a run that have a validation score, best first by the run's best_metric; at most ``count``."""
+    scored = []
+    for path in checkpoints(run_dir):
+        cost = validation_cost(read_json(path / "provenance.json"))
+        if cost is not None:
+            scored.append((cost, step_of(path), path))
+    return [path for _, _, path in sorted(scored)[:count]]
+
+
+def validation_cost(provenance: dict[str, Any]) -> float | None:
+    """What a run's best_metric says of a checkpoint, smaller being better; None if it was not validated."""
+    if provenance.get("best_metric") == "bleu":
+        bleu = provenance.get("valid_bleu")
+        return None if bleu is None else -bleu
+    return provenance.get("valid_nll")
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that a MODEL argument means: itself, or a run's average, else its best or last checkpoint.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such folder; give a model folder, a run folder or a checkpoint")
+    if is_model_folder(path):
+        return path
+    if is_model_folder(path / "averaged"):
+        return path / "averaged"
+    candidates = best_checkpoints(path, 1) or checkpoints(path)[-1:]
+    if candidates:
+        return candidates[0]
+    if (path / "data").is_dir() or (path / "recipe.toml").is_file():
+        raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
+    raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")

@@ -1,0 +1,152 @@
+"""The five steps in order, finished ones recognised: what `run` does, and the last two for a whole run.
+
+prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> translate -> RUN/translations
+        -> score -> RUN/scores.json, RUN/cost.json
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.config import Recipe, stored_recipe
+from nmtkit.console import log, progress
+from nmtkit.data.preparation import prepare, read_text_pair, test_sets
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import DataError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.evaluation.scoring import Score, score, scores_as_json
+from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lines
+from nmtkit.model_folder import find_model
+from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
+from nmtkit.training.train import TrainingResult, train
+from nmtkit.workers import Workers, choose_device
+
+_WINDOW_LINES = 500
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `run` ended with.
+
+    Attributes:
+        training: how training ended.
+        scores: of each test set, None when training was stopped by a signal.
+        cost: of the training.
+    """
+
+    training: TrainingResult
+    scores: dict[str, dict[str, Score]] | None
+    cost: dict[str, Any] | None
+
+
+def run(recipe: Recipe, run_dir: Path, *, mirror: Path | None, device: str, threads: int | None) -> RunResult:
+    """Prepares, trains, averages, translates and scores; what is finished already is not done again.
+
+    Raises:
+        NmtkitError: a step cannot be done.
+    """
+    log.info("1/5 prepare")
+    if not prepare(recipe, run_dir, mirror=mirror).is_new:
+        log.info("%s is up to date", run_dir / "data")
+    log.info("2/5 train")
+    workers = Workers.start(device, recipe.training.precision, threads)
+    result = train(recipe, run_dir, workers)
+    log.info("training ended at update %d: %s", result.step, result.reason)
+    if result.signal is not None:
+        return RunResult(result, None, None)
+    log.info("3/5 average")
+    chosen = choose_checkpoints(run_dir)
+    if is_up_to_date(chosen, run_dir / "averaged"):
+        log.info("%s is up to date", run_dir / "averaged")
+    else:
+        average(chosen, run_dir / "averaged")
+        log.info("averaged %s", ", ".join(folder.name for folder in chosen))
+    log.info("4/5 translate")
+    translate_test_sets(recipe, run_dir, choose_device(device))
+    log.info("5/5 score")
+    return RunResult(result, score_run(run_dir), read_json(run_dir / "cost.json"))
+
+
+def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
+    """Translates the run's test sets into RUN/translations, unless that was done with this model and these settings."""
+    folder = run_dir / "translations"
+    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+    model = find_model(run_dir)
+    translator = None
+    for name in test_sets(run_dir):
+        source, output = run_dir / "data" / "test" / f"{name}.source.txt", folder / f"{name}.txt"
+        made_from = {
+            "model_sha256": sha256_of(model / "model.safetensors"),
+            "source_sha256": sha256_of(source),
+            "decoding": recipe.decoding.model_dump(mode="json"),
+        }
+        known = manifest.get(name)
+        if known is not None and output.is_file() and known == {**made_from, "sha256": sha256_of(output)}:
+            log.info("%s is up to date", output)
+            continue
+        if translator is None:
+            translator = Translator.load([model], device)
+            translator.decoding = recipe.decoding
+        lines = read_lines(source)
+        hypotheses: list[str] = []
+        with progress(f"translating {name}", len(lines)) as advance:
+            for start in range(0, len(lines), _WINDOW_LINES):
+                hypotheses += translator.translate(lines[start : start + _WINDOW_LINES])
+                advance(len(hypotheses))
+        write_lines(output, hypotheses)
+        manifest[name] = {**made_from, "sha256": sha256_of(output)}
+        write_json(folder / "manifest.json", manifest)
+
+
+def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
+    """Scores the run's translations; writes RUN/scores.json and RUN/cost.json.
+
+    Raises:
+        DataError: the run is not prepared, or a translation is missing.
+    """
+    if not (run_dir / "data" / "manifest.json").is_file():
+        raise DataError(f"{run_dir}: not a prepared run (no data/manifest.json in it); run `nmtkit prepare` first")
+    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
+    names = test_sets(run_dir)
+    if not names:
+        raise DataError(f"{run_dir}: the recipe names no test set, so there is nothing to score; add data.test")
+    scores = {}
+    for name in names:
+        output = run_dir / "translations" / f"{name}.txt"
+        source = run_dir / "data" / "test" / f"{name}.source.txt"
+        if not output.is_file():
+            raise DataError(
+                f"{output}: missing; make it with `nmtkit translate {run_dir} --input {source} --output {output}`"
+            )
+        _, references = read_text_pair(run_dir / "data" / "test" / name)
+        hypotheses = read_lines(output)
+        if len(hypotheses) != len(references):
+            raise DataError(f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}")
+        scores[name] = score(hypotheses, references, target_language=recipe.data.target_language, text=recipe.data.text)
+    write_json(run_dir / "scores.json", {name: scores_as_json(entry) for name, entry in scores.items()})
+    write_json(run_dir / "cost.json", training_cost(run_dir))
+    return scores
+
+
+def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:
+    """sacreBLEU of the built-in test set for each phenomenon: its description, its sentences, its score."""
+    from nmtkit.text.synthetic import PHENOMENA, generate
+
+    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
+    pairs = generate("synthetic")
+    hypotheses = read_lines(run_dir / "translations" / "synthetic.txt")
+    _, references = read_text_pair(run_dir / "data" / "test" / "synthetic")
+    rows = []
+    for phenomenon, description in PHENOMENA.items():
+        chosen = [index for index, pair in enumerate(pairs) if phenomenon in pair.phenomena]
+        scores = score(
+            [hypotheses[index] for index in chosen],
+            [references[index] for index in chosen],
+            target_language=recipe.data.target_language,
+            text="plain",
+            metrics=["sacrebleu"],
+        )
+        rows.append((description, len(chosen), scores["sacrebleu"]))
+    return rows

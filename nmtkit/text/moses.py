@@ -1,0 +1,87 @@
+"""The Moses scripts that scores and detokenised output need, each from lines to lines.
+
+    plain text --tokenize--> tokens --split_compounds--> tokens of the paper's BLEU
+    tokens --detokenize--> plain text
+
+This is the only module that imports sacremoses, and it does so late: the import takes a third of a second.
+"""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+
+# Perl reads bytes unless told otherwise, so here a character of several bytes can end one match and begin the next.
+_HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
+
+
+def version() -> str:
+    """The installed version of sacremoses, for signatures."""
+    from importlib.metadata import version as installed_version
+
+    return installed_version("sacremoses")
+
+
+def language_code(language: str) -> str:
+    """The code that selects the rules: ``de`` for ``de``, ``DE``, ``de-AT`` and ``de_CH``."""
+    return re.split("[-_]", language.lower(), maxsplit=1)[0]
+
+
+def tokenize(lines: list[str], language: str) -> list[str]:
+    """Splits words and punctuation by the rules of ``language``, as ``tokenizer.perl -l LANGUAGE -no-escape`` does.
+
+    ``&``, ``|``, quotes and brackets stay as they are, and words are not split at hyphens. Of a language that Moses
+    does not know, the abbreviations are the English ones, as in Moses.
+
+    Returns:
+        One line of tokens, separated by single spaces, for each line.
+    """
+    tokenizer = _tokenizer(language_code(language))
+    return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
+
+
+def detokenize(lines: list[str], language: str) -> list[str]:
+    """Joins tokens to plain text as ``detokenizer.perl`` does; ``@-@`` and entities such as ``&quot;`` are undone."""
+    detokenizer = _detokenizer(language_code(language))
+    return [detokenizer.detokenize(line.split(), return_str=True, unescape=True) for line in lines]
+
+
+def replace_unicode_punctuation(line: str) -> str:
+    """Replaces full-width digits and punctuation, curly quotes and the like by ASCII.
+
+    Source: Moses, ``replace-unicode-punctuation.perl``; the low quote of German is not in its list.
+    """
+    return _normalizer().replace_unicode_punct(line)
+
+
+def split_compounds(line: str) -> str:
+    """Splits tokenised words at hyphens: ``rich-text format`` becomes ``rich ##AT##-##AT## text format``.
+
+    Matches do not overlap, so ``a-b-c`` is split once, and they are matches of bytes, so ``a-ü-c`` is split twice.
+
+    Source: tensor2tensor, ``utils/get_ende_bleu.sh``: ``perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'``.
+    """
+    return _HYPHEN_IN_WORD.sub(rb"\1 ##AT##-##AT## \2", line.encode("utf-8")).decode("utf-8")
+
+
+@cache
+def _tokenizer(language: str) -> "MosesTokenizer":
+    from sacremoses import MosesTokenizer
+
+    return MosesTokenizer(language)
+
+
+@cache
+def _detokenizer(language: str) -> "MosesDetokenizer":
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer(language)
+
+
+@cache
+def _normalizer() -> "MosesPunctNormalizer":
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer()

@@ -1,0 +1,295 @@
+"""The subword model, which is the vocabulary: text to ids and back.
+
+The only door to sentencepiece. A tokenizer folder holds one model for both sides, or one for each:
+
+    tokenizer.json      kind, normalisation, special ids, sizes
+    joint.model         or source.model and target.model, by sentencepiece
+    joint.vocab         for subwords = "none": one piece a line
+
+The four special ids are the same in every vocabulary.
+"""
+
+import hashlib
+import io
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from nmtkit.config import DataConfig
+from nmtkit.errors import ModelError, RecipeError
+from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+Side = Literal["source", "target"]
+
+_LONGEST_LEARNED_BYTES = 4192
+"""sentencepiece's own default limit: longer lines add nothing to subword statistics but memory."""
+
+
+def normalize(line: str, steps: Sequence[str]) -> str:
+    """Applies the named normalisation steps (`data.normalize`) in order."""
+    for step in steps:
+        line = _NORMALIZATIONS[step](line)
+    return line
+
+
+_NORMALIZATIONS: dict[str, Callable[[str], str]] = {
+    "nfc": lambda line: unicodedata.normalize("NFC", line),
+    "nfkc": lambda line: unicodedata.normalize("NFKC", line),
+    "blanks": lambda line: re.sub(r"[ \t]+", " ", line).strip(" "),
+    "lowercase": str.lower,
+}
+
+
+class _Vocabulary(Protocol):
+    """One subword model."""
+
+    def __len__(self) -> int: ...
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
+    def decode(self, ids: list[int]) -> str: ...
+    def piece(self, index: int) -> str: ...
+    def to_bytes(self) -> bytes: ...
+
+
+class _SentencePiece:
+    """BPE or unigram by sentencepiece, without any rewriting of its own."""
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._bytes = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool) -> "_SentencePiece":
+        """Learns from lines; equal lines give equal bytes.
+
+        Raises:
+            RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
+        """
+        import sentencepiece
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines),
+                model_writer=model,
+                model_type=kind,
+                vocab_size=size,
+                byte_fallback=byte_fallback,
+                character_coverage=1.0,
+                # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                max_sentence_length=_LONGEST_LEARNED_BYTES,
+                # A fixed number: the counts of the unigram trainer are summed by thread.
+                num_threads=8,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                unk_surface=" \u2047 ",
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise RecipeError(f"data.vocab_size = {size}: {_reason(str(error))}") from None
+        return cls(model.getvalue())
+
+    def __len__(self) -> int:
+        return int(self._processor.vocab_size())
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        ids: list[list[int]] = self._processor.encode(lines, num_threads=threads or -1)
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._processor.decode(ids))
+
+    def piece(self, index: int) -> str:
+        return str(self._processor.id_to_piece(index))
+
+    def to_bytes(self) -> bytes:
+        return self._bytes
+
+
+def _reason(message: str) -> str:
+    if match := re.search(r"set it to a value <= (\d+)", message):
+        return f"the training text has too few different pieces for that many; at most {match[1]} are possible"
+    if match := re.search(r"smaller than required_chars\. *(\d+) vs (\d+)", message):
+        return (
+            f"too few to hold the {match[2]} special entries and different characters of the text; take more, "
+            "or clean the text"
+        )
+    return f"sentencepiece could not learn subwords ({' '.join(message.split())})"
+
+
+class _PieceList:
+    """Text that is segmented already: the pieces between blanks, most frequent first."""
+
+    def __init__(self, pieces: list[str], mark: str) -> None:
+        self._pieces = pieces
+        self._mark = mark
+        self._index = {piece: index for index, piece in enumerate(pieces)}
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], size: int, mark: str) -> "_PieceList":
+        counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
+        for special in SPECIAL_PIECES:
+            counts.pop(special, None)
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls([*SPECIAL_PIECES, *(piece for piece, _ in ranked[: size - len(SPECIAL_PIECES)])], mark)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return [[self._index.get(piece, UNK) for piece in line.split(" ") if piece] for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        return join_segments(" ".join(self._pieces[index] for index in ids if index not in (PAD, BOS, EOS)), self._mark)
+
+    def piece(self, index: int) -> str:
+        return self._pieces[index]
+
+    def to_bytes(self) -> bytes:
+        return "".join(f"{piece}\n" for piece in self._pieces).encode("utf-8")
+
+
+def join_segments(line: str, mark: str) -> str:
+    """Joins pieces that end in ``mark`` with what follows them: "lo@@ w" becomes "low"."""
+    return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line
+
+
+class Tokenizer:
+    """Text to ids and back, for both sides.
+
+    Attributes:
+        settings: what tokenizer.json holds.
+    """
+
+    def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
+        self.settings = settings
+        self._vocabularies = vocabularies
+
+    @classmethod
+    def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
+        """Learns the subwords of a recipe from normalised text.
+
+        Args:
+            pairs: gives the source and target lines to learn from, each time it is called.
+
+        Raises:
+            RecipeError: the text cannot give a vocabulary of that size, or the kind of subwords does not exist yet.
+        """
+        check_subwords(data)
+
+        def learn(lines: Iterable[str]) -> _Vocabulary:
+            if data.subwords == "none":
+                return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
+            # A tab is a reserved character of sentencepiece: it would leave the whole line out.
+            usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
+            return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback)
+
+        vocabularies: dict[str, _Vocabulary]
+        if data.share_vocab:
+            vocabularies = {"joint": learn(line for pair in pairs() for line in pair)}
+        else:
+            vocabularies = {
+                "source": learn(source for source, _ in pairs()),
+                "target": learn(target for _, target in pairs()),
+            }
+        settings = {
+            "subwords": data.subwords,
+            "normalize": list(data.normalize),
+            "text": data.text,
+            "source_language": data.source_language,
+            "target_language": data.target_language,
+            "segment_mark": data.segment_mark,
+            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
+        }
+        return cls(settings, vocabularies)
+
+    def _side(self, side: Side) -> _Vocabulary:
+        return self._vocabularies["joint" if "joint" in self._vocabularies else side]
+
+    def vocab_size(self, side: Side) -> int:
+        """Entries of a side's vocabulary."""
+        return len(self._side(side))
+
+    def normalize(self, line: str) -> str:
+        """A line as this tokenizer's model was trained to see it."""
+        return normalize(line, self.settings["normalize"])
+
+    def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
+        """Ids of normalised lines, without begin and end symbols; an empty line gives []."""
+        return self._side(side).encode(lines, threads)
+
+    def decode(self, ids: Sequence[int], side: Side = "target") -> str:
+        """The text of ids; special ones but <unk> are left out."""
+        return self._side(side).decode([int(index) for index in ids])
+
+    def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
+        """The pieces that ids stand for."""
+        return [self._side(side).piece(int(index)) for index in ids]
+
+    def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
+        """For each id whether a new word begins with it."""
+        pieces = self.pieces(ids, side)
+        if self.settings["subwords"] == "none":
+            mark = self.settings["segment_mark"]
+            return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
+        return [piece.startswith("\u2581") for piece in pieces]
+
+    def save(self, folder: Path) -> None:
+        """Writes the tokenizer into ``folder``; equal tokenizers give equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "tokenizer.json", self.settings)
+        for side, vocabulary in self._vocabularies.items():
+            with write_bytes_atomically(folder / _file_name(self.settings["subwords"], side)) as file:
+                file.write(vocabulary.to_bytes())
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Raises ModelError or DataError when the folder holds no whole tokenizer."""
+        if not (folder / "tokenizer.json").is_file():
+            raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing)")
+        settings = read_json(folder / "tokenizer.json")
+        vocabularies: dict[str, _Vocabulary] = {}
+        for side in settings["vocab_sizes"]:
+            path = folder / _file_name(settings["subwords"], side)
+            with open_plain(path) as file:
+                model = file.read()
+            if settings["subwords"] == "none":
+                vocabularies[side] = _PieceList(model.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
+                continue
+            try:
+                vocabularies[side] = _SentencePiece(model)
+            except RuntimeError:
+                raise ModelError(f"{path}: not a sentencepiece model; the file is damaged") from None
+        return cls(settings, vocabularies)
+
+    def fingerprint(self) -> str:
+        """A sha256 over everything that decides what the ids mean."""
+        digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())
+        for side in sorted(self._vocabularies):
+            digest.update(side.encode() + self._vocabularies[side].to_bytes())
+        return digest.hexdigest()
+
+
+def _file_name(subwords: str, side: str) -> str:
+    return f"{side}.vocab" if subwords == "none" else f"{side}.model"
+
+
+def check_subwords(data: DataConfig) -> None:
+    """Raises RecipeError for a kind of subwords that does not exist yet."""
+    if data.subwords == "wordpiece":
+        raise RecipeError(
+            'data.subwords = "wordpiece": word-pieces are not part of this version; '
+            'take --set data.subwords=unigram, or "bpe"'
+        )

@@ -1,0 +1,97 @@
+"""`average`: the mean of several checkpoints' weights, as a model folder of its own.
+
+Source: section 6.1: the base model is the average of the last 5 checkpoints, the big one of the last 20.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.errors import ModelError
+from nmtkit.files import read_json, sha256_of
+from nmtkit.model_folder import best_checkpoints, checkpoints, read_description, read_tensors, save_model, step_of
+from nmtkit.text.tokenizer import Tokenizer
+
+
+def choose_checkpoints(run_dir: Path, *, last: int | None = None, best: int | None = None) -> list[Path]:
+    """The checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
+
+    With neither number: as many of the last as the run's average_last says.
+
+    Raises:
+        ModelError: the run does not have that many.
+    """
+    available = checkpoints(run_dir)
+    if not available:
+        raise ModelError(f"{run_dir}: no checkpoints here; run `nmtkit train` first")
+    if best is not None:
+        chosen = best_checkpoints(run_dir, best)
+        if len(chosen) < best:
+            raise ModelError(
+                f"{run_dir}: {best} best checkpoints asked, but only {len(chosen)} are there with a validation score; "
+                "take fewer, or raise training.keep_best"
+            )
+        return sorted(chosen, key=step_of)
+    if last is None:
+        last = min(len(available), read_description(available[-1])["decoding"]["average_last"])
+    if len(available) < last:
+        raise ModelError(
+            f"{run_dir}: the last {last} checkpoints asked, but only {len(available)} are there; "
+            "take fewer, or raise training.keep_last"
+        )
+    return available[-last:]
+
+
+def average(folders: list[Path], output: Path) -> None:
+    """Averages checkpoints in float64 and writes the float32 result as a model folder marked as an average.
+
+    Raises:
+        ModelError: they are not of the same model or tokenizer, or damaged.
+    """
+    first = read_description(folders[0])
+    for folder in folders[1:]:
+        other = read_description(folder)
+        for key, what in (
+            ("model", "another shape"),
+            ("vocab_sizes", "another vocabulary"),
+            ("tokenizer_sha256", "another tokenizer"),
+        ):
+            if other[key] != first[key]:
+                raise ModelError(f"{folder}: has {what} than {folders[0]}; they cannot be averaged")
+    sums: dict[str, torch.Tensor] = {}
+    for folder in folders:
+        for name, tensor in read_tensors(folder / "model.safetensors").items():
+            sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+    weights = {name: (total / len(folders)).float() for name, total in sums.items()}
+    save_model(
+        output,
+        weights,
+        ModelConfig.model_validate(first["model"]),
+        Tokenizer.load(folders[-1] / "tokenizer"),
+        DecodingConfig.model_validate(first["decoding"]),
+        _provenance(folders),
+    )
+
+
+def is_up_to_date(folders: list[Path], output: Path) -> bool:
+    """Whether ``output`` is the average of just these checkpoints."""
+    if not (output / "provenance.json").is_file():
+        return False
+    return bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
+
+
+def _sources(folders: list[Path]) -> list[dict[str, Any]]:
+    return [{"checkpoint": folder.name, "sha256": sha256_of(folder / "model.safetensors")} for folder in folders]
+
+
+def _provenance(folders: list[Path]) -> dict[str, Any]:
+    last = read_json(folders[-1] / "provenance.json")
+    kept = ("run", "step", "epoch", "target_tokens", "flops", "seconds", "data_fingerprint", "recipe")
+    return {
+        "kind": "average",
+        "resumable": False,
+        "average_of": _sources(folders),
+        **{key: last[key] for key in kept if key in last},
+    }

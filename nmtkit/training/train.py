@@ -1,0 +1,337 @@
+"""`train`: drives the loop of updates; reports, validates, saves and stops."""
+
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.config import (
+    Recipe,
+    TrainingConfig,
+    changes_that_matter,
+    differences,
+    stored_recipe,
+    to_toml,
+)
+from nmtkit.console import Advance, duration, log, progress
+from nmtkit.data.preparation import load_tokenizer
+from nmtkit.data.shards import PairData
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.evaluation.cost import matmul_flops_per_second
+from nmtkit.files import append_json_line, read_json, read_json_lines, remove_leftovers, write_atomically
+from nmtkit.model.flops import count_parameters
+from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
+from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.meters import Meter, memory_bytes
+from nmtkit.training.state import Progress, TrainingState, latest_save
+from nmtkit.training.validation import Validation, Validator
+from nmtkit.workers import Workers
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a session of training ended.
+
+    Attributes:
+        step: updates made in all.
+        reason: why it ended.
+        signal: the number of the signal that stopped it; None when the recipe ended it.
+    """
+
+    step: int
+    reason: str
+    signal: int | None = None
+
+
+def train(recipe: Recipe, run_dir: Path, workers: Workers) -> TrainingResult:
+    """Trains a prepared run from where it is to one of the recipe's limits.
+
+    Raises:
+        NmtkitError: it was not prepared, or it began with other settings.
+    """
+    manifest = _check_data(recipe, run_dir)
+    if workers.is_main:
+        for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
+            for leftover in remove_leftovers(folder):
+                log.info("removed %s, left half-written by an earlier run", leftover)
+    workers.wait()
+    session = _Session(recipe, run_dir, workers, manifest)
+    return session.run()
+
+
+def _check_data(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
+    if not (run_dir / "data" / "manifest.json").is_file():
+        raise DataError(f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` with this recipe first")
+    manifest: dict[str, Any] = read_json(run_dir / "data" / "manifest.json")
+    stored = stored_recipe(run_dir / "recipe.toml", recipe.name)
+    changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
+    changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
+    if changes:
+        raise NmtkitError(
+            f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}. Run prepare again"
+        )
+    return manifest
+
+
+class _Session:
+    """One session of training: from the last save, or from the beginning, to a limit or a signal."""
+
+    def __init__(self, recipe: Recipe, run_dir: Path, workers: Workers, manifest: dict[str, Any]) -> None:
+        self._recipe, self._training = recipe, recipe.training
+        self._run_dir, self._workers, self._manifest = run_dir, workers, manifest
+        self._tokenizer = load_tokenizer(run_dir)
+        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
+        self._data = PairData(run_dir / "data" / "train")
+        self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
+        self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
+        self._matmul_rate = 0.0
+        self._resume()
+        has_valid = (run_dir / "data" / "valid").is_dir()
+        self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
+        self._meter = Meter()
+        self._signal: int | None = None
+        self._begun = time.monotonic()
+        self._seconds_before = self._progress.seconds
+
+    @property
+    def _progress(self) -> Progress:
+        return self._state.progress
+
+    def _resume(self) -> None:
+        save = latest_save(self._run_dir)
+        if save is None:
+            self._matmul_rate = matmul_flops_per_second(self._workers.device, self._workers.precision)
+            if self._workers.is_main:
+                (self._run_dir / "metrics.jsonl").unlink(missing_ok=True)
+            return
+        stored = stored_recipe(self._run_dir / "recipe.toml", self._recipe.name)
+        changes = [f"model.{change}" for change in differences(stored.model, self._recipe.model)]
+        changes += [f"training.{change}" for change in changes_that_matter(stored.training, self._training)]
+        if changes:
+            raise NmtkitError(
+                f"{self._run_dir} was trained with other settings; changed: {', '.join(changes)}. "
+                "Take another --run-dir, or undo the change"
+            )
+        saved = self._state.load(save)
+        if saved["data_fingerprint"] != self._manifest["fingerprint"]:
+            raise DataError(f"{self._run_dir}: the data are not those this run began with; take another --run-dir")
+        self._matmul_rate = saved["matmul_flops_per_second"]
+        if self._workers.is_main:
+            self._forget_later_metrics()
+
+    def _forget_later_metrics(self) -> None:
+        """Removes the reports of updates that were made but not saved: they are made again."""
+        path = self._run_dir / "metrics.jsonl"
+        kept = [line for line in read_json_lines(path) if line["step"] <= self._progress.step]
+        path.unlink(missing_ok=True)
+        for line in kept:
+            append_json_line(path, line)
+
+    def run(self) -> TrainingResult:
+        """Trains until a limit or a signal."""
+        reason = reason_to_stop(self._progress, self._training)
+        if reason is not None:
+            log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
+            return TrainingResult(self._progress.step, reason)
+        self._announce()
+        if self._workers.is_main:
+            with write_atomically(self._run_dir / "recipe.toml") as file:
+                file.write(to_toml(self._recipe))
+        unit, total, done = _goal(self._training, self._progress)
+        with self._catching_signals(), progress(f"training ({unit})", total, start=done) as advance:
+            for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
+                reason = self._after(update, advance)
+                if reason is not None:
+                    break
+        assert reason is not None
+        self._workers.wait()
+        return TrainingResult(self._progress.step, reason, self._signal)
+
+    def _announce(self) -> None:
+        where = (
+            f"going on at update {self._progress.step + 1}" if self._progress.step else "training from the beginning"
+        )
+        log.info(
+            "%s: %s parameters, %s pairs, up to %s target tokens an update on %d x %s (%s), passes of %s tokens",
+            where, f"{self._num_parameters:,}", f"{len(self._data):,}", f"{self._training.tokens_per_update:,}",
+            self._workers.num_processes, self._workers.device, self._workers.precision,
+            f"{self._training.tokens_per_pass or self._workers.tokens_per_pass:,}",
+        )  # fmt: skip
+
+    def _flags(self) -> list[float]:
+        """Whether this process was asked to stop, by which signal, and the time of rank 0, which holds for all."""
+        elapsed = self._seconds_before + time.monotonic() - self._begun if self._workers.is_main else 0.0
+        return [float(self._signal is not None), float(self._signal or 0), elapsed]
+
+    @contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM ask for a stop after the update in progress; a second one stops at once."""
+
+        def ask(number: int, _frame: object) -> None:
+            signal.signal(number, previous[number])
+            self._signal = number
+
+        previous: dict[int, Any] = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _after(self, update: Update, advance: Advance) -> str | None:
+        """Reports, validates and saves as is due after an update; says why training ends here, if it does."""
+        training, place = self._training, self._progress
+        asked, number, place.seconds = update.flags
+        if asked and self._signal is None:
+            self._signal = round(number / asked)
+        self._meter.add(
+            loss=update.loss, nll=update.nll, gradient_norm=update.gradient_norm, target_tokens=update.target_tokens,
+            real_tokens=update.real_tokens, padded_tokens=update.padded_tokens, flops=update.flops,
+            seconds=update.seconds,
+        )  # fmt: skip
+
+        validation = None
+        if self._validator is not None and _is_due("validate", training, update, place):
+            validation = self._validate(self._validator)
+        checkpoint_is_due = _is_due("checkpoint", training, update, place)
+        reason = reason_to_stop(place, training)
+        if reason is None and asked:
+            reason = f"stopped by {signal.Signals(self._signal or signal.SIGTERM).name}"
+        is_last = reason is not None
+        if validation is not None or update.step % training.report_every_steps == 0 or is_last:
+            self._report(update, validation, advance)
+        if checkpoint_is_due:
+            place.last_checkpoint_seconds = place.seconds
+        if self._workers.is_main:
+            ends_without_any = is_last and not asked and not checkpoints(self._run_dir)
+            if checkpoint_is_due or ends_without_any:
+                self._save_checkpoint(validation)
+            if checkpoint_is_due or is_last:
+                self._state.save(self._run_dir, self._facts())
+        return reason
+
+    def _validate(self, validator: Validator) -> Validation:
+        place = self._progress
+        validation = validator(self._state.model)
+        place.last_validation_seconds = place.seconds
+        cost = validation.cost(self._training.best_metric)
+        epoch = place.epoch
+        if place.best_cost is None or cost < place.best_cost:
+            place.best_cost, place.best_step, place.best_epoch = cost, place.step, epoch
+            place.validations_since_best = 0
+        else:
+            place.validations_since_best += 1
+        return validation
+
+    def _report(self, update: Update, validation: Validation | None, advance: Advance) -> None:
+        meter, self._meter = self._meter, Meter()
+        line: dict[str, Any] = {
+            "step": update.step,
+            "epoch": self._progress.epoch,
+            "loss": meter.loss / meter.target_tokens,
+            "nll": meter.nll / meter.target_tokens,
+            "learning_rate": update.learning_rate,
+            "gradient_norm": meter.gradient_norm / meter.updates,
+            "target_tokens": self._progress.target_tokens,
+            "target_tokens_per_second": meter.target_tokens / meter.seconds,
+            "seconds": self._progress.seconds,
+            "padding": 1 - meter.real_tokens / meter.padded_tokens,
+            "flops": self._progress.flops,
+            "memory_bytes": memory_bytes(self._workers.device),
+        }
+        note = f"loss {line['loss']:.3f}, {line['target_tokens_per_second']:,.0f} tokens/s"
+        if validation is not None:
+            line |= {"valid_nll": validation.nll, "valid_perplexity": validation.perplexity}
+            line |= {"valid_bleu": validation.bleu, "samples": validation.samples}
+            bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
+            log.info(
+                "update %d, epoch %d, %s: %s; valid nll %.4f, perplexity %.3f%s",
+                update.step, self._progress.epoch, duration(self._progress.seconds), note, validation.nll,
+                validation.perplexity, bleu,
+            )  # fmt: skip
+        if self._workers.is_main:
+            append_json_line(self._run_dir / "metrics.jsonl", line)
+        _, _, done = _goal(self._training, self._progress)
+        advance(done, note=note)
+
+    def _facts(self) -> dict[str, Any]:
+        """What checkpoints and saves say of where they come from."""
+        place, workers = self._progress, self._workers
+        name = torch.cuda.get_device_name(workers.device) if workers.device.type == "cuda" else workers.device.type
+        return {
+            "run": self._recipe.name,
+            "step": place.step,
+            "epoch": place.epoch,
+            "target_tokens": place.target_tokens,
+            "flops": place.flops,
+            "seconds": place.seconds,
+            "processes": workers.num_processes,
+            "device": name,
+            "precision": workers.precision,
+            "matmul_flops_per_second": self._matmul_rate,
+            "data_fingerprint": self._manifest["fingerprint"],
+            "recipe": self._recipe.model_dump(mode="json"),
+        }
+
+    def _save_checkpoint(self, validation: Validation | None) -> None:
+        folder = self._run_dir / "checkpoints" / f"step-{self._progress.step:08d}"
+        provenance = {
+            "kind": "checkpoint",
+            **self._facts(),
+            "best_metric": self._training.best_metric,
+            "valid_nll": validation.nll if validation is not None else None,
+            "valid_bleu": validation.bleu if validation is not None else None,
+        }
+        weights = self._state.model.state_dict()
+        save_model(folder, weights, self._recipe.model, self._tokenizer, self._recipe.decoding, provenance)
+        kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
+        kept.update(best_checkpoints(self._run_dir, self._training.keep_best))
+        for old in set(checkpoints(self._run_dir)) - kept:
+            shutil.rmtree(old)
+
+
+def reason_to_stop(progress: Progress, training: TrainingConfig) -> str | None:
+    """Which limit of the recipe is reached, if one is."""
+    if training.max_steps is not None and progress.step >= training.max_steps:
+        return f"max_steps = {training.max_steps}"
+    if training.max_epochs is not None and progress.epoch >= training.max_epochs:
+        return f"max_epochs = {training.max_epochs}"
+    if training.max_minutes is not None and progress.seconds >= training.max_minutes * 60:
+        return f"max_minutes = {training.max_minutes:g}"
+    if progress.best_cost is None:
+        return None
+    if training.patience_validations is not None and progress.validations_since_best >= training.patience_validations:
+        return f"no better {training.best_metric} for patience_validations = {training.patience_validations}"
+    if training.patience_epochs is not None and progress.epoch - progress.best_epoch >= training.patience_epochs:
+        return f"no better {training.best_metric} for patience_epochs = {training.patience_epochs}"
+    return None
+
+
+def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progress) -> bool:
+    """Whether a validation ("validate") or a checkpoint is due after an update."""
+    steps = getattr(training, f"{what}_every_steps")
+    epochs = getattr(training, f"{what}_every_epochs")
+    minutes = getattr(training, f"{what}_every_minutes")
+    if steps is not None:
+        return update.step % steps == 0
+    if epochs is not None:
+        return update.ends_epoch and progress.epoch % epochs == 0
+    last = progress.last_validation_seconds if what == "validate" else progress.last_checkpoint_seconds
+    return progress.seconds - last >= minutes * 60
+
+
+def _goal(training: TrainingConfig, progress: Progress) -> tuple[str, float | None, float]:
+    """What the progress display counts, up to which number, and how much is done: the limit that is nearest."""
+    limits = [
+        ("updates", training.max_steps, progress.step),
+        ("epochs", training.max_epochs, progress.epoch),
+        ("minutes", training.max_minutes, progress.seconds / 60),
+    ]
+    stated = [(unit, float(limit), float(done)) for unit, limit, done in limits if limit is not None]
+    return max(stated, key=lambda entry: entry[2] / entry[1], default=("updates", None, float(progress.step)))

@@ -1,0 +1,109 @@
+"""Validation: nll and perplexity of the reference, and BLEU of translations made by the very code of `translate`."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nmtkit.config import Recipe
+from nmtkit.console import log
+from nmtkit.data.batch import make_batch
+from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.data.preparation import read_text_pair
+from nmtkit.data.shards import PairData
+from nmtkit.decoding.translator import Translator
+from nmtkit.evaluation.scoring import score
+from nmtkit.model.transformer import Transformer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.objective import batch_loss
+from nmtkit.workers import Workers
+
+NUM_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found.
+
+    Attributes:
+        nll: of a target token, in nats, without label smoothing.
+        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None where it was not asked for.
+        samples: the same few source lines each time, with reference and translation.
+    """
+
+    nll: float
+    bleu: float | None
+    samples: list[dict[str, str]]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nll)."""
+        return math.exp(min(self.nll, 700.0))
+
+    def cost(self, metric: str) -> float:
+        """What decides which of two validations is better: the smaller."""
+        return -self.bleu if metric == "bleu" and self.bleu is not None else self.nll
+
+
+class Validator:
+    """The validation data of a run, ready to be used again and again."""
+
+    def __init__(self, recipe: Recipe, run_dir: Path, tokenizer: Tokenizer, workers: Workers) -> None:
+        self._recipe = recipe
+        self._tokenizer = tokenizer
+        self._workers = workers
+        self._data = PairData(run_dir / "data" / "valid")
+        self._sources, self._references = read_text_pair(run_dir / "data" / "valid")
+        order = sorted(range(len(self._data)), key=lambda pair: int(self._longest(pair)))
+        if recipe.model.positions == "learned":
+            fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
+            if len(fitting) < len(order):
+                log.warning("%d validation pairs exceed max_positions and do not count", len(order) - len(fitting))
+            order = fitting
+        tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
+        runs = cut_by_padded_tokens([int(self._longest(pair)) for pair in order], tokens_per_pass)
+        self._batches = [order[start:stop] for start, stop in runs]
+
+    def _longest(self, pair: int) -> int:
+        return max(self._data.source_lengths[pair], self._data.target_lengths[pair])
+
+    def __call__(self, model: Transformer) -> Validation:
+        """Validates a model, in float32; every process takes part and has the same result."""
+        was_training = model.training
+        model.eval()
+        try:
+            nll = self._nll(model)
+            if not self._recipe.training.validate_bleu:
+                return Validation(nll, None, [])
+            bleu, hypotheses = self._translate(model)
+        finally:
+            model.train(was_training)
+        samples = [
+            {"source": self._sources[line], "reference": self._references[line], "hypothesis": hypotheses[line]}
+            for line in range(min(NUM_SAMPLES, len(hypotheses)))
+        ]
+        return Validation(nll, bleu, samples)
+
+    @torch.inference_mode()
+    def _nll(self, model: Transformer) -> float:
+        sums = torch.zeros(2, dtype=torch.float64)
+        for pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
+            batch = make_batch(self._data, pairs).to(self._workers.device)
+            _, nll = batch_loss(model, batch, 0.0)
+            sums += torch.tensor([float(nll), float(batch.target_lengths.sum())], dtype=torch.float64)
+        total, tokens = self._workers.sum(sums.to(self._workers.device)).tolist()
+        return float(total / tokens)
+
+    def _translate(self, model: Transformer) -> tuple[float, list[str]]:
+        rank, processes = self._workers.rank, self._workers.num_processes
+        translator = Translator([model], self._tokenizer, self._recipe.decoding)
+        mine = translator.translate(self._sources[rank::processes])
+        numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
+        hypotheses = [text for _, text in sorted(numbered)]
+        data = self._recipe.data
+        metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
+        scores = score(
+            hypotheses, self._references, target_language=data.target_language, text=data.text, metrics=[metric]
+        )
+        return scores[metric].score, hypotheses

@@ -1,0 +1,363 @@
+import gzip
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from nmtkit.errors import DataError
+from nmtkit.evaluation import scoring
+from nmtkit.evaluation.scoring import METRICS, comparable_to, left_out, score, scores_as_json
+from nmtkit.files import read_lines
+from nmtkit.text import moses
+
+REFERENCES = [
+    "Der alte Mann geht mit dem Hund durch den Park.",
+    "Eine Frau fährt auf ihrem hell-blauen Rad, und ein Kind schaut ihr zu.",
+    'Er sagte: "Das ist ein Links-rechts-Fall & nichts sonst."',
+    "Zwei Hunde spielen im Schnee…",
+]
+HYPOTHESES = [
+    "Der Mann geht mit dem Hund durch den alten Park.",
+    "Eine Frau fährt auf ihrem dunkel-blauen Rad, und ein Kind schaut ihr zu!",
+    'er sagte: "das ist ein Links-rechts-Fall & nichts sonst."',
+    "Zwei Hunde spielen im Schnee...",
+]
+BLEU_SIGNATURE = f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{sacrebleu.__version__}"
+SACREMOSES = f"sacremoses-{moses.version()}"
+
+
+def ngram_bleu(hypotheses: list[str], references: list[str]) -> float:
+    """BLEU without smoothing of tokens at white space, written from the formula of Papineni et al. (2002)."""
+    log_precision = 0.0
+    for order in range(1, 5):
+        matches = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            counts = [
+                Counter(zip(*[line.split()[start:] for start in range(order)], strict=False))
+                for line in (hypothesis, reference)
+            ]
+            matches += (counts[0] & counts[1]).total()
+            total += counts[0].total()
+        log_precision += math.log(matches / total) / 4
+    hypothesis_length = sum(len(line.split()) for line in hypotheses)
+    reference_length = sum(len(line.split()) for line in references)
+    return 100 * math.exp(min(0.0, 1 - reference_length / hypothesis_length) + log_precision)
+
+
+def random_tokens(seed: int, num_lines: int = 60) -> tuple[list[str], list[str]]:
+    """Tokenised hypotheses and references that share most of their words."""
+    generator = random.Random(seed)
+    words = ["der", "Hund", "hell-blau", "a-b-c", ",", ".", "und", "Ü-Wagen", "läuft", "&", '"']
+    references = [generator.choices(words, k=generator.randint(4, 14)) for _ in range(num_lines)]
+    hypotheses = [[word if generator.random() < 0.8 else "nie" for word in line] for line in references]
+    return [" ".join(line[: len(line) - 1]) for line in hypotheses], [" ".join(line) for line in references]
+
+
+# What each metric is
+
+
+def test_scores_of_plain_text_equal_those_of_sacrebleu_itself() -> None:
+    scores = score(HYPOTHESES, REFERENCES, target_language=None, text="plain")
+    expected = {
+        "sacrebleu": (sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]), sacrebleu.BLEU()),
+        "chrf2": (sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]), sacrebleu.CHRF()),
+        "ter": (sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES]), sacrebleu.TER()),
+    }
+    assert list(scores) == list(expected)
+    for name, (result, metric) in expected.items():
+        metric.corpus_score(HYPOTHESES, [REFERENCES])
+        assert scores[name].score == result.score
+        assert scores[name].signature == str(metric.get_signature())
+    assert scores["sacrebleu"].details in str(expected["sacrebleu"][0])
+    assert scores["chrf2"].details == scores["ter"].details == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tokenised_bleu_of_tokenised_text_is_ngram_bleu_of_the_text_as_it_is(seed: int) -> None:
+    hypotheses, references = random_tokens(seed)
+    scores = score(hypotheses, references, target_language=None, text="tokenized")
+    assert list(scores) == ["bleu-tokenized", "bleu-tokenized-lc"]
+    assert scores["bleu-tokenized"].score == pytest.approx(ngram_bleu(hypotheses, references), abs=1e-9)
+    assert scores["bleu-tokenized"].signature == BLEU_SIGNATURE
+
+
+def test_tokenised_bleu_of_plain_text_is_ngram_bleu_of_its_moses_tokens() -> None:
+    scores = score(HYPOTHESES, REFERENCES, target_language="de", text="plain")
+    tokens = moses.tokenize(HYPOTHESES, "de"), moses.tokenize(REFERENCES, "de")
+    assert scores["bleu-tokenized"].score == pytest.approx(ngram_bleu(*tokens), abs=1e-9)
+    assert scores["bleu-tokenized"].signature == f"{BLEU_SIGNATURE}|text:moses-de-{SACREMOSES}"
+    french = score(HYPOTHESES, REFERENCES, target_language="fr", text="plain")["bleu-tokenized"]
+    assert french.signature == f"{BLEU_SIGNATURE}|text:moses-fr-{SACREMOSES}"
+
+
+@pytest.mark.parametrize("text", ["plain", "tokenized"])
+def test_lower_cased_bleu_ignores_case_and_says_so(text: Any) -> None:
+    upper = [line.upper() for line in REFERENCES[:2]]
+    scores = score(upper, REFERENCES[:2], target_language="de", text=text)
+    assert scores["bleu-tokenized"].score < 50
+    assert scores["bleu-tokenized-lc"].score == pytest.approx(100)
+    assert "case:lc" in scores["bleu-tokenized-lc"].signature
+
+
+def test_compound_splitting_gives_credit_for_a_part_of_a_compound() -> None:
+    hypotheses, references = ["the rich-text format is old"], ["the plain-text format is old"]
+    scores = score(hypotheses, references, target_language="de", text="tokenized")
+    # 4 of 5 tokens match, and 6 of 7 once "##AT##-##AT## text" stands apart from "rich" and "plain"
+    assert scores["bleu-tokenized"].details.startswith("80.0/50.0/33.3/")
+    assert scores["bleu-compound-split"].details.startswith("85.7/66.7/60.0/50.0 ")
+    assert scores["bleu-compound-split"].signature == f"{BLEU_SIGNATURE}|text:compound-split"
+
+
+def test_a_chain_of_single_letters_is_split_once() -> None:
+    scores = score(["a-b-c x y z"], ["a-b-c x y z"], target_language="de", text="tokenized")
+    assert "hyp_len = 6 ref_len = 6" in scores["bleu-compound-split"].details
+
+
+def test_compound_split_bleu_replaces_punctuation_tokenises_and_splits_both_sides() -> None:
+    result = score(HYPOTHESES, REFERENCES, target_language="de", text="plain")["bleu-compound-split"]
+    sides = [
+        [moses.split_compounds(line) for line in moses.tokenize([side.replace("…", "...") for side in lines], "de")]
+        for lines in (HYPOTHESES, REFERENCES)
+    ]
+    assert result.score == pytest.approx(ngram_bleu(*sides), abs=1e-9)
+    assert result.signature == (
+        f"{BLEU_SIGNATURE}|text:unicode-punctuation+moses-de+compound-split-sacremoses-{moses.version()}"
+    )
+
+
+def test_sacrebleu_of_tokenised_text_is_taken_on_detokenised_text_and_marked() -> None:
+    sides = HYPOTHESES[:3], REFERENCES[:3]  # the detokeniser puts a space before the fourth line's "…"
+    tokens = [moses.tokenize(side, "de") for side in sides]
+    assert [moses.detokenize(side, "de") for side in tokens] == list(sides)
+    plain = score(*sides, target_language="de", text="plain")
+    tokenized = score(*tokens, target_language="de", text="tokenized")
+    for name in ("sacrebleu", "chrf2", "ter"):
+        assert tokenized[name].score == plain[name].score
+        assert tokenized[name].signature == f"{plain[name].signature}|text:detokenized-moses-de-{SACREMOSES}"
+
+
+# Which metrics there are
+
+
+@pytest.mark.parametrize(
+    ("text", "target_language", "left"),
+    [
+        ("plain", "de", set()),
+        ("plain", "de-AT", set()),
+        ("plain", "fr", {"bleu-compound-split"}),
+        ("plain", None, {"bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}),
+        ("tokenized", "de", set()),
+        ("tokenized", "fr", {"bleu-compound-split"}),
+        ("tokenized", None, {"sacrebleu", "chrf2", "ter", "bleu-compound-split"}),
+    ],
+)
+def test_metrics_that_are_impossible_are_left_out(text: Any, target_language: str | None, left: set[str]) -> None:
+    scores = score(HYPOTHESES, REFERENCES, target_language=target_language, text=text)
+    assert list(scores) == [name for name in METRICS if name not in left]
+    reasons = left_out(target_language=target_language, text=text)
+    assert set(reasons) == left
+    for name, reason in reasons.items():
+        with pytest.raises(DataError, match=re.escape(f"{name} cannot be computed: {reason}")):
+            score(HYPOTHESES, REFERENCES, target_language=target_language, text=text, metrics=[name])
+
+
+def test_reasons_say_what_to_do() -> None:
+    assert left_out(target_language=None, text="plain")["bleu-tokenized"].endswith("(e.g. --target-language de)")
+    assert left_out(target_language=None, text="tokenized")["sacrebleu"].endswith("(e.g. --target-language de)")
+    assert left_out(target_language="fr", text="plain")["bleu-compound-split"] == (
+        "it is defined for German only, not for fr: use bleu-tokenized"
+    )
+
+
+def test_metrics_asked_for_are_those_computed_in_their_order() -> None:
+    scores = score(HYPOTHESES, REFERENCES, target_language="de", text="plain", metrics=["ter", "sacrebleu", "ter"])
+    assert list(scores) == ["ter", "sacrebleu"]
+
+
+def test_an_unknown_metric_is_answered_with_the_nearest() -> None:
+    with pytest.raises(DataError, match="unknown metric 'sacreblue': did you mean 'sacrebleu'"):
+        score(HYPOTHESES, REFERENCES, target_language="de", text="plain", metrics=["sacreblue"])
+    with pytest.raises(DataError, match="unknown metric 'ChrF': did you mean 'chrf2'"):
+        comparable_to("ChrF")
+    with pytest.raises(DataError, match="The metrics are sacrebleu, chrf2, ter"):
+        comparable_to("")
+
+
+def test_every_metric_says_what_it_may_be_compared_with() -> None:
+    assert all(comparable_to(metric) for metric in METRICS)
+    assert "not the paper's 27.3" in comparable_to("sacrebleu")
+    assert "the paper's 27.3" in comparable_to("bleu-compound-split")
+
+
+# Lines
+
+
+def test_unequal_line_counts_are_an_error_that_tells_both() -> None:
+    with pytest.raises(DataError, match="the hypotheses have 4 lines and the references 3:"):
+        score(HYPOTHESES, REFERENCES[:3], target_language="de", text="plain")
+
+
+def test_no_lines_are_an_error() -> None:
+    with pytest.raises(DataError, match="no lines: there is nothing to score"):
+        score([], [], target_language="de", text="plain")
+
+
+@pytest.mark.parametrize("text", ["plain", "tokenized"])
+def test_empty_lines_are_scored(text: Any) -> None:
+    for hypotheses, references in [
+        (["", *HYPOTHESES[1:]], REFERENCES),
+        (HYPOTHESES, ["", *REFERENCES[1:]]),
+        ([""] * 4, REFERENCES),
+        (HYPOTHESES, [""] * 4),
+        ([""], [""]),
+    ]:
+        scores = score(hypotheses, references, target_language="de", text=text)
+        assert list(scores) == list(METRICS)
+        assert all(math.isfinite(one.score) for one in scores.values())
+
+
+def test_nothing_is_printed_not_even_on_text_that_looks_tokenised(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = ["ein Mann geht ."] * 150
+    for text in ("plain", "tokenized"):
+        score(lines, lines, target_language="de", text=text)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+# Form of the results
+
+
+def test_scores_as_json_is_the_inner_level_of_scores_json() -> None:
+    scores = score(HYPOTHESES, REFERENCES, target_language="de", text="plain", metrics=["sacrebleu", "ter"])
+    value = json.loads(json.dumps(scores_as_json(scores)))
+    assert value == {
+        "sacrebleu": {
+            "score": scores["sacrebleu"].score,
+            "signature": scores["sacrebleu"].signature,
+            "details": scores["sacrebleu"].details,
+        },
+        "ter": {"score": scores["ter"].score, "signature": scores["ter"].signature},
+    }
+
+
+def test_libraries_are_imported_late() -> None:
+    code = "import sys, nmtkit.evaluation.scoring; sys.exit(bool({'sacrebleu', 'sacremoses'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Golden values, computed with sacreBLEU 2.6.0 on public test sets; they need the corpora
+
+
+def mirror() -> Path:
+    if "NMTKIT_MIRROR" not in os.environ:
+        pytest.skip("the corpora of NMTKIT_MIRROR are not here")
+    return Path(os.environ["NMTKIT_MIRROR"])
+
+
+def existing(path: Path) -> Path:
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    return path
+
+
+def extra_references(pair: str) -> dict[str, list[str]]:
+    """The sides S (source), T (reference) and R1 to R10 (further translations), 500 lines each."""
+    sides: dict[str, list[str]] = {}
+    path = existing(mirror().parent / "golden" / "newstest2014-extra-refs" / f"wmt14-{pair}.extra_refs.gz")
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        for line in file:
+            key, text = line.rstrip("\n").split("\t")
+            sides.setdefault(key.split("-")[0], []).append(text)
+    assert {len(lines) for lines in sides.values()} == {500}
+    return sides
+
+
+@pytest.mark.parametrize(
+    ("pair", "name", "bleu", "precisions", "lengths", "chrf2"),
+    [
+        ("eng-deu", "newstest2014", 2.75, "15.8/3.5/1.5/0.7", (1.000, 1.074, 67337, 62688), 23.23),
+        ("eng-fra", "newstest2014", 2.43, "18.1/3.7/1.4/0.5", (0.911, 0.915, 70708, 77306), 26.19),
+        ("eng-deu", "newstest2013", 2.52, "16.8/2.9/1.3/0.6", (1.000, 1.012, 64505, 63737), 21.75),
+    ],
+)
+def test_a_copied_source_has_the_golden_scores(
+    pair: str, name: str, bleu: float, precisions: str, lengths: tuple[float, float, int, int], chrf2: float
+) -> None:
+    folder = mirror() / "raw.githubusercontent.com/Helsinki-NLP/OPUS-MT-testsets/master/testsets" / pair
+    source, reference = (read_lines(existing(folder / f"{name}.{side}")) for side in pair.split("-"))
+    scores = score(source, reference, target_language=None, text="plain", metrics=["sacrebleu", "chrf2"])
+    assert round(scores["sacrebleu"].score, 2) == bleu
+    penalty = "BP = {:.3f} ratio = {:.3f} hyp_len = {} ref_len = {}".format(*lengths)
+    assert scores["sacrebleu"].details == f"{precisions} ({penalty})"
+    assert round(scores["chrf2"].score, 2) == chrf2
+
+
+@pytest.mark.parametrize(
+    ("pair", "settings", "bleu", "precisions", "lengths"),
+    [
+        ("en-de", {}, 25.94, "57.7/31.8/19.5/12.7", "BP = 1.000 ratio = 1.011 hyp_len = 10754 ref_len = 10632)"),
+        ("en-de", {"lowercase": True}, 26.40, "58.7/32.4/19.9/12.9", ""),
+        ("en-de", {"tokenize": "intl"}, 26.45, "58.6/32.4/19.9/12.9", "hyp_len = 10972 ref_len = 10959)"),
+        ("en-de", {"tokenize": "none"}, 21.85, "50.3/27.6/16.2/10.1", "hyp_len = 9381 ref_len = 9314)"),
+        ("en-fr", {}, 87.03, "", ""),
+        ("en-fr", {"lowercase": True}, 87.46, "", ""),
+        ("en-fr", {"tokenize": "intl"}, 87.87, "", ""),
+        ("en-fr", {"tokenize": "none"}, 84.68, "", ""),
+    ],
+)
+def test_a_second_reference_has_the_golden_bleu(
+    pair: str, settings: Any, bleu: float, precisions: str, lengths: str
+) -> None:
+    sides = extra_references(pair)
+    result = scoring._bleu(sides["R1"], [sides["T"]], **settings)
+    assert round(result.score, 2) == bleu
+    assert result.details.startswith(precisions) and result.details.endswith(lengths)
+
+
+@pytest.mark.parametrize(
+    ("pair", "bleu", "precisions", "lengths"),
+    [
+        ("en-de", 74.17, "92.0/79.8/69.3/60.2", "(BP = 0.997 ratio = 0.997 hyp_len = 10754 ref_len = 10785)"),
+        ("en-fr", 94.88, "98.3/96.1/93.8/91.5", "hyp_len = 12364 ref_len = 12327)"),
+    ],
+)
+def test_ten_references_have_the_golden_bleu(pair: str, bleu: float, precisions: str, lengths: str) -> None:
+    sides = extra_references(pair)
+    references = [sides["T"], *(sides[f"R{number}"] for number in range(2, 11))]
+    result = scoring._bleu(sides["R1"], references)
+    assert round(result.score, 2) == bleu
+    assert result.details.startswith(precisions) and result.details.endswith(lengths)
+    assert result.signature.startswith("nrefs:10|")
+
+
+@pytest.mark.parametrize(("pair", "chrf2", "chrf2_words"), [("en-de", 56.68, 53.73), ("en-fr", 93.41, 92.77)])
+def test_a_second_reference_has_the_golden_chrf(pair: str, chrf2: float, chrf2_words: float) -> None:
+    sides = extra_references(pair)
+    assert round(scoring._chrf(sides["R1"], [sides["T"]]).score, 2) == chrf2
+    assert round(scoring._chrf(sides["R1"], [sides["T"]], word_order=2).score, 2) == chrf2_words
+
+
+def test_compound_split_bleu_is_above_sacrebleu_on_german_news() -> None:
+    sides = extra_references("en-de")
+    scores = score(sides["R1"], sides["T"], target_language="de", text="plain")
+    assert round(scores["sacrebleu"].score, 2) == 25.94
+    assert scores["bleu-compound-split"].score > scores["bleu-tokenized"].score
+
+
+def test_the_tokenised_reference_of_multi30k_has_12103_tokens() -> None:
+    folder = mirror() / "raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok"
+    reference = read_lines(existing(folder / "test_2016_flickr.lc.norm.tok.de"))
+    result = score(reference, reference, target_language="de", text="tokenized")["bleu-tokenized"]
+    assert result.score == pytest.approx(100)
+    assert result.details.endswith("hyp_len = 12103 ref_len = 12103)")
