@@ -88,7 +88,8 @@ def _live_bar(description: str, total: float | None, start: float) -> Iterator[A
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
-        task = bar.add_task(description, total=total, completed=int(start), note="")
+        task = bar.add_task(description, total=total, note="")
+        bar.update(task, completed=start)
         handlers = log.handlers
         log.handlers = [_ConsoleHandler(console)]
         try:
@@ -137,16 +138,17 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console() if sys.stdout.isatty() else Console(width=240, color_system=None)
+    console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
     table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold")
     for index, column in enumerate(columns):
         numeric = all(row[index][:1].isdigit() or row[index][:1] in "-+" for row in rows if row[index])
         table.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
-    console.print(table)
-    for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    with console.capture() as capture:
+        console.print(table)
+    for line in [*capture.get().split("\n"), *notes]:
+        print(line.rstrip())
 
 
 def _plain(cell: str) -> "Text":

@@ -20,8 +20,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (prepare, train, average, translate, score, run, recipes):
-    app.command(module.__name__.rsplit(".", 1)[-1])(module.command)
+for module, summary in (
+    (prepare, "Corpora to training data."),
+    (train, "Training data to checkpoints; goes on where it was."),
+    (average, "Checkpoints to one model."),
+    (translate, "Text to its translation."),
+    (score, "Translations to scores and cost."),
+    (run, "All five steps in order; finished ones are skipped."),
+    (recipes, "The built-in recipes, to see or to copy."),
+):
+    app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
 _ENVIRONMENT_FAULTS = {
     errno.ENOSPC: "; make room and run the same command again",

@@ -16,14 +16,14 @@ def command(
     """
     import sys
 
-    from nmtkit import console
     from nmtkit.config import builtin_recipes
     from nmtkit.errors import RecipeError
 
     recipes = builtin_recipes()
     if name is None:
-        rows = [[recipe, *_header(path.read_text(encoding="utf-8"))] for recipe, path in recipes.items()]
-        console.print_table("Built-in recipes", ["recipe", "what", "needs", "reaches"], rows)
+        for recipe, path in recipes.items():
+            what, needs, reaches = _header(path.read_text(encoding="utf-8"))
+            print(f"{recipe}\n  {what}\n  needs:   {needs}\n  reaches: {reaches}\n")
         return
     if name not in recipes:
         raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")

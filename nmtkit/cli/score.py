@@ -97,19 +97,20 @@ def _score_run(run: Path) -> None:
 
 
 def print_scores(scores: dict[str, dict[str, "Score"]], missing: dict[str, str]) -> None:
-    """Prints a table of scores with signatures, and below it what each may be compared to and what was left out."""
+    """Prints a table of scores; below it each one's signature, what it may be compared to, and what was left out."""
     from nmtkit import console
     from nmtkit.evaluation.scoring import comparable_to
 
     rows = [
-        [name, metric, f"{entry.score:.2f}", entry.details, entry.signature]
+        [name, metric, f"{entry.score:.2f}", entry.details]
         for name, entries in scores.items()
         for metric, entry in entries.items()
     ]
-    metrics = dict.fromkeys(metric for entries in scores.values() for metric in entries)
-    notes = [f"{metric}: compare with {comparable_to(metric)}" for metric in metrics]
-    notes += [f"{metric}: left out, {reason}" for metric, reason in missing.items()]
-    console.print_table("Scores", ["test", "metric", "score", "details", "signature"], rows, notes=notes)
+    signatures = {metric: entry.signature for entries in scores.values() for metric, entry in entries.items()}
+    notes = ["Signature of each metric, and what it may be compared to:"]
+    notes += [f"  {metric}  {signature}\n      {comparable_to(metric)}" for metric, signature in signatures.items()]
+    notes += [f"  {metric}  left out: {reason}" for metric, reason in missing.items()]
+    console.print_table("Scores", ["test", "metric", "score", "details"], rows, notes=notes)
 
 
 def print_cost(cost: dict) -> None:

@@ -100,7 +100,9 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     check_subwords(recipe.data)
     remove_leftovers(run_dir)
     data = recipe.data
-    train, valid, tests = _open_corpora(data, Downloader(mirror))
+    with progress("downloading", None) as advance:
+        downloader = Downloader(mirror, progress=lambda url, done, total: advance(done / 1e6, f"MB of {url}"))
+        train, valid, tests = _open_corpora(data, downloader)
     fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()])
 
     folder = run_dir / "data"

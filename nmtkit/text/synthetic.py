@@ -18,8 +18,9 @@ adverbial, time) and put into words once for each language. A sentence is one cl
 The English decides the German: each English sentence has exactly one German one, and nothing in it has to be guessed.
 What is left out for that reason: "you", "it", past tenses, words with several translations.
 
-The splits cannot overlap: a checksum of the German sentence decides which split a pair may belong to. In each split, no
-sentence occurs twice on either side. The words are in ``synthetic_lexicon.py``.
+There are 60,000 pairs to train on, 500 to validate and 1,000 to test. The splits cannot overlap: a checksum of the
+German sentence decides which split a pair may belong to. In each split, no sentence occurs twice on either side. The
+words are in ``synthetic_lexicon.py``.
 """
 
 import random
@@ -244,7 +245,7 @@ def weighted(table: str) -> tuple[str, ...]:
 # determiners by place, "number" being a number word, "bare" none at all, "not a" what becomes kein in a negated clause
 _POSSESSIVES = "my 1, his 1, her 1, our 1"
 _SUBJECTS = weighted(f"the 16, a 3, this 2, every 1, no 1, bare 1, number 3, {_POSSESSIVES}")
-_SUBJECTS_IF_NEGATED = weighted(f"the 12, this 2, {_POSSESSIVES}")
+_DEFINITE_SUBJECTS = weighted(f"the 12, this 2, {_POSSESSIVES}")
 _OBJECTS = weighted(f"the 14, a 9, this 2, every 1, bare 2, number 7, {_POSSESSIVES}")
 _OBJECTS_IF_NEGATED = weighted(f"the 6, this 1, not a 6, {_POSSESSIVES}")
 _RECEIVERS = weighted(f"the 8, this 1, {_POSSESSIVES}")
@@ -317,8 +318,12 @@ def noun_phenomena(noun: lexicon.Noun, determiner: str, is_plural: bool, case: s
     return found
 
 
-def draw_subject(rng: random.Random, groups: Sequence[str], negated: bool, adjective_rate: float) -> Phrase:
-    """A subject of one of the groups, mostly a person; for persons also a pronoun or name."""
+def draw_subject(rng: random.Random, groups: Sequence[str], definite: bool, adjective_rate: float) -> Phrase:
+    """A subject of one of the groups, mostly a person; for persons also a pronoun or name.
+
+    Args:
+        definite: whether to avoid no, every and the like, whose meaning under a negation or "must" is unclear.
+    """
     group = "person" if "person" in groups and rng.random() < 0.7 else pick(rng, groups)
     kind = rng.random() if group == "person" else 1.0
     if kind < 0.3:
@@ -326,7 +331,7 @@ def draw_subject(rng: random.Random, groups: Sequence[str], negated: bool, adjec
     if kind < 0.5:
         name = pick(rng, lexicon.NAMES)
         return Phrase(name, name, noun=name)
-    return draw_noun_phrase(rng, NOMINATIVE, group, _SUBJECTS_IF_NEGATED if negated else _SUBJECTS, adjective_rate)
+    return draw_noun_phrase(rng, NOMINATIVE, group, _DEFINITE_SUBJECTS if definite else _SUBJECTS, adjective_rate)
 
 
 def draw_object(
@@ -337,10 +342,10 @@ def draw_object(
     if group in lexicon.NUMBERED:
         return draw_numbered(rng, group)
     kind = rng.random() if group == "person" else 1.0
-    if kind < 0.2:
+    if kind < 0.3:
         english, german = pick(rng, lexicon.OBJECT_PRONOUNS[case])
         return Phrase(english, german, phenomena=("object pronoun",), is_pronoun=True)
-    if kind < 0.3:
+    if kind < 0.4:
         name = pick(rng, lexicon.NAMES)
         return Phrase(name, name, noun=name)
     return draw_noun_phrase(rng, case, group, determiners, adjective_rate)
@@ -380,8 +385,8 @@ def with_time(rng: random.Random, clause: Clause, can_front: bool) -> Clause:
         return clause._replace(time=time, time_is_fronted=True)
     if clause.negated and clause.objects:
         return clause  # the best place for the time would depend on the object
-    if clause.adverbial and clause.adverbial.english in ("early", "late"):
-        return clause  # "heute früh" is this morning
+    if clause.adverbial and clause.adverbial.german == "früh":
+        return clause  # heute früh is this morning
     return clause._replace(time=time)
 
 
@@ -400,9 +405,7 @@ def draw_action(rng: random.Random, detail: float, can_front: bool, always_prese
     tense = PRESENT
     if not always_present and "person" in verb.subjects:
         tense = PERFECT if chance < 0.22 else pick(rng, _MODALS) if chance < 0.5 else PRESENT
-    subject = draw_subject(
-        rng, verb.subjects, negated or tense == "must", detail
-    )  # "no man must" could mean two things
+    subject = draw_subject(rng, verb.subjects, negated or tense == "must", detail)
     objects: list[Phrase] = []
     for case, groups in verb.objects:
         is_last = len(objects) == len(verb.objects) - 1
@@ -424,7 +427,8 @@ def draw_state(rng: random.Random, detail: float, can_front: bool, always_presen
     if not always_present and chance < 0.25:
         tense = PERFECT if chance < 0.1 and kind in ("quality", "place") else "will"
     is_thing = kind == "price" or (kind != "age" and rng.random() < 0.4)
-    groups = lexicon.GROUPS["goods"] if is_thing else ("person", "animal")
+    things = lexicon.GROUPS["portable" if kind == "place" else "goods"]
+    groups = things if is_thing else ("person", "animal")
     subject = draw_subject(rng, groups, negated, 0.0 if kind == "quality" else detail)
     if kind == "quality":
         adjective = pick(rng, lexicon.ADJECTIVES["thing" if is_thing else "animal"])
@@ -449,7 +453,7 @@ def draw_reporting(rng: random.Random) -> Clause:
     """A clause that wants another one as its object: Anna asks."""
     verb = pick(rng, lexicon.COMPLEMENT_VERBS)
     name = verb.english[FIRST]
-    tense, negated = PRESENT, name != "hope" and rng.random() < 0.15
+    tense, negated = PRESENT, name != "hope" and rng.random() < 0.15  # "I do not hope that" is no English
     if name in ("say", "ask") and rng.random() < 0.4:
         tense = pick(rng, (PERFECT, *_MODALS))
     return Clause(draw_subject(rng, ("person",), negated or tense == "must", 0.2), verb, tense, negated)

@@ -1,8 +1,8 @@
 """The words of the built-in English-German corpus and their forms (the grammar is in ``synthetic.py``).
 
-The tables are text, one word a line, and are read once at import. German nouns are listed with gender and plural, verbs
-with the forms that cannot be derived. Every entry has one translation in every sentence of the grammar, and no entry is
-rare: there are few words, and their combinations make the corpus.
+The tables are text and are read once at import. German nouns are listed with gender and plural, verbs with the forms
+that cannot be derived. Every entry has one translation in every sentence of the grammar, and no entry is rare: there are
+few words, and their combinations make the corpus.
 """
 
 from dataclasses import dataclass
@@ -140,7 +140,11 @@ NOUN_TABLE = {
         garden gardens, m Garten Gärten; kitchen kitchens, f Küche Küchen; city cities, f Stadt Städte;
         village villages, n Dorf Dörfer; forest forests, m Wald Wälder""",
 }
-GROUPS = {"goods": ("food", "reading", "thing", "clothing", "device", "furniture"), "place": ("building", "area")}
+GROUPS = {  # names for several groups at once
+    "portable": ("food", "reading", "thing", "clothing", "device"),
+    "goods": ("food", "reading", "thing", "clothing", "device", "furniture"),
+    "place": ("building", "area"),
+}
 
 # English | German (and the attributive stem, where it differs) | groups of nouns it goes with
 ADJECTIVE_TABLE = """
@@ -176,7 +180,7 @@ VERB_TABLE = """
     work works worked | arbeiten arbeitet gearbeitet | person | | place company alone
     sing sings sung | singen singt gesungen | person | | place company alone
     dance dances danced | tanzen tanzt getanzt | person | | place company alone
-    get gets got +up | auf:stehen steht aufgestanden ist | person | | hour hour company alone
+    get gets got +up | auf:stehen steht aufgestanden ist | person | | hour hour alone
     fall falls fallen +asleep | ein:schlafen schläft eingeschlafen ist | person animal | | hour inside
     arrive arrives arrived | an:kommen kommt angekommen ist | person | | hour inside company alone
     come comes come +back | zurück:kommen kommt zurückgekommen ist | person animal | | hour company alone
@@ -187,7 +191,7 @@ VERB_TABLE = """
     look looks looked for | suchen sucht gesucht | person animal | accusative goods person animal | inside
     need needs needed | brauchen braucht gebraucht | person | accusative goods | benefit
     see sees seen | sehen sieht gesehen | person animal | accusative person animal place | -
-    carry carries carried | tragen trägt getragen | person | accusative goods | benefit
+    carry carries carried | tragen trägt getragen | person | accusative portable | benefit
     wash washes washed | waschen wäscht gewaschen | person | accusative clothing animal | place
     repair repairs repaired | reparieren repariert repariert | person | accusative device furniture | inside benefit
     eat eats eaten | essen isst gegessen | person | accusative food | place company alone
@@ -200,8 +204,8 @@ VERB_TABLE = """
     pick picks picked +up | ab:holen holt abgeholt | person | accusative person | place
     turn turns turned +on | ein:schalten schaltet eingeschaltet | person | accusative device | inside
     turn turns turned +off | aus:schalten schaltet ausgeschaltet | person | accusative device | inside
-    throw throws thrown +away | weg:werfen wirft weggeworfen | person | accusative goods | -
-    bring brings brought +along | mit:bringen bringt mitgebracht | person | accusative goods | benefit
+    throw throws thrown +away | weg:werfen wirft weggeworfen | person | accusative portable | -
+    bring brings brought +along | mit:bringen bringt mitgebracht | person | accusative portable | benefit
     put puts put +on | an:ziehen zieht angezogen | person | accusative clothing | -
     help helps helped | helfen hilft geholfen | person | dative person | place
     thank thanks thanked | danken dankt gedankt | person | dative person | -
@@ -293,7 +297,7 @@ NUMBERED = {
 }
 DEGREES = (("", ""), ("very ", "sehr "), ("too ", "zu "))
 CONJUNCTIONS = (("because", "weil"), ("although", "obwohl"), ("when", "wenn"), ("while", "während"))
-PRESENT_ONLY = {"when", "while"}  # in the past, "when" could be als
+PRESENT_ONLY = {"when", "while"}  # of both clauses: in the past, "when" could be als
 COMPLEMENTS = {  # conjunctions after the verbs of COMPLEMENT_TABLE
     "say": (("that", "dass"),),
     "know": (("that", "dass"), ("whether", "ob")),
@@ -382,7 +386,7 @@ COMPLEMENT_VERBS = tuple(map(parse_verb, COMPLEMENT_TABLE.strip().splitlines()))
 TO_COST = parse_verb(COST)
 TO_BE = Verb(("am", "is", "are"), "been", "", False, SEIN, "sein", "gewesen", "", SEIN)
 
-DETERMINERS = {
+DETERMINERS = {  # by the names that the grammar uses
     "the": make_determiner("the", "the", "der", "der-word"),
     "this": make_determiner("this", "these", "dies", "der-word"),
     "every": make_determiner("every", None, "jed", "der-word"),

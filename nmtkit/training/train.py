@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,10 @@ class _Session:
         self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
         self._matmul_rate = 0.0
+        self._meter = Meter()
         self._resume()
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
-        self._meter = Meter()
         self._signal: int | None = None
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
@@ -122,6 +122,7 @@ class _Session:
         if saved["data_fingerprint"] != self._manifest["fingerprint"]:
             raise DataError(f"{self._run_dir}: the data are not those this run began with; take another --run-dir")
         self._matmul_rate = saved["matmul_flops_per_second"]
+        self._meter = Meter(**saved["meter"])
         if self._workers.is_main:
             self._forget_later_metrics()
 
@@ -143,8 +144,8 @@ class _Session:
         if self._workers.is_main:
             with write_atomically(self._run_dir / "recipe.toml") as file:
                 file.write(to_toml(self._recipe))
-        unit, total, done = _goal(self._training, self._progress)
-        with self._catching_signals(), progress(f"training ({unit})", total, start=done) as advance:
+        begun = _share_done(self._training, self._progress)
+        with self._catching_signals(), progress("training", 1.0, start=begun) as advance:
             for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
                 reason = self._after(update, advance)
                 if reason is not None:
@@ -204,8 +205,12 @@ class _Session:
         if reason is None and asked:
             reason = f"stopped by {signal.Signals(self._signal or signal.SIGTERM).name}"
         is_last = reason is not None
-        if validation is not None or update.step % training.report_every_steps == 0 or is_last:
-            self._report(update, validation, advance)
+        report_is_due = update.step % training.report_every_steps == 0 or (is_last and not asked)
+        if validation is not None or report_is_due:
+            self._report(update, validation)
+        rate = f"{update.target_tokens / update.seconds:,.0f} tokens/s"
+        loss = update.loss / update.target_tokens
+        advance(_share_done(training, place), note=f"update {update.step}, loss {loss:.3f}, {rate}")
         if checkpoint_is_due:
             place.last_checkpoint_seconds = place.seconds
         if self._workers.is_main:
@@ -213,7 +218,8 @@ class _Session:
             if checkpoint_is_due or ends_without_any:
                 self._save_checkpoint(validation)
             if checkpoint_is_due or is_last:
-                self._state.save(self._run_dir, self._facts())
+                # The meter too, so that the reports of an interrupted run are those of an uninterrupted one.
+                self._state.save(self._run_dir, {**self._facts(), "meter": asdict(self._meter)})
         return reason
 
     def _validate(self, validator: Validator) -> Validation:
@@ -229,7 +235,7 @@ class _Session:
             place.validations_since_best += 1
         return validation
 
-    def _report(self, update: Update, validation: Validation | None, advance: Advance) -> None:
+    def _report(self, update: Update, validation: Validation | None) -> None:
         meter, self._meter = self._meter, Meter()
         line: dict[str, Any] = {
             "step": update.step,
@@ -245,20 +251,17 @@ class _Session:
             "flops": self._progress.flops,
             "memory_bytes": memory_bytes(self._workers.device),
         }
-        note = f"loss {line['loss']:.3f}, {line['target_tokens_per_second']:,.0f} tokens/s"
         if validation is not None:
             line |= {"valid_nll": validation.nll, "valid_perplexity": validation.perplexity}
             line |= {"valid_bleu": validation.bleu, "samples": validation.samples}
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
             log.info(
-                "update %d, epoch %d, %s: %s; valid nll %.4f, perplexity %.3f%s",
-                update.step, self._progress.epoch, duration(self._progress.seconds), note, validation.nll,
+                "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
+                update.step, self._progress.epoch, duration(self._progress.seconds), line["loss"], validation.nll,
                 validation.perplexity, bleu,
             )  # fmt: skip
         if self._workers.is_main:
             append_json_line(self._run_dir / "metrics.jsonl", line)
-        _, _, done = _goal(self._training, self._progress)
-        advance(done, note=note)
 
     def _facts(self) -> dict[str, Any]:
         """What checkpoints and saves say of where they come from."""
@@ -326,12 +329,11 @@ def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progr
     return progress.seconds - last >= minutes * 60
 
 
-def _goal(training: TrainingConfig, progress: Progress) -> tuple[str, float | None, float]:
-    """What the progress display counts, up to which number, and how much is done: the limit that is nearest."""
+def _share_done(training: TrainingConfig, progress: Progress) -> float:
+    """How much of the training is done, from 0 to 1, by the limit that is nearest."""
     limits = [
-        ("updates", training.max_steps, progress.step),
-        ("epochs", training.max_epochs, progress.epoch),
-        ("minutes", training.max_minutes, progress.seconds / 60),
+        (training.max_steps, progress.step),
+        (training.max_epochs, progress.epoch),
+        (training.max_minutes, progress.seconds / 60),
     ]
-    stated = [(unit, float(limit), float(done)) for unit, limit, done in limits if limit is not None]
-    return max(stated, key=lambda entry: entry[2] / entry[1], default=("updates", None, float(progress.step)))
+    return max(done / limit for limit, done in limits if limit is not None)

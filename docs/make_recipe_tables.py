@@ -1,0 +1,51 @@
+"""Writes the tables of docs/recipes.md from nmtkit/config.py; `--check` only says whether they are up to date."""
+
+import re
+import sys
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from nmtkit.config import SECTIONS
+
+PAGE = Path(__file__).with_name("recipes.md")
+TABLES = re.compile(r"(<!-- tables -->\n).*(<!-- end of tables -->)", flags=re.DOTALL)
+
+
+def default_of(field: FieldInfo) -> str:
+    """A field's default as TOML."""
+    if field.is_required():
+        return "must be stated"
+    if field.default is None:
+        return ""
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
+    if isinstance(field.default, tuple):
+        return "[" + ", ".join(f'"{entry}"' if isinstance(entry, str) else str(entry) for entry in field.default) + "]"
+    return f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
+
+
+def tables() -> str:
+    """The tables of all sections, as Markdown."""
+    parts = []
+    for name, section in SECTIONS.items():
+        parts.append(
+            f"### [{name}]\n\n{' '.join((section.__doc__ or '').split())}\n\n| key | default | meaning |\n|---|---|---|"
+        )
+        for key, field in section.model_fields.items():
+            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            parts.append(f"| `{key}` | {f'`{default_of(field)}`' if default_of(field) else ''} | {meaning} |")
+        parts.append("")
+    return "\n".join(parts) + "\n"
+
+
+def updated(page: str) -> str:
+    """The page with fresh tables."""
+    return TABLES.sub(lambda match: match[1] + tables() + match[2], page)
+
+
+if __name__ == "__main__":
+    old = PAGE.read_text(encoding="utf-8")
+    if "--check" in sys.argv:
+        sys.exit(old != updated(old))
+    PAGE.write_text(updated(old), encoding="utf-8")
