@@ -32,7 +32,7 @@ class RunResult:
 
     Attributes:
         training: how training ended.
-        scores: of each test set, None when training was stopped by a signal.
+        scores: of each test set; None when training was stopped by a signal.
         cost: of the training.
     """
 
@@ -63,6 +63,9 @@ def run(recipe: Recipe, run_dir: Path, *, mirror: Path | None, device: str, thre
     else:
         average(chosen, run_dir / "averaged")
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
+    if not recipe.data.test:
+        log.info("4/5 translate, 5/5 score: the recipe names no test set")
+        return RunResult(result, {}, training_cost(run_dir))
     log.info("4/5 translate")
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score")

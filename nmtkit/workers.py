@@ -118,8 +118,8 @@ class Workers:
             return tensor
         from accelerate.utils import reduce
 
-        total: Tensor = reduce(tensor, reduction="sum")
-        return total
+        total: Tensor = reduce(tensor.to(self.device), reduction="sum")
+        return total.to(tensor.device)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replaces every gradient by its sum over all processes, in one exchange; a missing one counts as zeros."""
@@ -206,7 +206,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     codes = [child.wait() for child in children]
-    return next((abs(code) for code in codes if code), 0)
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 def _wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:

@@ -1,6 +1,7 @@
 """The command `nmtkit`: registers the commands and turns a user's mistake into one line and an exit code."""
 
 import errno
+import os
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -87,5 +88,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    place = f"process {rank}: " if rank != "0" else ""
+    print(f"error: {place}{' '.join(message.split())}", file=sys.stderr)
     sys.exit(1)

@@ -50,10 +50,12 @@ def command(
         sys.exit(128 + result.training.signal)
     assert result.scores is not None
     assert result.cost is not None
-    _print_translations(folder, next(iter(result.scores)))
+    for test in list(result.scores)[:1]:
+        _print_translations(folder, test)
     if "builtin/synthetic" in loaded.data.test:
         _print_phenomena(folder)
-    print_scores(result.scores, {})
+    if result.scores:
+        print_scores(result.scores, {})
     print_cost(result.cost)
     _print_next_commands(loaded, folder)
 

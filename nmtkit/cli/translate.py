@@ -65,7 +65,8 @@ def command(
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
     console.set_up(quiet=quiet)
     if input_ is not None:
-        total: int | None = sum(1 for _ in LineReader(input_, errors="replace"))
+        # A pipe could not be read again after counting.
+        total = sum(1 for _ in LineReader(input_, errors="replace")) if input_.is_file() else None
         reader = LineReader(input_, errors="replace")
     else:
         total = None

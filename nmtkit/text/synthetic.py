@@ -10,9 +10,11 @@ adverbial, time) and put into words once for each language. A sentence is one cl
 
     sentence   = clause | clause conjunction clause | conjunction clause, clause | say, know, ... that or whether clause
     English    = [time] subject verb-group [pronoun] [particle] objects [adverbial] [time]
-    German     = [subject or time] finite-verb middle end                      main clause
-               | conjunction middle end finite-verb                            subordinate clause
-    middle     = [subject] pronoun-objects [time] objects [nicht] adverbial    (objects: dative before accusative)
+    German     = subject finite-verb [pronoun] middle end
+               | [time] finite-verb inner middle end         after a time or a subordinate clause
+               | conjunction inner middle end finite-verb    a subordinate clause
+    inner      = subject [pronoun] | pronoun noun-subject
+    middle     = [time] objects [nicht] [adverbial]          dative before accusative
     end        = separable prefix | participle | infinitive
 
 The English decides the German: each English sentence has exactly one German one, and nothing in it has to be guessed.
@@ -43,7 +45,7 @@ PHENOMENA = {
     "modal verb": "a modal or future verb, the infinitive at the end of the clause",
     "negation": "nicht in its place, or kein",
     "number word": "a number from 1 to 999, one compound in German",
-    "object pronoun": "a pronoun as object, before the time",
+    "object pronoun": "a pronoun as object, close to the finite verb or the conjunction",
     "perfect tense": "haben or sein, the participle at the end of the clause",
     "prepositional phrase": "a preposition with the case it asks for",
     "separable verb": "a verb whose prefix stands at the end of a main clause (get up: steht ... auf)",
@@ -185,7 +187,12 @@ def german_clause(clause: Clause, order: str) -> str:
         modal = lexicon.MODALS[clause.tense]
         finite = (modal.german_negated if clause.negated else modal.german)[agreement]
         end = verb.infinitive
-    middle = [phrase.german for phrase in clause.objects if phrase.is_pronoun]
+    subject = clause.subject.german
+    pronouns = [phrase.german for phrase in clause.objects if phrase.is_pronoun]
+    # weil er ihn anruft, weil ihn der Mann anruft, but weil der Mann sie anruft: sie would be taken for the subject
+    is_subject_first = clause.subject.is_pronoun or "sie" in pronouns
+    inner = [subject, *pronouns] if is_subject_first else [*pronouns, subject]
+    middle = []
     if clause.time and not clause.time_is_fronted:
         middle.append(clause.time.german)
     middle += [phrase.german for phrase in clause.objects if not phrase.is_pronoun]
@@ -193,16 +200,15 @@ def german_clause(clause: Clause, order: str) -> str:
         middle.append("nicht")
     if clause.adverbial:
         middle.append(clause.adverbial.german)
-    subject = clause.subject.german
     if order == "last":
         last = end + finite if clause.tense == PRESENT else f"{end} {finite}"
-        words = [subject, *middle, last]
+        words = [*inner, *middle, last]
     elif order == "first":
-        words = [finite, subject, *middle, end]
+        words = [finite, *inner, *middle, end]
     elif clause.time and clause.time_is_fronted:
-        words = [clause.time.german, finite, subject, *middle, end]
+        words = [clause.time.german, finite, *inner, *middle, end]
     else:
-        words = [subject, finite, *middle, end]
+        words = [subject, finite, *pronouns, *middle, end]
     return " ".join(filter(None, words))
 
 
@@ -246,7 +252,8 @@ def weighted(table: str) -> tuple[str, ...]:
 _POSSESSIVES = "my 1, his 1, her 1, our 1"
 _SUBJECTS = weighted(f"the 16, a 3, this 2, every 1, no 1, bare 1, number 3, {_POSSESSIVES}")
 _DEFINITE_SUBJECTS = weighted(f"the 12, this 2, {_POSSESSIVES}")
-_OBJECTS = weighted(f"the 14, a 9, this 2, every 1, bare 2, number 7, {_POSSESSIVES}")
+_OBJECTS = weighted(f"the 14, a 9, this 2, every 1, number 7, {_POSSESSIVES}")
+_LAST_OBJECTS = (*_OBJECTS, *weighted("bare 3"))  # an adverbial would go before a bare noun: draußen Bücher lesen
 _OBJECTS_IF_NEGATED = weighted(f"the 6, this 1, not a 6, {_POSSESSIVES}")
 _RECEIVERS = weighted(f"the 8, this 1, {_POSSESSIVES}")
 _AFTER_PREPOSITIONS = weighted(f"the 14, a 4, this 1, {_POSSESSIVES}")
@@ -327,7 +334,7 @@ def draw_subject(rng: random.Random, groups: Sequence[str], definite: bool, adje
     group = "person" if "person" in groups and rng.random() < 0.7 else pick(rng, groups)
     kind = rng.random() if group == "person" else 1.0
     if kind < 0.3:
-        return Phrase(*pick(rng, lexicon.PRONOUNS))
+        return Phrase(*pick(rng, lexicon.PRONOUNS), is_pronoun=True)
     if kind < 0.5:
         name = pick(rng, lexicon.NAMES)
         return Phrase(name, name, noun=name)
@@ -406,17 +413,20 @@ def draw_action(rng: random.Random, detail: float, can_front: bool, always_prese
     if not always_present and "person" in verb.subjects:
         tense = PERFECT if chance < 0.22 else pick(rng, _MODALS) if chance < 0.5 else PRESENT
     subject = draw_subject(rng, verb.subjects, negated or tense == "must", detail)
+    has_adverbial = bool(verb.adverbials) and rng.random() < (detail if verb.objects else 2 * detail)
+    if negated and verb.objects:
+        has_adverbial = False  # it would take the negation: nicht in der Stadt
     objects: list[Phrase] = []
     for case, groups in verb.objects:
-        is_last = len(objects) == len(verb.objects) - 1
-        determiners = _RECEIVERS if not is_last else _OBJECTS_IF_NEGATED if negated else _OBJECTS
+        determiners = _OBJECTS_IF_NEGATED if negated else _OBJECTS if has_adverbial else _LAST_OBJECTS
+        if len(objects) < len(verb.objects) - 1:
+            determiners = _RECEIVERS
         phrase = draw_object(rng, case, groups, determiners, detail)
         while phrase.noun and phrase.noun == subject.noun:
             phrase = draw_object(rng, case, groups, determiners, detail)
         objects.append(phrase)
-    clause = Clause(subject, verb, tense, negated, tuple(objects))
-    if verb.adverbials and not (negated and objects) and rng.random() < (detail if objects else 2 * detail):
-        clause = clause._replace(adverbial=draw_adverbial(rng, pick(rng, verb.adverbials), detail))
+    adverbial = draw_adverbial(rng, pick(rng, verb.adverbials), detail) if has_adverbial else None
+    clause = Clause(subject, verb, tense, negated, tuple(objects), adverbial)
     return with_time(rng, clause, can_front) if rng.random() < detail else clause
 
 

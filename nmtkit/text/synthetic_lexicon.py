@@ -1,8 +1,8 @@
 """The words of the built-in English-German corpus and their forms (the grammar is in ``synthetic.py``).
 
 The tables are text and are read once at import. German nouns are listed with gender and plural, verbs with the forms
-that cannot be derived. Every entry has one translation in every sentence of the grammar, and no entry is rare: there are
-few words, and their combinations make the corpus.
+that cannot be derived. Every entry has one translation in every sentence of the grammar, and no entry is rare: there
+are few words, and their combinations make the corpus.
 """
 
 from dataclasses import dataclass

@@ -92,7 +92,7 @@ class Validator:
             batch = make_batch(self._data, pairs).to(self._workers.device)
             _, nll = batch_loss(model, batch, 0.0)
             sums += torch.tensor([float(nll), float(batch.target_lengths.sum())], dtype=torch.float64)
-        total, tokens = self._workers.sum(sums.to(self._workers.device)).tolist()
+        total, tokens = self._workers.sum(sums).tolist()
         return float(total / tokens)
 
     def _translate(self, model: Transformer) -> tuple[float, list[str]]:

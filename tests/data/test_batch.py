@@ -1,0 +1,67 @@
+"""Batches: where begin, end and padding stand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.data.batch import batch_of, make_batch, pad
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.text.tokenizer import BOS, EOS, PAD
+
+
+def test_a_batch_has_end_on_the_source_begin_before_and_end_after_the_target_and_padding_on_the_right() -> None:
+    batch = batch_of([[5, 6, 7], [8]], [[9], [10, 11]])
+    assert batch.source.tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD]]
+    assert batch.target_in.tolist() == [[BOS, 9, PAD], [BOS, 10, 11]]
+    assert batch.target_out.tolist() == [[9, EOS, PAD], [10, 11, EOS]]
+
+
+def test_lengths_count_the_end_symbol() -> None:
+    batch = batch_of([[5, 6, 7], [8], []], [[9], [10, 11], []])
+    assert batch.source_lengths.tolist() == [4, 2, 1]
+    assert batch.target_lengths.tolist() == [2, 3, 1]
+
+
+def test_what_the_decoder_sees_is_what_it_predicts_one_position_later() -> None:
+    batch = batch_of([[5]] * 3, [[9, 10, 11], [12], [13, 14]])
+    for row, length in enumerate(batch.target_lengths.tolist()):
+        assert batch.target_in[row, 1:length].tolist() == batch.target_out[row, : length - 1].tolist()
+        assert batch.target_out[row, length - 1] == EOS
+        assert batch.target_out[row, length:].eq(PAD).all()
+
+
+def test_ids_are_whole_numbers_of_64_bits() -> None:
+    batch = batch_of([[70_000]], [[65_536]])
+    assert {batch.source.dtype, batch.target_in.dtype, batch.target_out.dtype} == {torch.int64}
+    assert (batch.source[0, 0], batch.target_out[0, 0]) == (70_000, 65_536)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "begin", "end", "rows"),
+    [
+        ([[4, 5], [6]], None, None, [[4, 5], [6, PAD]]),
+        ([[4, 5], [6]], BOS, None, [[BOS, 4, 5], [BOS, 6, PAD]]),
+        ([[4, 5], []], None, EOS, [[4, 5, EOS], [EOS, PAD, PAD]]),
+        ([[4], []], BOS, EOS, [[BOS, 4, EOS], [BOS, EOS, PAD]]),
+        ([], BOS, EOS, []),
+    ],
+)
+def test_sentences_are_padded_to_the_longest(
+    sentences: list[list[int]], begin: int | None, end: int | None, rows: list[list[int]]
+) -> None:
+    assert pad(sentences, begin=begin, end=end).tolist() == rows
+
+
+def test_pairs_of_a_shard_stand_in_the_asked_order(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "train", (100, 100)) as writer:
+        writer.add([([4, 5], [6]), ([7], [8, 9]), ([10], [11])], [1, 2, 3])
+    batch = make_batch(PairData(tmp_path / "train"), [2, 0])
+    assert batch.source.tolist() == [[10, EOS, PAD], [4, 5, EOS]]
+    assert batch.target_out.tolist() == [[11, EOS], [6, EOS]]
+
+
+def test_lengths_stay_on_the_cpu_when_a_batch_moves() -> None:
+    moved = batch_of([[5]], [[9]]).to(torch.device("meta"))
+    assert {moved.source.device.type, moved.target_in.device.type, moved.target_out.device.type} == {"meta"}
+    assert (moved.source_lengths.tolist(), moved.target_lengths.tolist()) == ([2], [2])

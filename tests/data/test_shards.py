@@ -1,0 +1,127 @@
+"""Shards: ids come back as they were written, and a damaged file is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.errors import DataError
+
+PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([10], [])]
+
+sentences = st.lists(st.integers(0, 65_535), max_size=8)
+
+
+def write(folder: Path, pairs: list[tuple[list[int], list[int]]], sizes: tuple[int, int] = (100, 100)) -> PairData:
+    with ShardWriter(folder, sizes) as writer:
+        writer.add(pairs, range(1, len(pairs) + 1))
+    return PairData(folder)
+
+
+def content(data: PairData) -> list[tuple[list[int], list[int]]]:
+    return [(data.ids(0, index).tolist(), data.ids(1, index).tolist()) for index in range(len(data))]
+
+
+@settings(deadline=None, max_examples=50)
+@given(chunks=st.lists(st.lists(st.tuples(sentences, sentences), max_size=6), max_size=4))
+def test_ids_written_in_any_number_of_chunks_are_read_back_unchanged(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[list[tuple[list[int], list[int]]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("shards") / "train"
+    numbers = iter(range(10, 1000, 7))
+    lines = [[next(numbers) for _ in chunk] for chunk in chunks]
+    with ShardWriter(folder, (65_536, 65_536)) as writer:
+        for chunk, chunk_lines in zip(chunks, lines, strict=True):
+            writer.add(chunk, chunk_lines)
+    data = PairData(folder)
+    assert content(data) == [pair for chunk in chunks for pair in chunk]
+    assert data.lines.tolist() == [line for chunk in lines for line in chunk]
+    assert len(data) == writer.num_pairs == sum(len(chunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"), [((65_536, 65_537), (2, 4)), ((65_537, 65_536), (4, 2)), ((100, 100), (2, 2))]
+)
+def test_ids_take_two_bytes_where_the_vocabulary_allows_and_four_where_not(
+    tmp_path: Path, sizes: tuple[int, int], width: tuple[int, int]
+) -> None:
+    largest = [([sizes[0] - 1, 4], [sizes[1] - 1, 5, 6])]
+    data = write(tmp_path / "train", largest, sizes)
+    assert content(data) == largest
+    assert (data.ids(0, 0).dtype.itemsize, data.ids(1, 0).dtype.itemsize) == width
+    assert (tmp_path / "train" / "source.ids.bin").stat().st_size == 2 * width[0]
+    assert (tmp_path / "train" / "target.ids.bin").stat().st_size == 3 * width[1]
+
+
+def test_ids_and_lines_are_memory_mapped(tmp_path: Path) -> None:
+    data = write(tmp_path / "train", PAIRS)
+    assert isinstance(data.ids(0, 0), np.memmap)
+    assert isinstance(data.lines, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        data.ids(0, 0)[0] = 1
+
+
+def test_lengths_count_one_end_symbol_and_need_no_ids(tmp_path: Path) -> None:
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / "source.ids.bin"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    data = PairData(tmp_path / "train")
+    assert data.source_lengths.tolist() == [4, 1, 2]
+    assert data.target_lengths.tolist() == [2, 3, 1]
+    assert (data.source_lengths.dtype, data.target_lengths.dtype) == (np.int64, np.int64)
+
+
+def test_equal_pairs_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name, PAIRS)
+    files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
+    assert files[0] == files[1]
+    assert len(files[0]) == 6
+
+
+def test_no_pairs_make_an_empty_shard(tmp_path: Path) -> None:
+    data = write(tmp_path / "train", [])
+    assert (len(data), data.source_lengths.tolist(), data.lines.tolist()) == (0, [], [])
+
+
+FILES = ["source.ids.bin", "source.offsets.bin", "target.ids.bin", "target.offsets.bin", "lines.bin"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "too long"])
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / name
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes({"truncated": whole[:-1], "empty": b"", "too long": whole + b"\0"}[damage])
+    with pytest.raises(DataError, match="nmtkit prepare") as caught:
+        PairData(tmp_path / "train")
+    assert str(path) in str(caught.value)
+
+
+def test_a_damaged_description_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / "shards.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataError, match="not valid JSON") as caught:
+        PairData(tmp_path / "train")
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_without_shards_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no prepared data here") as caught:
+        PairData(tmp_path / "missing")
+    assert str(tmp_path / "missing") in str(caught.value)
+
+
+def test_a_shard_whose_writing_was_interrupted_is_no_shard(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "train", (100, 100)) as writer:
+        writer.add(PAIRS, [1, 2, 3])
+        raise KeyboardInterrupt
+    with pytest.raises(DataError, match="no prepared data here"):
+        PairData(tmp_path / "train")

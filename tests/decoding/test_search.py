@@ -1,0 +1,377 @@
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.config import ModelConfig
+from nmtkit.decoding import search
+from nmtkit.decoding.search import Hypothesis, beam_search, length_penalty
+from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.model.transformer import Transformer
+
+BOS, EOS = 2, 3
+VOCAB = 7
+FORBIDDEN = (0, 1, 2)
+WORDS = (4, 5, 6)
+PENALTIES = [("wu", 0.6), ("wu", 2.0), ("length", 1.0), ("length", 0.3), ("none", 0.6)]
+
+# The next token's log-probabilities [vocab], given the number of the sentence and the tokens so far, BOS not counted.
+Table = Callable[[int, tuple[int, ...]], Tensor]
+
+
+def history_table(seed: int, *, vocab: int = VOCAB, sharpness: float = 2.0) -> Table:
+    """Random numbers that depend on the whole history."""
+
+    def log_probs(sentence: int, history: tuple[int, ...]) -> Tensor:
+        numbers = np.random.default_rng([seed, sentence, *history]).normal(scale=sharpness, size=vocab)
+        return torch.log_softmax(torch.from_numpy(numbers), 0)
+
+    return log_probs
+
+
+def last_token_table(seed: int) -> Table:
+    """Random numbers that depend on the last token only."""
+    rows = torch.log_softmax(torch.from_numpy(np.random.default_rng(seed).normal(scale=2.0, size=(VOCAB, VOCAB))), 1)
+    return lambda sentence, history: rows[history[-1] if history else BOS]
+
+
+class TableStepper:
+    """Looks the next token's distribution up."""
+
+    def __init__(self, table: Table, sentences: Sequence[int]) -> None:
+        self._table = table
+        self._rows: list[tuple[int, tuple[int, ...]]] = [(sentence, ()) for sentence in sentences]
+        self._is_first = True
+        self.num_steps = 0
+
+    def step(self, last_ids: Tensor) -> Tensor:
+        if self._is_first:
+            assert last_ids.tolist() == [BOS] * len(self._rows)
+        else:
+            self._rows = [(row[0], (*row[1], last)) for row, last in zip(self._rows, last_ids.tolist(), strict=True)]
+        self._is_first = False
+        self.num_steps += 1
+        return torch.stack([self._table(sentence, history) for sentence, history in self._rows])
+
+    def select(self, rows: Tensor) -> None:
+        for line in rows.tolist():
+            assert len({self._rows[row][0] for row in line}) == 1
+        self._rows = [self._rows[row] for row in rows.flatten().tolist()]
+
+
+def find(
+    table: Table,
+    max_lengths: Sequence[int],
+    beam: int,
+    penalty: tuple[str, float] = ("wu", 0.6),
+    sentences: Sequence[int] | None = None,
+    forbidden: Sequence[int] = FORBIDDEN,
+) -> list[list[Hypothesis]]:
+    stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
+    return beam_search(
+        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), bos=BOS, eos=EOS, forbidden=forbidden
+    )
+
+
+def log_prob_of(table: Table, sentence: int, ids: tuple[int, ...]) -> float:
+    """Of a whole translation, its end included."""
+    return sum(float(table(sentence, ids[:place])[token]) for place, token in enumerate((*ids, EOS)))
+
+
+def divisor(penalty: tuple[str, float], tokens: int) -> float:
+    """Written down once more: of a translation of that many tokens, the end symbol counted."""
+    kind, alpha = penalty
+    return {"wu": ((5 + tokens) / 6) ** alpha, "length": tokens**alpha, "none": 1.0}[kind]
+
+
+def all_translations(
+    table: Table, sentence: int, max_length: int, penalty: tuple[str, float]
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """Every translation there is, best score first: score, log-probability, ids."""
+    found = []
+    for length in range(max_length + 1):
+        for ids in itertools.product(WORDS, repeat=length):
+            log_prob = log_prob_of(table, sentence, ids)
+            found.append((log_prob / divisor(penalty, length + 1), log_prob, ids))
+    return sorted(found, reverse=True)
+
+
+def never_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every live hypothesis go on until its maximum length."""
+    monkeypatch.setattr(search, "_can_win", lambda finished, best_live, largest_divisor: best_live > -math.inf)
+
+
+# ---- greedy and exhaustive search
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make_table", [history_table, last_token_table])
+def test_beam_1_equals_greedy(make_table: Callable[[int], Table], seed: int) -> None:
+    table = make_table(seed)
+    max_lengths = [6, 3, 9]
+    found = find(table, max_lengths, beam=1)
+    for sentence, max_length in enumerate(max_lengths):
+        ids: list[int] = []
+        log_prob = 0.0
+        while True:
+            step = table(sentence, tuple(ids))
+            allowed = (EOS, *WORDS) if len(ids) < max_length else (EOS,)
+            token = max(allowed, key=lambda token: float(step[token]))
+            log_prob += float(step[token])
+            if token == EOS:
+                break
+            ids.append(token)
+        assert [hypothesis.ids for hypothesis in found[sentence]] == [tuple(ids)]
+        assert found[sentence][0].log_prob == pytest.approx(log_prob, abs=1e-12)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("make_table", [history_table, last_token_table])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_wide_beam_equals_exhaustive_search(
+    make_table: Callable[[int], Table], seed: int, penalty: tuple[str, float]
+) -> None:
+    table = make_table(seed)
+    max_lengths = [4, 0, 3]
+    found = find(table, max_lengths, beam=130, penalty=penalty)
+    for sentence, max_length in enumerate(max_lengths):
+        score, log_prob, ids = all_translations(table, sentence, max_length, penalty)[0]
+        best = found[sentence][0]
+        assert best.ids == ids
+        assert best.log_prob == pytest.approx(log_prob, abs=1e-12)
+        assert best.score == pytest.approx(score, abs=1e-12)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_a_wide_beam_that_never_stops_finds_every_translation(
+    monkeypatch: pytest.MonkeyPatch, penalty: tuple[str, float]
+) -> None:
+    never_stop_early(monkeypatch)
+    table = history_table(3)
+    found = find(table, [3], beam=50, penalty=penalty)[0]
+    expected = all_translations(table, 0, 3, penalty)
+    assert len(found) == len(expected) == 1 + 3 + 9 + 27
+    assert {hypothesis.ids for hypothesis in found} == {ids for _, _, ids in expected}
+    for hypothesis, (score, log_prob, _) in zip(found, expected, strict=True):
+        assert hypothesis.score == pytest.approx(score, abs=1e-12)
+        assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-12)
+
+
+def test_a_beam_of_2_keeps_the_two_best_continuations() -> None:
+    # Worked out by hand. After BOS: 4 (0.5), 5 (0.4), 6 (0.1). The best end of all lies behind 5, one as good as
+    # certain behind 6, which a beam of 2 has lost.
+    numbers = {(): [0.5, 0.4, 0.1, 0.0], (4,): [0.6, 0.2, 0.1, 0.1], (5,): [0.05, 0.05, 0.0, 0.9], (6,): [0, 0, 0, 1.0]}
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        four, five, six, end = numbers.get(history, [0.0, 0.0, 0.0, 1.0])
+        return torch.tensor([0.0, 0.0, 0.0, end, four, five, six], dtype=torch.float64).log()
+
+    found = find(table, [5], beam=2, penalty=("none", 0.0))[0]
+    assert [hypothesis.ids for hypothesis in found] == [(5,)]  # 4 4 is worth 0.3 and cannot win any more
+    assert found[0].log_prob == pytest.approx(math.log(0.4 * 0.9))
+    greedy = find(table, [5], beam=1, penalty=("none", 0.0))[0]
+    assert [hypothesis.ids for hypothesis in greedy] == [(4, 4)]
+    assert greedy[0].log_prob == pytest.approx(math.log(0.5 * 0.6))
+
+
+# ---- scores
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
+def test_length_penalties_equal_their_formulas(alpha: float) -> None:
+    for n in (1, 2, 7, 100):
+        assert length_penalty("wu", alpha)(n) == pytest.approx(((5 + n) / 6) ** alpha, rel=1e-12)
+        assert length_penalty("length", alpha)(n) == pytest.approx(n**alpha, rel=1e-12)
+        assert length_penalty("none", alpha)(n) == 1.0
+    assert length_penalty("wu", 1.0)(1) == 1.0
+    assert length_penalty("wu", 0.6)(7) == pytest.approx(2**0.6)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_a_score_is_the_log_probability_over_the_penalty_with_the_end_symbol_counted(
+    penalty: tuple[str, float],
+) -> None:
+    table = history_table(4)
+    found = [hypothesis for of_sentence in find(table, [5, 5, 5], 6, penalty) for hypothesis in of_sentence]
+    assert len({len(hypothesis.ids) for hypothesis in found}) > 1
+    for hypothesis in found:
+        assert hypothesis.score == pytest.approx(hypothesis.log_prob / divisor(penalty, len(hypothesis.ids) + 1))
+
+
+def test_log_probabilities_are_those_of_the_model() -> None:
+    table = history_table(5)
+    for sentence, hypotheses in enumerate(find(table, [5, 4, 6], beam=6)):
+        assert hypotheses
+        for hypothesis in hypotheses:
+            assert hypothesis.log_prob == pytest.approx(log_prob_of(table, sentence, hypothesis.ids), abs=1e-12)
+
+
+def test_the_penalty_decides_which_translation_wins() -> None:
+    table = history_table(13, sharpness=0.5)
+    short, long = (find(table, [6], 130, penalty)[0][0] for penalty in [("none", 1.0), ("length", 2.0)])
+    assert len(short.ids) < len(long.ids)
+    assert short.log_prob > long.log_prob
+
+
+# ---- where search ends
+
+
+@pytest.mark.parametrize("penalty", [*PENALTIES, ("length", 0.0), ("wu", 5.0)])
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_stopping_early_changes_no_translation(
+    monkeypatch: pytest.MonkeyPatch, beam: int, penalty: tuple[str, float]
+) -> None:
+    max_lengths = [7, 2, 5, 7, 0, 6, 7, 7]
+    for table in (history_table(6), history_table(7, sharpness=0.7), last_token_table(8)):
+        early = find(table, max_lengths, beam, penalty)
+        with monkeypatch.context() as patch:
+            never_stop_early(patch)
+            late = find(table, max_lengths, beam, penalty)
+        assert [hypotheses[0] for hypotheses in early] == [hypotheses[0] for hypotheses in late]
+
+
+def test_search_stops_when_no_live_hypothesis_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = history_table(6)
+
+    def steps() -> int:
+        stepper = TableStepper(table, [0])
+        penalty = length_penalty("none", 0.0)
+        beam_search(stepper, [8], beam=3, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+        return stepper.num_steps
+
+    early = steps()
+    never_stop_early(monkeypatch)
+    assert early < steps() == 9
+
+
+@pytest.mark.parametrize("beam", [1, 3, 200])
+def test_every_result_is_complete_and_at_most_of_the_maximum_length(beam: int) -> None:
+    # The end symbol is the least likely of all, so every translation runs into its limit.
+    base = history_table(9)
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        log_probs = base(sentence, history).clone()
+        log_probs[EOS] -= 20.0
+        return torch.log_softmax(log_probs, 0)
+
+    max_lengths = [0, 1, 4, 2]
+    found = find(table, max_lengths, beam, ("length", 1.0))
+    for sentence, (hypotheses, max_length) in enumerate(zip(found, max_lengths, strict=True)):
+        assert hypotheses
+        assert {len(hypothesis.ids) for hypothesis in hypotheses} <= set(range(max_length + 1))
+        assert len(hypotheses[0].ids) == max_length
+        for hypothesis in hypotheses:
+            assert EOS not in hypothesis.ids and BOS not in hypothesis.ids
+            assert hypothesis.log_prob == pytest.approx(log_prob_of(table, sentence, hypothesis.ids), abs=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_forbidden_tokens_never_appear(beam: int) -> None:
+    base = history_table(10)
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        log_probs = base(sentence, history).clone()
+        log_probs[[0, 1, 2, 5]] += 10.0
+        return torch.log_softmax(log_probs, 0)
+
+    def tokens(forbidden: Sequence[int]) -> set[int]:
+        found = find(table, [5, 4, 6], beam, forbidden=forbidden)
+        return {token for hypotheses in found for hypothesis in hypotheses for token in hypothesis.ids}
+
+    assert tokens([0, 1, 2, 5]) <= {4, 6}
+    assert 5 in tokens([0, 1, 2])
+    assert tokens([]) & {0, 1, 2}
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_hypotheses_come_best_score_first_and_each_once(penalty: tuple[str, float]) -> None:
+    found = find(history_table(11, sharpness=0.7), [5, 3, 6, 1], 8, penalty)
+    assert max(len(hypotheses) for hypotheses in found) > 2
+    for hypotheses in found:
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({hypothesis.ids for hypothesis in hypotheses}) == len(hypotheses)
+
+
+@pytest.mark.parametrize("beam", [1, 3, 20])
+def test_sentences_of_a_batch_do_not_influence_each_other(beam: int) -> None:
+    table = history_table(12)
+    max_lengths = [6, 0, 9, 3, 1, 6]
+    together = find(table, max_lengths, beam)
+    alone = [
+        find(table, [max_length], beam, sentences=[sentence])[0] for sentence, max_length in enumerate(max_lengths)
+    ]
+    assert together == alone
+    order = [3, 5, 0, 2, 4, 1]
+    mixed = find(table, [max_lengths[sentence] for sentence in order], beam, sentences=order)
+    assert mixed == [alone[sentence] for sentence in order]
+    assert find(table, [], beam) == []
+
+
+# ---- models behind the search
+
+
+SOURCE = torch.tensor([[4, 5, 6, 7, 8, 9, 3], [9, 5, 3, 0, 0, 0, 0], [6, 6, 7, 4, 3, 0, 0]])
+SOURCE_LENGTHS = torch.tensor([7, 3, 5])
+MODEL_VOCAB = 12
+
+
+def model_of(seed: int, dtype: torch.dtype, **changes: object) -> Transformer:
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 16, "num_heads": 2}
+    torch.manual_seed(seed)
+    model = Transformer(ModelConfig.model_validate({**sizes, **changes}), MODEL_VOCAB, MODEL_VOCAB)
+    return model.to(dtype).requires_grad_(False).eval()
+
+
+def search_with(models: Sequence[Transformer], beam: int = 4) -> list[list[Hypothesis]]:
+    stepper = ModelStepper(models, SOURCE, SOURCE_LENGTHS)
+    penalty = length_penalty("wu", 0.6)
+    return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("twins", [2, 3])
+def test_an_ensemble_of_twins_equals_one_model(twins: int, dtype: torch.dtype) -> None:
+    one = search_with([model_of(1, dtype)])
+    several = search_with([model_of(1, dtype) for _ in range(twins)])
+    for expected, found in zip(one, several, strict=True):
+        assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in expected]
+        for mine, other in zip(found, expected, strict=True):
+            assert mine.log_prob == pytest.approx(other.log_prob, abs=1e-6)
+            assert mine.score == pytest.approx(other.score, abs=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_an_ensemble_averages_the_probabilities_of_its_models(dtype: torch.dtype, tolerance: float) -> None:
+    models = [model_of(1, dtype), model_of(2, dtype, norm="pre", decoder_layers=1), model_of(3, dtype, d_model=4)]
+    stepper = ModelStepper(models, SOURCE, SOURCE_LENGTHS)
+    histories = torch.full((3, 1), BOS)
+    for tokens in ([4, 5, 6], [7, 7, 8], [9, 4, 10]):
+        found = stepper.step(histories[:, -1])
+        # Whole targets, no cache: the mean of the distributions.
+        probs = [torch.softmax(model(SOURCE, SOURCE_LENGTHS, histories)[:, -1], 1) for model in models]
+        assert (probs[0] - probs[1]).abs().max() > 0.01
+        expected = torch.stack(probs).mean(0).log()
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        stepper.select(torch.tensor([[0], [1], [2]]))
+        histories = torch.cat([histories, torch.tensor(tokens)[:, None]], 1)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_searching_with_a_model_equals_searching_its_table(beam: int) -> None:
+    model = model_of(4, torch.float64)
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        source = SOURCE[sentence : sentence + 1, : SOURCE_LENGTHS[sentence]]
+        target = torch.tensor([[BOS, *history]])
+        return torch.log_softmax(model(source, SOURCE_LENGTHS[sentence : sentence + 1], target)[0, -1], 0)
+
+    found = search_with([model], beam)
+    expected = find(table, [6, 6, 3], beam)
+    for mine, other in zip(found, expected, strict=True):
+        assert [hypothesis.ids for hypothesis in mine] == [hypothesis.ids for hypothesis in other]
+        assert [h.log_prob for h in mine] == pytest.approx([h.log_prob for h in other], abs=1e-12)

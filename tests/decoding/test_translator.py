@@ -1,0 +1,315 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import ModelError
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import save_model
+from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+
+TEXT = [
+    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
+    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
+    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
+    ("The small dog runs home.", "Der kleine Hund rennt heim."),
+]
+LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog? A cat.", "a a a a"]
+TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+
+
+def data_config(**changes: object) -> DataConfig:
+    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
+    return DataConfig.model_validate({**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(data_config(), lambda: TEXT)
+
+
+def model_for(
+    tokenizer: Tokenizer, dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object
+) -> Transformer:
+    """Random weights, larger than initial ones so that translations depend on their source."""
+    torch.manual_seed(seed)
+    config = ModelConfig.model_validate({**TINY, **changes})
+    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    for parameter in model.parameters():
+        parameter.data *= 2.0
+    return model.to(dtype).requires_grad_(False).eval()
+
+
+def model_that_says(index: int, tokenizer: Tokenizer, **changes: object) -> Transformer:
+    """A model to which one token is always by far the most likely."""
+    model = model_for(tokenizer, share_embeddings="none", **changes)
+    last = model.decoder[-1].residuals[-1].norm
+    last.weight.zero_()
+    last.bias.fill_(1.0)
+    model.embeddings["output"].zero_()
+    model.embeddings["output"][index] = 1.0
+    return model
+
+
+def translator_of(tokenizer: Tokenizer, *models: Transformer, **decoding: object) -> Translator:
+    settings = DecodingConfig.model_validate({"max_length_offset": 5, **decoding})
+    return Translator(list(models) or [model_for(tokenizer)], tokenizer, settings)
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize(("dtype", "beam"), [(torch.float64, 1), (torch.float64, 4), (torch.float32, 4)])
+def test_batch_size_order_and_padding_change_no_translation(
+    tokenizer: Tokenizer, dtype: torch.dtype, beam: int
+) -> None:
+    translator = translator_of(tokenizer, model_for(tokenizer, dtype), beam=beam, max_length_offset=1)
+    alone = [translator.translate([line])[0] for line in LINES]
+    assert len({text for text in alone if text}) >= len(LINES) - 2  # so the source does make a difference
+    assert translator.translate(LINES) == alone
+    for batch_sentences in (2, 3):
+        assert translator.translate(LINES, batch_sentences=batch_sentences) == alone
+    for batch_tokens in (1, 30):
+        assert translator.translate(LINES, batch_tokens=batch_tokens) == alone
+    for order in ([6, 5, 4, 3, 2, 1, 0], [2, 0, 5, 1, 6, 4, 3]):
+        assert translator.translate([LINES[index] for index in order]) == [alone[index] for index in order]
+    assert translator.translate(LINES * 3, batch_sentences=5) == alone * 3
+
+
+def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, int]] = []
+    stepper = translator_module.ModelStepper
+
+    def recording(models: Any, source: torch.Tensor, lengths: torch.Tensor) -> Any:
+        shapes.append((source.size(0), source.size(1)))
+        return stepper(models, source, lengths)
+
+    monkeypatch.setattr(translator_module, "ModelStepper", recording)
+    translator = translator_of(tokenizer, beam=1, max_length_offset=0)
+    translator.translate(LINES, batch_sentences=4)
+    assert [rows for rows, _ in shapes] == [4, 2]  # the empty line takes no part
+    shapes.clear()
+    longest = max(len(ids) for ids in tokenizer.encode(LINES, "source")) + 1
+    translator.translate(LINES * 4, batch_tokens=3 * longest)
+    assert sum(rows for rows, _ in shapes) == 24
+    assert max(rows * width for rows, width in shapes) <= 3 * longest
+    assert shapes[0] == (3, longest)
+    assert max(rows for rows, _ in shapes) > 3
+
+
+def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    search = translator_module.beam_search
+
+    def recording(stepper: Any, max_lengths: list[int], **settings: Any) -> Any:
+        calls.append({"max_lengths": max_lengths, **settings})
+        return search(stepper, max_lengths, **settings)
+
+    monkeypatch.setattr(translator_module, "beam_search", recording)
+    line = "The dog"
+    length = len(tokenizer.encode([line], "source")[0])
+    for kind, expected in [("wu", (12 / 6) ** 0.7), ("length", 7**0.7), ("none", 1.0)]:
+        translator_of(tokenizer, beam=3, alpha=0.7, length_penalty=kind, max_length_offset=4).translate([line])
+        call = calls.pop()
+        assert call["max_lengths"] == [length + 4]
+        assert call["beam"] == 3
+        assert call["penalty"](7) == pytest.approx(expected)
+        assert (call["bos"], call["eos"]) == (BOS, EOS)
+        assert set(call["forbidden"]) == {PAD, BOS, UNK}
+
+
+# ---- lines
+
+
+def test_there_is_one_line_for_each_line_and_an_empty_one_for_no_text(tokenizer: Tokenizer) -> None:
+    lines = ["", "The dog", "   ", "\t", "A cat", "\r", "\u3000", "The dog", ""]
+    found = translator_of(tokenizer).translate(lines)
+    assert len(found) == len(lines)
+    assert [bool(text) for text in found] == [False, True, False, False, True, False, False, True, False]
+    assert found[1] == found[7] != found[4]
+    assert translator_of(tokenizer).translate([]) == []
+    assert translator_of(tokenizer).translate(["", " "]) == ["", ""]
+
+
+def test_a_line_separator_stays_inside_its_line() -> None:
+    separator = "\u2028"
+    text = [*TEXT, (f"A{separator}B", f"A{separator}B")]
+    tokenizer = Tokenizer.learn(data_config(vocab_size=80), lambda: text)
+    lines = ["The dog", f"A cat{separator}sees the dog\x0b\x0c\x85\x1c", "A cat"]
+    translator = translator_of(tokenizer)
+    found = translator.translate(lines)
+    assert len(found) == 3
+    assert found[0] == translator.translate(lines[:1])[0]
+    assert found[2] == translator.translate(lines[2:])[0]
+    assert found[1] not in (found[2], translator.translate(["sees the dog"])[0])
+    # And in a translation.
+    index = next(i for i in range(tokenizer.vocab_size("target")) if tokenizer.pieces([i], "target") == [separator])
+    translator = translator_of(tokenizer, model_that_says(index, tokenizer), max_length_offset=0)
+    length = len(tokenizer.encode(["The dog"], "source")[0])
+    assert translator.translate(["The dog"]) == [separator * length]
+
+
+def test_a_translation_is_one_line_even_where_its_bytes_are_a_line_end() -> None:
+    tokenizer = Tokenizer.learn(data_config(byte_fallback=True, vocab_size=320), lambda: TEXT)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    model = model_that_says(pieces.index("<0x0A>"), tokenizer)
+    found = translator_of(tokenizer, model).translate(["The dog", "A cat"])
+    assert len(found) == 2
+    assert not any("\n" in text for text in found)
+
+
+def test_lines_are_normalised_as_the_tokenizer_was_trained() -> None:
+    tokenizer = Tokenizer.learn(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
+    translator = translator_of(tokenizer, model_for(tokenizer, seed=2))
+    expected = translator.translate(["the dog sees a cat."])
+    assert translator.translate(["  THE \t dog  SEES a cat. "]) == expected
+    assert expected not in ([""], translator.translate(["the dog"]))
+
+
+# ---- sources that are too long
+
+
+def joined(translator: Translator, parts: list[str], **options: int) -> str:
+    """The parts' own translations, joined with a blank."""
+    return " ".join(text for text in translator.translate(parts, **options) if text)
+
+
+def num_tokens(tokenizer: Tokenizer, text: str) -> int:
+    return len(tokenizer.encode([text], "source")[0])
+
+
+def test_a_source_that_is_too_long_is_cut_at_sentence_ends(tokenizer: Tokenizer) -> None:
+    sentences = ["The dog sees a cat.", "Who sees the small house?", "A cat!", "The dog runs home", "home. A"]
+    translator = translator_of(tokenizer, beam=2)
+    line = " ".join(sentences)
+    whole = translator.translate([line])[0]
+    # As many whole sentences as there is room for.
+    limit = sum(num_tokens(tokenizer, sentence) for sentence in sentences[1:3])
+    assert num_tokens(tokenizer, " ".join(sentences[3:])) <= limit
+    assert num_tokens(tokenizer, " ".join(sentences[:2])) > limit
+    parts = [sentences[0], " ".join(sentences[1:3]), " ".join(sentences[3:])]
+    expected = joined(translator, parts)
+    assert translator.translate([line], max_source_tokens=limit) == [expected]
+    assert expected not in (whole, joined(translator, sentences))
+    # A limit that holds the line makes no difference, and the other lines stay what they are.
+    length = num_tokens(tokenizer, line)
+    assert translator.translate([line], max_source_tokens=length) == [whole]
+    assert translator.translate([line], max_source_tokens=length - 1) != [whole]
+    others = translator.translate(["The dog", "A cat"])
+    assert translator.translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
+
+
+def test_a_long_source_without_sentence_ends_is_cut_between_words(tokenizer: Tokenizer) -> None:
+    words = ["the", "small", "dog", "sees", "house", "cat", "runs", "home"]
+    limit = 2 + max(num_tokens(tokenizer, word) for word in words)
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if num_tokens(tokenizer, " ".join([*parts[-1], word])) > limit:
+            parts.append([])
+        parts[-1].append(word)
+    assert len(parts) > 2
+    translator = translator_of(tokenizer)
+    expected = joined(translator, [" ".join(part) for part in parts])
+    assert translator.translate([" ".join(words)], max_source_tokens=limit) == [expected]
+    assert expected != joined(translator, words)
+
+
+def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "doghousecatsmallrunsThedoghome" * 3
+    ids = tokenizer.encode([line], "source")[0]
+    batches: list[list[list[int]]] = []
+    translator = translator_of(tokenizer, beam=1)
+    search = translator._search
+
+    def recording(sources: list[list[int]]) -> list[tuple[int, ...]]:
+        batches.append(sources)
+        return search(sources)
+
+    monkeypatch.setattr(translator, "_search", recording)
+    found = translator.translate([line], max_source_tokens=5, batch_sentences=1)
+    parts = [source for batch in batches for source in batch]
+    assert {len(part) for part in parts[:-1]} == {5}
+    assert len(parts) == -(-len(ids) // 5)
+    assert sorted(index for part in parts for index in part) == sorted(ids)
+    texts = [tokenizer.decode(search([ids[start : start + 5]])[0]) for start in range(0, len(ids), 5)]
+    assert found == [" ".join(text for text in texts if text)]
+
+
+def test_a_line_of_100000_characters_is_translated(tokenizer: Tokenizer) -> None:
+    sentence = "The small dog sees the small house. "
+    line = (sentence * (100_000 // len(sentence) + 1))[:100_000]
+    model = model_for(tokenizer, torch.float32, d_model=8, d_ff=8)
+    translator = translator_of(tokenizer, model, beam=1, max_length_offset=0)
+    limit = num_tokens(tokenizer, sentence.strip())
+    found = translator.translate(["A cat", line, "A cat"], batch_sentences=1000, max_source_tokens=limit)
+    expected = translator.translate(["A cat", sentence.strip(), line[-(100_000 % len(sentence)) :].strip()])
+    assert len(found) == 3
+    assert found[0] == found[2] == expected[0]
+    assert found[1] == " ".join([*[expected[1]] * (100_000 // len(sentence)), expected[2]]).strip()
+    assert len(found[1]) > 10_000
+
+
+def test_learned_positions_limit_source_and_translation(tokenizer: Tokenizer) -> None:
+    model = model_for(tokenizer, positions="learned", max_positions=10)
+    translator = translator_of(tokenizer, model, beam=2, max_length_offset=50)
+    line = "The dog sees a cat. Who sees the small house?"
+    assert num_tokens(tokenizer, line) > 9
+    assert translator.translate([line]) == translator.translate([line], max_source_tokens=9)
+    assert translator.translate([line]) != translator.translate([line], max_source_tokens=4)
+    index = tokenizer.encode(["house"], "target")[0][-1]
+    endless = model_that_says(index, tokenizer, positions="learned", max_positions=10)
+    found = translator_of(tokenizer, endless, beam=1, max_length_offset=50).translate(["A cat"])
+    assert found == [tokenizer.decode([index] * 9)]  # and the begin symbol is the tenth
+
+
+# ---- model folders
+
+
+def save(folder: Path, tokenizer: Tokenizer, seed: int = 1, **decoding: object) -> Transformer:
+    model = model_for(tokenizer, torch.float32, seed)
+    settings = DecodingConfig.model_validate(decoding)
+    save_model(folder, model.state_dict(), model.config, tokenizer, settings, {"kind": "checkpoint"})
+    return model
+
+
+def test_a_loaded_model_translates_as_the_saved_one_with_its_settings(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = save(tmp_path / "model", tokenizer, beam=2, max_length_offset=3)
+    loaded = Translator.load([tmp_path / "model"])
+    assert loaded.decoding == DecodingConfig(beam=2, max_length_offset=3)
+    expected = translator_of(tokenizer, model, beam=2, max_length_offset=3).translate(LINES)
+    assert loaded.translate(LINES) == expected
+
+
+def test_several_model_folders_are_an_ensemble(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    models = [save(tmp_path / str(seed), tokenizer, seed, beam=2, max_length_offset=3) for seed in (1, 2)]
+    found = Translator.load([tmp_path / "1", tmp_path / "2"]).translate(LINES)
+    assert found == translator_of(tokenizer, *models, beam=2, max_length_offset=3).translate(LINES)
+    assert found != Translator.load([tmp_path / "1"]).translate(LINES)
+    assert Translator.load([tmp_path / "1"] * 2).translate(LINES) == Translator.load([tmp_path / "1"]).translate(LINES)
+
+
+@pytest.mark.parametrize("other", [{"vocab_size": 60}, {"normalize": ["nfc"]}], ids=["pieces", "normalisation"])
+def test_an_ensemble_of_different_vocabularies_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path, other: dict[str, object]
+) -> None:
+    save(tmp_path / "first", tokenizer)
+    save(tmp_path / "second", tokenizer)
+    save(tmp_path / "third", Tokenizer.learn(data_config(**other), lambda: TEXT))
+    with pytest.raises(ModelError) as caught:
+        Translator.load([tmp_path / "first", tmp_path / "second", tmp_path / "third"])
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'third'}: ")
+    assert "vocabulary" in message and str(tmp_path / "first") in message
+    assert "\n" not in message
+
+
+def test_a_folder_without_a_model_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save(tmp_path / "first", tokenizer)
+    with pytest.raises(ModelError, match=str(tmp_path / "second")):
+        Translator.load([tmp_path / "first", tmp_path / "second"])

@@ -1,0 +1,76 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nmtkit.config import ModelConfig
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.model.transformer import Transformer
+
+CONFIGS = [
+    {},
+    {"norm": "pre", "share_embeddings": "none"},
+    {"d_k": 3, "d_v": 7, "share_embeddings": "decoder"},
+    {"encoder_layers": 1, "decoder_layers": 3, "num_heads": 3, "d_k": 6, "d_v": 5, "positions": "learned"},
+    {"encoder_layers": 3, "decoder_layers": 1, "d_model": 30, "d_ff": 7, "num_heads": 1},
+]
+
+
+def counted(run: Callable[[], object]) -> int:
+    """Operations as torch counts them."""
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        run()
+    return int(counter.get_total_flops())
+
+
+def model_of(changes: dict[str, object]) -> tuple[Transformer, int]:
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4}
+    config = ModelConfig.model_validate({**sizes, **changes})
+    target_vocab = 31 if config.share_embeddings == "all" else 43
+    return Transformer(config, 31, target_vocab), target_vocab
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+def test_counted_operations_are_torchs_forward_and_backward(changes: dict[str, object]) -> None:
+    model, target_vocab = model_of(changes)
+    source, target = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6))
+    lengths = torch.tensor([9, 9, 9])
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).total
+    assert counted(lambda: model(source, lengths, target)) == expected
+    assert counted(lambda: model(source, lengths, target).sum().backward()) == TRAINING_FACTOR * expected
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+def test_counted_operations_of_each_part_are_torchs(changes: dict[str, object]) -> None:
+    model, target_vocab = model_of(changes)
+    source, target, lengths = torch.randint(4, 31, (2, 9)), torch.randint(4, 31, (2, 6)), torch.tensor([9, 9])
+    expected = forward_flops(model.config, target_vocab, np.full(2, 9), np.full(2, 6))
+    states, mask = model.encode(source, lengths)
+    decoded = model.decode(target, model.start_decoding(states, mask))
+    assert counted(lambda: model.encode(source, lengths)) == expected.encoder
+    assert counted(lambda: model.decode(target, model.start_decoding(states, mask))) == expected.decoder
+    assert counted(lambda: model.logits(decoded)) == expected.output
+    assert expected.total == expected.encoder + expected.decoder + expected.output
+
+
+def test_operations_of_pairs_of_different_lengths_add_up() -> None:
+    model, target_vocab = model_of({})
+    pairs = [(9, 6), (1, 4), (5, 5), (2, 1)]
+    one_by_one = 0
+    for source_length, target_length in pairs:
+        source, target = torch.randint(4, 31, (1, source_length)), torch.randint(4, 31, (1, target_length))
+        lengths = torch.tensor([source_length])
+        one_by_one += counted(lambda source=source, lengths=lengths, target=target: model(source, lengths, target))
+    sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
+    assert forward_flops(model.config, target_vocab, sources, targets).total == one_by_one
+
+
+def test_a_padded_batch_is_counted_by_what_its_pairs_are_padded_to() -> None:
+    model, target_vocab = model_of({})
+    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 4, 2])
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).total
+    assert counted(lambda: model(source, lengths, target)) == expected

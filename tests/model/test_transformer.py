@@ -1,0 +1,541 @@
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.config import ModelConfig
+from nmtkit.model.attention import MultiHeadAttention, attention_mask
+from nmtkit.model.cache import LayerCache
+from nmtkit.model.flops import count_parameters
+from nmtkit.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoidal_positions
+
+TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
+VOCAB = 30
+SOURCE_LENGTHS = torch.tensor([7, 3, 5])
+Matches = list[tuple[list[Tensor], Tensor]]
+
+
+def tiny_config(**changes: object) -> ModelConfig:
+    return ModelConfig.model_validate({**TINY, **changes})
+
+
+def tiny_model(dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object) -> Transformer:
+    torch.manual_seed(seed)
+    config = tiny_config(**changes)
+    target_vocab = VOCAB if config.share_embeddings == "all" else VOCAB + 7
+    return Transformer(config, VOCAB, target_vocab).to(dtype)
+
+
+def shake(module: nn.Module) -> None:
+    """Moves every parameter, biases and norms too, away from its initial value."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+
+
+def random_ids(*shape: int) -> Tensor:
+    return torch.randint(4, VOCAB, shape)
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# ---- the same as torch's layers
+
+
+def attention_matches(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> Matches:
+    """Our parameters, those to be stacked together, beside torch's."""
+    parts = [ours.query, ours.key, ours.value]
+    assert theirs.in_proj_weight is not None
+    return [
+        ([part.weight for part in parts], theirs.in_proj_weight),
+        ([part.bias for part in parts], theirs.in_proj_bias),
+        ([ours.output.weight], theirs.out_proj.weight),
+        ([ours.output.bias], theirs.out_proj.bias),
+    ]
+
+
+def module_matches(ours: nn.Module, theirs: nn.Module) -> Matches:
+    return [([ours.weight], theirs.weight), ([ours.bias], theirs.bias)]
+
+
+def layer_matches(
+    ours: EncoderLayer | DecoderLayer, theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+) -> Matches:
+    matches = attention_matches(ours.self_attention, theirs.self_attn)
+    matches += module_matches(ours.feed_forward.inner, theirs.linear1)
+    matches += module_matches(ours.feed_forward.outer, theirs.linear2)
+    if isinstance(ours, DecoderLayer):
+        matches += attention_matches(ours.source_attention, theirs.multihead_attn)
+    for number, residual in enumerate(ours.residuals, start=1):
+        matches += module_matches(residual.norm, getattr(theirs, f"norm{number}"))
+    assert sum(len(mine) for mine, _ in matches) == len(list(ours.parameters()))
+    assert len(matches) == len(list(theirs.parameters()))
+    return matches
+
+
+def copy_weights(matches: Matches) -> None:
+    with torch.no_grad():
+        for ours, theirs in matches:
+            theirs.copy_(torch.cat(ours))
+
+
+def assert_gradients_match(matches: Matches) -> None:
+    for ours, theirs in matches:
+        assert theirs.grad is not None
+        assert theirs.grad.abs().sum() > 0
+        assert_close(torch.cat([parameter.grad for parameter in ours if parameter.grad is not None]), theirs.grad)
+
+
+def torch_layer(kind: type, config: ModelConfig) -> nn.Module:
+    layer: nn.Module = kind(
+        config.d_model,
+        config.num_heads,
+        config.d_ff,
+        dropout=0.0,
+        batch_first=True,
+        norm_first=config.norm == "pre",
+        dtype=torch.float64,
+    )
+    return layer
+
+
+def torch_padding(lengths: Tensor) -> Tensor:
+    return torch.arange(int(lengths.max())) >= lengths[:, None]
+
+
+def torch_causal(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).triu(1)
+
+
+def two_leaves(*shape: int) -> tuple[Tensor, Tensor]:
+    x = torch.randn(*shape, dtype=torch.float64)
+    return x.clone().requires_grad_(), x.clone().requires_grad_()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_an_encoder_layer_equals_torchs_forward_and_backward(norm: str, padded: bool) -> None:
+    torch.manual_seed(2)
+    config = tiny_config(norm=norm)
+    ours = EncoderLayer(config).double()
+    shake(ours)
+    theirs = torch_layer(nn.TransformerEncoderLayer, config)
+    matches = layer_matches(ours, theirs)
+    copy_weights(matches)
+    lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
+    x, y = two_leaves(3, 7, 16)
+    found = ours(x, attention_mask(lengths, x.device))
+    expected = theirs(y, src_key_padding_mask=torch_padding(lengths))
+    assert_close(found, expected)
+    weight = torch.randn_like(expected)
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert x.grad is not None and y.grad is not None
+    assert_close(x.grad, y.grad)
+    # Mathematically 0 in both: a bias of the keys shifts all scores of a query alike.
+    width = config.d_model
+    assert theirs.self_attn.in_proj_bias.grad[width : 2 * width].abs().max() < 1e-12
+    assert_gradients_match(matches)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_decoder_layer_equals_torchs_forward_and_backward(norm: str, padded: bool) -> None:
+    torch.manual_seed(3)
+    config = tiny_config(norm=norm)
+    ours = DecoderLayer(config).double()
+    shake(ours)
+    theirs = torch_layer(nn.TransformerDecoderLayer, config)
+    matches = layer_matches(ours, theirs)
+    copy_weights(matches)
+    lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
+    x, y = two_leaves(3, 6, 16)
+    x_memory, y_memory = two_leaves(3, 7, 16)
+    cache = LayerCache(*ours.source_attention.keys_values(x_memory))
+    found = ours(x, cache, attention_mask(lengths, x.device))
+    expected = theirs(y, y_memory, tgt_mask=torch_causal(6), memory_key_padding_mask=torch_padding(lengths))
+    assert_close(found, expected)
+    weight = torch.randn_like(expected)
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for mine, other in [(x, y), (x_memory, y_memory)]:
+        assert mine.grad is not None and other.grad is not None
+        assert_close(mine.grad, other.grad)
+    assert_gradients_match(matches)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_whole_model_equals_torchs_stacks_forward_and_backward(norm: str) -> None:
+    model = tiny_model(norm=norm)
+    shake(model)
+    config, width = model.config, model.config.d_model
+    layers = [torch_layer(nn.TransformerEncoderLayer, config), torch_layer(nn.TransformerDecoderLayer, config)]
+    norms = [nn.LayerNorm(width, dtype=torch.float64) if norm == "pre" else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(layers[0], 2, norms[0], enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(layers[1], 2, norms[1])
+    table = model.embeddings["shared"].detach().clone().requires_grad_()
+    matches: Matches = [([model.embeddings["shared"]], table)]
+    for ours, theirs in [
+        *zip(model.encoder, encoder.layers, strict=True),
+        *zip(model.decoder, decoder.layers, strict=True),
+    ]:
+        matches += layer_matches(ours, theirs)
+    if norm == "pre":
+        assert encoder.norm is not None and decoder.norm is not None
+        matches += module_matches(model.encoder_norm, encoder.norm) + module_matches(model.decoder_norm, decoder.norm)
+    copy_weights(matches)
+
+    source, target = random_ids(3, 7), random_ids(3, 6)
+    found = model(source, SOURCE_LENGTHS, target)
+
+    def embed(ids: Tensor) -> Tensor:
+        return table[ids] * math.sqrt(width) + papers_positions(ids.size(1), width)
+
+    padding = torch_padding(SOURCE_LENGTHS)
+    memory = encoder(embed(source), src_key_padding_mask=padding)
+    states = decoder(embed(target), memory, tgt_mask=torch_causal(6), memory_key_padding_mask=padding)
+    expected = states @ table.T
+    assert_close(found, expected, 1e-11)
+    weight = torch.randn_like(expected) / 10
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for ours_parts, theirs_part in matches:
+        grads = torch.cat([parameter.grad for parameter in ours_parts if parameter.grad is not None])
+        assert theirs_part.grad is not None
+        assert_close(grads, theirs_part.grad, 1e-11)
+
+
+def test_attention_of_any_head_width_equals_equation_1() -> None:
+    torch.manual_seed(4)
+    attention = MultiHeadAttention(d_model=10, num_heads=3, d_k=5, d_v=7, dropout=0.0).double()
+    shake(attention)
+    x, y = torch.randn(2, 4, 10, dtype=torch.float64), torch.randn(2, 6, 10, dtype=torch.float64)
+    lengths = torch.tensor([6, 4])
+    mask = attention_mask(lengths, x.device)
+    found = attention.attend(attention.queries(x), *attention.keys_values(y), mask)
+    for sentence in range(2):
+        known = y[sentence, : lengths[sentence]]
+        heads = []
+        for head in range(3):
+            of_keys, of_values = slice(5 * head, 5 * head + 5), slice(7 * head, 7 * head + 7)
+            query = x[sentence] @ attention.query.weight[of_keys].T + attention.query.bias[of_keys]
+            key = known @ attention.key.weight[of_keys].T + attention.key.bias[of_keys]
+            value = known @ attention.value.weight[of_values].T + attention.value.bias[of_values]
+            heads.append(torch.softmax(query @ key.T / math.sqrt(5), dim=1) @ value)
+        expected = torch.cat(heads, 1) @ attention.output.weight.T + attention.output.bias
+        assert_close(found[sentence], expected)
+
+
+# ---- positions and embeddings
+
+
+def papers_positions(length: int, width: int) -> Tensor:
+    """Section 3.5, number by number."""
+    rows = []
+    for position in range(length):
+        row = []
+        for column in range(width):
+            i = column // 2
+            angle = position / 10000 ** (2 * i / width)
+            row.append(math.sin(angle) if column % 2 == 0 else math.cos(angle))
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("width", [2, 16, 512])
+def test_positions_are_the_papers_interleaved_and_begin_at_0(width: int) -> None:
+    found = sinusoidal_positions(60, width)
+    assert_close(found, papers_positions(60, width))
+    assert found[0].tolist() == [0.0, 1.0] * (width // 2)
+
+
+def first_input(layer: nn.Module, run: Callable[[], object]) -> Tensor:
+    """What a layer is given when ``run`` is called."""
+    seen: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    run()
+    handle.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_embeddings_are_scaled_by_the_root_of_d_model_on_input_only(share: str) -> None:
+    model = tiny_model(share_embeddings=share)
+    tables = {
+        "all": ("shared", "shared", "shared"),
+        "decoder": ("source", "target", "target"),
+        "none": ("source", "target", "output"),
+    }[share]
+    assert set(model.embeddings) == set(tables)
+    of_source, of_target, of_output = (model.embeddings[name] for name in tables)
+    source, target = random_ids(2, 7), random_ids(2, 5)
+    lengths = torch.tensor([7, 7])
+    positions = papers_positions(7, 16)
+    found = first_input(model.encoder[0], lambda: model(source, lengths, target))
+    assert_close(found, of_source[source] * 4.0 + positions)
+    found = first_input(model.decoder[0], lambda: model(source, lengths, target))
+    assert_close(found, of_target[target] * 4.0 + positions[:5])
+    states = torch.randn(3, 16, dtype=torch.float64)
+    assert_close(model.logits(states), states @ of_output.T)
+
+
+def test_learned_positions_are_added_from_a_table_of_each_side() -> None:
+    model = tiny_model(positions="learned", max_positions=9)
+    assert model.positions is not None
+    source, target, lengths = random_ids(2, 7), random_ids(2, 9), torch.tensor([7, 7])
+    for layer, ids, side in [(model.encoder[0], source, "source"), (model.decoder[0], target, "target")]:
+        found = first_input(layer, lambda: model(source, lengths, target))
+        expected = model.embeddings["shared"][ids] * 4.0 + model.positions[side][: ids.size(1)]
+        assert_close(found, expected)
+
+
+def test_sinusoidal_positions_have_no_end() -> None:
+    model = tiny_model(encoder_layers=1, decoder_layers=1)
+    for length in (3, 1500, 40):
+        source = random_ids(1, length)
+
+        def encode(source: Tensor = source, length: int = length) -> object:
+            return model.encode(source, torch.tensor([length]))
+
+        found = first_input(model.encoder[0], encode)
+        assert_close(found[0], model.embeddings["shared"][source[0]] * 4.0 + papers_positions(length, 16), 1e-11)
+
+
+# ---- what a position sees
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_later_target_tokens_never_change_earlier_outputs(norm: str) -> None:
+    model = tiny_model(norm=norm)
+    source, target = random_ids(3, 7), random_ids(3, 8)
+    before = model(source, SOURCE_LENGTHS, target)
+    for position in range(7):
+        changed = target.clone()
+        changed[:, position + 1 :] = (changed[:, position + 1 :] - 4 + 11) % (VOCAB - 4) + 4
+        assert (changed[:, position + 1 :] != target[:, position + 1 :]).all()
+        after = model(source, SOURCE_LENGTHS, changed)
+        assert torch.equal(after[:, : position + 1], before[:, : position + 1])
+        assert not torch.allclose(after[:, position + 1], before[:, position + 1])
+        changed = target.clone()
+        changed[:, position + 1] = (changed[:, position + 1] - 4 + 3) % (VOCAB - 4) + 4
+        after = model(source, SOURCE_LENGTHS, changed)
+        assert torch.equal(after[:, : position + 1], before[:, : position + 1])
+
+
+def test_outputs_see_every_source_token_but_no_padding() -> None:
+    model = tiny_model()
+    source, target = random_ids(3, 7), random_ids(3, 4)
+    before = model(source, SOURCE_LENGTHS, target)
+    for row, length in enumerate(SOURCE_LENGTHS.tolist()):
+        for position in range(7):
+            changed = source.clone()
+            changed[row, position] = (changed[row, position] - 4 + 5) % (VOCAB - 4) + 4
+            after = model(changed, SOURCE_LENGTHS, target)
+            others = [other for other in range(3) if other != row]
+            assert torch.equal(after[others], before[others])
+            if position < length:
+                assert not torch.allclose(after[row], before[row])
+            else:
+                assert torch.equal(after[row], before[row])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_padding_order_and_size_of_a_batch_change_logits_by_rounding_only(
+    norm: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    model = tiny_model(dtype, norm=norm, d_k=5, d_v=3)
+    lengths = torch.tensor([9, 2, 6, 1, 9, 4])
+    targets = [3, 8, 1, 8, 5, 2]
+    source, target = random_ids(6, 9), random_ids(6, 8)
+    together = model(source, lengths, target)
+    for row in range(6):
+        alone = model(
+            source[row : row + 1, : lengths[row]], lengths[row : row + 1], target[row : row + 1, : targets[row]]
+        )
+        assert_close(alone[0], together[row, : targets[row]], tolerance)
+    order = torch.tensor([4, 2, 5, 0, 1, 3])
+    assert_close(model(source[order], lengths[order], target[order]), together[order], tolerance)
+    some = torch.tensor([5, 1, 2])  # padded to 6 now, not to 9
+    assert_close(model(source[some, :6], lengths[some], target[some]), together[some], tolerance)
+
+
+# ---- counts and initial values
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"share_embeddings": "decoder"},
+        {"share_embeddings": "none"},
+        {"norm": "pre"},
+        {"positions": "learned", "max_positions": 50},
+        {"d_k": 3, "d_v": 5},
+        {"num_heads": 3, "d_k": 7, "d_v": 1, "norm": "pre", "share_embeddings": "none", "positions": "learned"},
+        {"encoder_layers": 1, "decoder_layers": 3, "d_model": 15, "num_heads": 5, "positions": "learned"},
+    ],
+)
+def test_counted_parameters_are_those_of_the_model(changes: dict[str, object]) -> None:
+    config = tiny_config(**changes)
+    target_vocab = VOCAB if config.share_embeddings == "all" else 41
+    model = Transformer(config, VOCAB, target_vocab)
+    assert count_parameters(config, VOCAB, target_vocab) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ModelConfig(), 63_082_496),
+        (ModelConfig(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3), 214_245_376),
+    ],
+    ids=["base", "big"],
+)
+def test_the_papers_models_have_as_many_parameters_as_expected(config: ModelConfig, expected: int) -> None:
+    with torch.device("meta"):
+        model = Transformer(config, 37000, 37000)
+    assert sum(p.numel() for p in model.parameters()) == expected
+    assert count_parameters(config, 37000, 37000) == expected
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_embeddings_begin_normal_with_standard_deviation_1_by_root_of_d_model(share: str) -> None:
+    torch.manual_seed(5)
+    config = ModelConfig(
+        encoder_layers=1, decoder_layers=1, d_model=64, d_ff=8, share_embeddings=share, positions="learned"
+    )
+    model = Transformer(config, 1000, 1000)
+    assert model.positions is not None
+    for table in [*model.embeddings.values(), *model.positions.values()]:
+        assert table.mean().abs() < 0.003
+        assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
+        assert (table.abs() < 64**-0.5).float().mean().item() == pytest.approx(0.6827, abs=0.01)
+
+
+def test_linear_maps_begin_xavier_uniform_and_biases_0() -> None:
+    torch.manual_seed(6)
+    model = Transformer(tiny_config(d_model=64, d_ff=90, d_k=11, d_v=13), VOCAB, VOCAB)
+    shapes = set()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            fan_out, fan_in = module.weight.shape
+            shapes.add((fan_in, fan_out))
+            bound = math.sqrt(6 / (fan_in + fan_out))
+            assert 0.95 * bound < module.weight.max() <= bound
+            assert -bound <= module.weight.min() < -0.95 * bound
+            assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+            assert not module.bias.any()
+        elif isinstance(module, nn.LayerNorm):
+            assert (module.weight == 1).all() and not module.bias.any()
+    # queries and keys (one matrix each, not one for all three), values, their output, and the two of the feed-forward
+    assert shapes == {(64, 44), (64, 52), (52, 64), (64, 90), (90, 64)}
+
+
+# ---- dropout
+
+
+DROPOUTS = ["dropout", "attention_dropout", "ffn_dropout"]
+
+
+@pytest.mark.parametrize("setting", DROPOUTS)
+def test_each_dropout_changes_training_and_not_evaluation(setting: str) -> None:
+    source, target = random_ids(3, 7), random_ids(3, 6)
+    plain = tiny_model()
+    dropping = tiny_model(**{setting: 0.5})
+    dropping.load_state_dict(plain.state_dict())
+    expected = plain(source, SOURCE_LENGTHS, target)
+    first, second = (dropping.train()(source, SOURCE_LENGTHS, target) for _ in range(2))
+    assert not torch.allclose(first, expected, atol=1e-3)
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert torch.equal(dropping.eval()(source, SOURCE_LENGTHS, target), expected)
+    assert torch.equal(plain.eval()(source, SOURCE_LENGTHS, target), expected)
+
+
+def test_dropout_stands_where_the_paper_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(encoder_layers=2, decoder_layers=3, dropout=0.1, attention_dropout=0.2, ffn_dropout=0.3)
+    calls: list[tuple[float, int]] = []
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.register_forward_hook(lambda module, _, output: calls.append((module.p, output.size(-1))))
+    attend = F.scaled_dot_product_attention
+    of_attention: list[float] = []
+
+    def recording(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool) -> Tensor:
+        of_attention.append(dropout)
+        return attend(q, k, v, mask, dropout, is_causal)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recording)
+    model.train()(random_ids(3, 7), SOURCE_LENGTHS, random_ids(3, 6))
+    # Embedding + position of both sides; the outputs of 2 sub-layers an encoder layer and 3 a decoder layer.
+    assert calls.count((0.1, 16)) == 2 + 2 * 2 + 3 * 3
+    # The inner layer of each feed-forward.
+    assert calls.count((0.3, 24)) == 2 + 3
+    assert len(calls) == 15 + 5
+    assert of_attention == [0.2] * (2 + 2 * 3)
+    of_attention.clear()
+    model.eval()(random_ids(3, 7), SOURCE_LENGTHS, random_ids(3, 6))
+    assert of_attention == [0.0] * (2 + 2 * 3)
+
+
+# ---- decoding with a cache
+
+
+def step_by_step(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -> Iterator[Tensor]:
+    cache = model.start_decoding(*model.encode(source, lengths))
+    for position in range(target.size(1)):
+        yield model.logits(model.decode(target[:, position : position + 1], cache))[:, 0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"positions": "learned", "max_positions": 8},
+        {"d_k": 3, "d_v": 5, "share_embeddings": "none"},
+    ],
+)
+@pytest.mark.parametrize("padded", [True, False])
+def test_cached_decoding_equals_uncached(changes: dict[str, object], padded: bool) -> None:
+    model = tiny_model(**changes)
+    lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
+    source, target = random_ids(3, 7), random_ids(3, 8)
+    expected = model(source, lengths, target)
+    found = torch.stack(list(step_by_step(model, source, lengths, target)), 1)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_cached_decoding_equals_uncached_when_hypotheses_are_dropped_and_repeated(norm: str, padded: bool) -> None:
+    model = tiny_model(norm=norm)
+    lengths = torch.tensor([7, 3, 5, 6]) if padded else torch.tensor([7, 7, 7, 7])
+    source = random_ids(4, 7)
+    cache = model.start_decoding(*model.encode(source, lengths))
+    rows: list[tuple[int, list[int]]] = [(sentence, []) for sentence in range(4)]
+    # After each step: which rows go on; three hypotheses a sentence, some twice and some not at all, sentences dropped.
+    selections = [
+        [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]],
+        [[2, 2, 0], [4, 3, 5], [8, 8, 8], [10, 9, 9]],
+        [[1, 0, 0], [6, 8, 6], [11, 10, 9]],  # sentence 1 is done
+        [[2, 1], [4, 3], [8, 8]],  # the beam may shrink
+        [[5, 4]],  # sentences 0 and 2 are done
+        [[1, 1]],
+    ]
+    for selection in selections:
+        last = random_ids(len(rows))
+        rows = [(sentence, [*history, int(token)]) for (sentence, history), token in zip(rows, last, strict=True)]
+        found = model.logits(model.decode(last[:, None], cache))[:, -1]
+        of_rows = torch.tensor([sentence for sentence, _ in rows])
+        histories = torch.tensor([history for _, history in rows])
+        expected = model(source[of_rows, : lengths[of_rows].max()], lengths[of_rows], histories)[:, -1]
+        assert_close(found, expected)
+        cache.select(torch.tensor(selection))
+        rows = [rows[row] for line in selection for row in line]
+    assert [sentence for sentence, _ in rows] == [3, 3]
+    assert cache.length == 6

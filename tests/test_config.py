@@ -1,0 +1,534 @@
+"""Recipes: the paper's defaults, bases and overrides, and a clear line for everything that is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.config import (
+    EXCLUSIVE_KEYS,
+    SECTIONS,
+    CleaningConfig,
+    DataConfig,
+    DecodingConfig,
+    LocalPair,
+    ModelConfig,
+    Recipe,
+    TrainingConfig,
+    builtin_recipes,
+    changes_that_matter,
+    corpus_name,
+    differences,
+    find_recipe,
+    load_recipe,
+    stored_recipe,
+    to_toml,
+)
+from nmtkit.errors import RecipeError
+
+DATA = '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["builtin/train"]\n'
+
+
+class Folder:
+    """Writes recipes into a folder and loads them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, text: str, name: str = "mine.toml") -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def load(self, text: str, *overrides: str) -> Recipe:
+        return load_recipe(str(self.write(text)), overrides)
+
+    def complaint(self, text: str, *overrides: str) -> str:
+        """The message about a recipe that cannot be used."""
+        path = self.write(text)
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(str(path), overrides)
+        message = str(caught.value)
+        assert "\n" not in message
+        return message
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+class TestBuiltInRecipes:
+    @pytest.mark.parametrize("name", builtin_recipes())
+    def test_every_built_in_recipe_is_valid(self, name: str) -> None:
+        recipe = load_recipe(name)
+        assert recipe.name == name
+        assert recipe.data.train
+        assert recipe.data.test
+
+    @pytest.mark.parametrize("name", builtin_recipes())
+    def test_every_built_in_recipe_can_be_a_base(self, folder: Folder, name: str) -> None:
+        derived = folder.load(f'base = "{name}"\n[training]\nseed = 7\n')
+        expected = load_recipe(name, ["training.seed=7"])
+        assert derived.model_dump(exclude={"name"}) == expected.model_dump(exclude={"name"})
+        assert derived.training.seed == 7
+
+    @pytest.mark.parametrize("name", builtin_recipes())
+    def test_a_resolved_recipe_is_read_back_as_it_was(self, folder: Folder, name: str) -> None:
+        recipe = load_recipe(name)
+        assert stored_recipe(folder.write(to_toml(recipe)), name) == recipe
+
+    def test_the_papers_base_recipe_is_the_default_model_and_training(self, folder: Folder) -> None:
+        paper, default = load_recipe("wmt14-en-de-base"), folder.load(DATA)
+        assert differences(default.model, paper.model) == ["d_k = 64 (was None)", "d_v = 64 (was None)"]
+        assert (default.model.key_width, default.model.value_width) == (64, 64)
+        assert paper.training == default.training
+        assert paper.decoding == default.decoding
+        assert paper.cleaning == default.cleaning
+        assert paper.data.vocab_size == default.data.vocab_size == 37000
+
+
+class TestDefaults:
+    def test_the_default_model_is_the_papers_base(self) -> None:
+        assert ModelConfig().model_dump() == {
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "d_model": 512,
+            "d_ff": 2048,
+            "num_heads": 8,
+            "d_k": None,
+            "d_v": None,
+            "norm": "post",
+            "positions": "sinusoidal",
+            "max_positions": 1024,
+            "dropout": 0.1,
+            "attention_dropout": 0.0,
+            "ffn_dropout": 0.0,
+            "share_embeddings": "all",
+        }
+
+    def test_the_default_training_is_the_papers_base(self) -> None:
+        training = TrainingConfig()
+        assert training.tokens_per_update == 25000
+        assert (training.adam_betas, training.adam_epsilon) == ((0.9, 0.98), 1e-9)
+        assert (training.schedule, training.warmup_steps, training.peak_learning_rate) == ("noam", 4000, 0.0)
+        assert (training.label_smoothing, training.gradient_clip_norm) == (0.1, 0.0)
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (100_000, None, None)
+        assert (training.checkpoint_every_steps, training.validate_every_steps) == (1500, 1500)
+        assert training.keep_last == 5
+
+    def test_the_default_search_is_the_papers(self) -> None:
+        assert DecodingConfig().model_dump() == {
+            "beam": 4,
+            "length_penalty": "wu",
+            "alpha": 0.6,
+            "max_length_offset": 50,
+            "average_last": 5,
+        }
+
+    def test_a_stated_limit_replaces_the_default_one(self, folder: Folder) -> None:
+        training = folder.load(DATA + "[training]\nmax_epochs = 3\nmax_minutes = 1.5\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (None, 3, 1.5)
+
+    def test_all_limits_may_stand_together(self, folder: Folder) -> None:
+        training = folder.load(DATA + "[training]\nmax_steps = 2\nmax_epochs = 3\nmax_minutes = 4\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (2, 3, 4)
+
+    def test_every_key_says_what_it_means(self) -> None:
+        silent = [
+            f"{section}.{key}"
+            for section, model in SECTIONS.items()
+            for key, field in model.model_fields.items()
+            if not field.description
+        ]
+        assert silent == []
+
+    def test_a_recipe_cannot_be_changed_once_read(self, folder: Folder) -> None:
+        recipe = folder.load(DATA)
+        with pytest.raises(ValueError, match="frozen"):
+            recipe.training.seed = 2  # type: ignore[misc]
+
+
+class TestWrongKeys:
+    @pytest.mark.parametrize(
+        ("section", "key", "nearest"),
+        [
+            ("training", "sead", "seed"),
+            ("training", "warmup", "warmup_steps"),
+            ("model", "num_head", "num_heads"),
+            ("decoding", "lenght_penalty", "length_penalty"),
+            ("cleaning", "max_token", "max_tokens"),
+        ],
+    )
+    def test_an_unknown_key_is_told_with_file_line_and_nearest_key(
+        self, folder: Folder, section: str, key: str, nearest: str
+    ) -> None:
+        message = folder.complaint(f"{DATA}\n# a comment\n[{section}]\n{key} = 1\n")
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 8: unknown key {section}.{key}")
+        assert f"did you mean {nearest}?" in message
+
+    def test_a_key_of_another_section_is_told_with_its_section(self, folder: Folder) -> None:
+        message = folder.complaint(f"{DATA}[model]\nd_model = 8\nseed = 1\n")
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: unknown key model.seed")
+        assert "[training]" in message
+
+    def test_an_unknown_section_is_told_with_file_line_and_nearest_section(self, folder: Folder) -> None:
+        message = folder.complaint(f"{DATA}[trainig]\nseed = 1\n")
+        assert "unknown section [trainig]" in message
+        assert "did you mean training?" in message
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 5: ")
+
+    def test_a_key_outside_the_sections_is_told(self, folder: Folder) -> None:
+        message = folder.complaint(f"seed = 1\n{DATA}")
+        assert message.startswith(f"{folder.path / 'mine.toml'}: seed stands outside the sections")
+
+    def test_a_mistake_in_a_base_names_the_file_of_the_base(self, folder: Folder) -> None:
+        folder.write(f"{DATA}[training]\nsead = 1\n", "parent.toml")
+        message = folder.complaint('base = "parent.toml"\n[training]\nseed = 1\n')
+        assert message.startswith(f"{folder.path / 'parent.toml'}, line 6: ")
+
+    @pytest.mark.parametrize(
+        ("line", "key"),
+        [
+            ('seed = "one"', "training.seed"),
+            ("max_steps = 0", "training.max_steps"),
+            ('schedule = "linear"', "training.schedule"),
+            ("label_smoothing = 1.0", "training.label_smoothing"),
+            ("adam_epsilon = 0", "training.adam_epsilon"),
+        ],
+    )
+    def test_a_wrong_value_is_told_with_file_line_and_key(self, folder: Folder, line: str, key: str) -> None:
+        message = folder.complaint(f"{DATA}[training]\nwarmup_steps = 10\n{line}\n")
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: {key} = ")
+
+    def test_a_missing_key_is_told(self, folder: Folder) -> None:
+        assert "data.train is missing" in folder.complaint('[data]\nsource_language = "en"\ntarget_language = "de"\n')
+
+    def test_a_recipe_without_data_is_told(self, folder: Folder) -> None:
+        assert "no [data] section" in folder.complaint("[training]\nseed = 1\n")
+
+    @pytest.mark.parametrize("pair", ['{ source = "a.en" }', '{ source = "a.en", traget = "a.de" }'])
+    def test_a_local_corpus_without_its_target_is_told(self, folder: Folder, pair: str) -> None:
+        message = folder.complaint(f'[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{pair}]\n')
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 4: ")
+        assert "should be a valid string" not in message
+        assert "target" in message.replace("traget", "").replace("target_language", "")
+
+
+class TestFiles:
+    def test_text_that_is_no_toml_is_told_with_its_line(self, folder: Folder) -> None:
+        message = folder.complaint(f"{DATA}[training]\nseed = \n")
+        assert message.startswith(f"{folder.path / 'mine.toml'}: not valid TOML")
+        assert "line 6" in message
+
+    def test_a_key_stated_twice_is_told_with_its_line(self, folder: Folder) -> None:
+        message = folder.complaint(f"{DATA}[training]\nseed = 1\nseed = 2\n")
+        assert str(folder.path / "mine.toml") in message
+        assert "line 7" in message
+
+    def test_a_file_that_is_not_utf8_is_told(self, folder: Folder) -> None:
+        path = folder.write(DATA)
+        path.write_bytes(path.read_bytes() + b"# M\xfcller\n")
+        with pytest.raises(RecipeError, match="not UTF-8") as caught:
+            load_recipe(str(path))
+        assert str(path) in str(caught.value)
+
+    def test_an_unknown_recipe_is_told_with_the_nearest_name(self) -> None:
+        with pytest.raises(RecipeError, match="did you mean quickstart"):
+            load_recipe("quikstart")
+
+    def test_a_missing_file_is_told(self, folder: Folder) -> None:
+        with pytest.raises(RecipeError, match="no such recipe file") as caught:
+            load_recipe(str(folder.path / "missing.toml"))
+        assert str(folder.path / "missing.toml") in str(caught.value)
+
+    def test_a_file_goes_before_a_built_in_recipe_of_its_name(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(folder.path)
+        assert find_recipe("quickstart") == builtin_recipes()["quickstart"]
+        folder.write(DATA, "quickstart")
+        assert find_recipe("quickstart").resolve() == (folder.path / "quickstart").resolve()
+
+
+class TestBases:
+    def test_a_derived_recipe_states_only_what_differs(self, folder: Folder) -> None:
+        folder.write(f"{DATA}[model]\nd_model = 64\nd_ff = 128\n[training]\nseed = 3\n", "parent.toml")
+        folder.write('base = "parent.toml"\n[model]\nd_ff = 256\n', "middle.toml")
+        recipe = folder.load('base = "middle.toml"\n[training]\nseed = 4\n')
+        assert (recipe.model.d_model, recipe.model.d_ff, recipe.training.seed) == (64, 256, 4)
+        assert recipe.name == "mine"
+
+    def test_a_base_is_looked_for_beside_the_recipe(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder.write(f"{DATA}[training]\nseed = 3\n", "inner/parent.toml")
+        path = folder.write('base = "parent.toml"\n', "inner/child.toml")
+        monkeypatch.chdir("/")
+        assert load_recipe(str(path)).training.seed == 3
+
+    def test_a_base_that_leads_back_to_itself_is_an_error(self, folder: Folder) -> None:
+        folder.write('base = "mine.toml"\n', "other.toml")
+        assert "leads back to itself" in folder.complaint('base = "other.toml"\n')
+        assert "leads back to itself" in folder.complaint('base = "mine.toml"\n')
+
+    @pytest.mark.parametrize("base", ["missing.toml", "no-such-recipe"])
+    def test_a_missing_base_is_told_with_the_recipe_that_names_it(self, folder: Folder, base: str) -> None:
+        message = folder.complaint(f'base = "{base}"\n{DATA}')
+        assert base in message
+        assert str(folder.path / "mine.toml") in message
+
+    def test_a_base_that_is_no_text_is_an_error(self, folder: Folder) -> None:
+        assert "base is the name of a recipe or a file" in folder.complaint(f"base = 3\n{DATA}")
+
+    def test_a_recipe_that_states_train_inherits_no_valid_or_test(self, folder: Folder) -> None:
+        folder.write(f'{DATA}valid = ["builtin/valid"]\ntest = ["builtin/synthetic"]\n', "parent.toml")
+        same = folder.load('base = "parent.toml"\n')
+        assert (same.data.valid, same.data.test) == (("builtin/valid",), ("builtin/synthetic",))
+        other = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\n')
+        assert (other.data.valid, other.data.test) == ((), ())
+        overridden = folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]')
+        assert (overridden.data.valid, overridden.data.test) == ((), ())
+        kept = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\nvalid = 20\n')
+        assert (kept.data.valid, kept.data.test) == (20, ())
+
+
+class TestLocalFiles:
+    def test_paths_are_relative_to_the_file_of_the_recipe(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = '{ source = "text/a.en", target = "/abs/a.de" }'
+        text = f'[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{pair}]\nvalid = [{pair}]\n'
+        folder.write(text, "inner/parent.toml")
+        path = folder.write('base = "inner/parent.toml"\n[data]\ntest = [{ source = "t.en", target = "../t.de" }]\n')
+        monkeypatch.chdir("/")
+        data = load_recipe(str(path)).data
+        inner = LocalPair(source=folder.path / "inner/text/a.en", target=Path("/abs/a.de"))
+        assert (data.train, data.valid) == ((inner,), (inner,))
+        (test,) = data.test
+        assert isinstance(test, LocalPair)
+        assert (test.source, test.target) == (folder.path / "t.en", folder.path / "../t.de")
+
+    def test_paths_of_an_override_are_relative_to_the_working_folder(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = folder.write(DATA, "inner/mine.toml")
+        monkeypatch.chdir(folder.path)
+        (pair,) = load_recipe(str(path), ['data.train=[{source = "a.en", target = "a.de"}]']).data.train
+        assert pair == LocalPair(source=folder.path / "a.en", target=folder.path / "a.de")
+
+    def test_a_tilde_is_the_home_folder(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/someone")
+        recipe = folder.load(DATA, 'data.test=[{source = "~/a.en", target = "~/a.de"}]')
+        (pair,) = recipe.data.test
+        assert isinstance(pair, LocalPair)
+        assert pair.source == Path("/home/someone/a.en")
+
+    @pytest.mark.parametrize(
+        ("entry", "name"),
+        [
+            ("multi30k/test2016", "test2016"),
+            (LocalPair(source=Path("in/news.en"), target=Path("news.de")), "news"),
+            (LocalPair(source=Path("news.test.en.gz"), target=Path("news.de")), "news.test"),
+            (LocalPair(source=Path("a.en"), target=Path("b.de"), name="mine"), "mine"),
+        ],
+    )
+    def test_a_corpus_is_named_by_its_last_part_its_name_or_its_file(self, entry: str | LocalPair, name: str) -> None:
+        assert corpus_name(entry) == name
+
+    def test_two_test_sets_of_one_name_are_an_error(self, folder: Folder) -> None:
+        assert "same name" in folder.complaint(f'{DATA}test = ["multi30k/test2016", "multi30k-tok/test2016"]\n')
+
+    @pytest.mark.parametrize("name", ["news/2014", "../news"])
+    def test_the_name_of_a_test_set_may_not_lead_to_another_folder(self, folder: Folder, name: str) -> None:
+        message = folder.complaint(f'{DATA}test = [{{ source = "a.en", target = "a.de", name = "{name}" }}]\n')
+        assert name in message
+
+
+class TestExclusiveKeys:
+    @pytest.mark.parametrize("group", EXCLUSIVE_KEYS)
+    def test_several_in_one_file_are_an_error(self, folder: Folder, group: tuple[str, ...]) -> None:
+        message = folder.complaint(f"{DATA}valid = 9\n[training]\n{group[0]} = 3\n{group[1]} = 3\n")
+        assert str(folder.path / "mine.toml") in message
+        assert f"{group[0]} and {group[1]} exclude each other" in message
+
+    @pytest.mark.parametrize("group", EXCLUSIVE_KEYS)
+    def test_the_one_stated_by_a_derived_recipe_replaces_the_others(
+        self, folder: Folder, group: tuple[str, ...]
+    ) -> None:
+        for old in group:
+            for new in group:
+                folder.write(f"{DATA}valid = 9\n[training]\n{old} = 3\n", "parent.toml")
+                training = folder.load(f'base = "parent.toml"\n[training]\n{new} = 4\n').training
+                assert {key: getattr(training, key) for key in group} == {
+                    key: 4 if key == new else None for key in group
+                }
+
+    @pytest.mark.parametrize("group", EXCLUSIVE_KEYS)
+    def test_the_one_set_last_replaces_the_others(self, folder: Folder, group: tuple[str, ...]) -> None:
+        text = f"{DATA}valid = 9\n[training]\n{group[0]} = 3\n"
+        for keys in (group, tuple(reversed(group))):
+            training = folder.load(text, *(f"training.{key}=5" for key in keys)).training
+            assert {key: getattr(training, key) for key in group} == {
+                key: 5 if key == keys[-1] else None for key in group
+            }
+
+    def test_where_none_is_stated_it_is_1500_updates_and_no_patience(self, folder: Folder) -> None:
+        training = folder.load(DATA).training
+        stated = {key: getattr(training, key) for group in EXCLUSIVE_KEYS for key in group}
+        assert {key: value for key, value in stated.items() if value is not None} == {
+            "validate_every_steps": 1500,
+            "checkpoint_every_steps": 1500,
+        }
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("override", "section", "key", "value"),
+        [
+            ("training.seed=2", "training", "seed", 2),
+            ("training.adam_epsilon=1e-8", "training", "adam_epsilon", 1e-8),
+            ("training.adam_betas=[0.8, 0.9]", "training", "adam_betas", (0.8, 0.9)),
+            ("training.validate_bleu=false", "training", "validate_bleu", False),
+            ("data.subwords=unigram", "data", "subwords", "unigram"),
+            ('data.subwords="unigram"', "data", "subwords", "unigram"),
+            ("data.test=[]", "data", "test", ()),
+            ("data.valid=20", "data", "valid", 20),
+            ("data.segment_mark=##", "data", "segment_mark", "##"),
+        ],
+    )
+    def test_an_override_is_a_toml_value_or_a_bare_word(
+        self, folder: Folder, override: str, section: str, key: str, value: Any
+    ) -> None:
+        assert getattr(getattr(folder.load(DATA, override), section), key) == value
+
+    def test_the_last_override_of_a_key_wins_over_the_file(self, folder: Folder) -> None:
+        text = f"{DATA}[training]\nseed = 1\n"
+        assert folder.load(text, "training.seed=2", "training.seed=3").training.seed == 3
+
+    @pytest.mark.parametrize("override", ["training.seed", "seed=2", "training.seed:2", "=2", "training.=2"])
+    def test_an_override_of_another_form_is_an_error_that_shows_the_form(self, folder: Folder, override: str) -> None:
+        message = folder.complaint(DATA, override)
+        assert override in message
+        assert "section.key=value" in message
+
+    @pytest.mark.parametrize(
+        ("override", "expected"),
+        [
+            ("training.sead=2", "--set: unknown key training.sead; did you mean seed?"),
+            ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
+            ("training.seed=two", "--set: training.seed = 'two': "),
+            ("model.seed=2", "--set: unknown key model.seed; it belongs into [training]"),
+        ],
+    )
+    def test_a_wrong_override_is_told_as_such(self, folder: Folder, override: str, expected: str) -> None:
+        assert folder.complaint(DATA, override).startswith(expected)
+
+
+class TestRulesAcrossKeys:
+    @pytest.mark.parametrize(
+        ("text", "parts"),
+        [
+            ("[training]\nkeep_last = 2\n[decoding]\naverage_last = 3\n", ("keep_last = 2", "average_last = 3")),
+            ("share_vocab = false\n", ("share_embeddings", "share_vocab")),
+            ("[training]\npeak_learning_rate = 0.1\n", ("noam", "peak_learning_rate")),
+            ("[training]\nwarmup_steps = 0\n", ("noam", "warmup_steps")),
+            ('[training]\nschedule = "inverse-sqrt"\n', ("inverse-sqrt", "peak_learning_rate")),
+            ('[training]\nschedule = "cosine"\npeak_learning_rate = 0.1\nmax_epochs = 2\n', ("cosine", "max_steps")),
+            ('[model]\npositions = "learned"\nmax_positions = 256\n', ("max_positions = 256", "at most 255")),
+            ('[cleaning]\nmax_tokens = 0\n[model]\npositions = "learned"\n', ("max_positions", "max_tokens")),
+            ("[model]\nnum_heads = 7\n", ("d_model = 512", "num_heads = 7")),
+            ("[model]\nd_model = 9\nnum_heads = 3\n", ("even d_model", "9")),
+            ("[training]\npatience_epochs = 2\n", ("patience", "valid")),
+            ("valid = 0\n", ("valid", "at least 1")),
+        ],
+    )
+    def test_what_does_not_go_together_is_told_with_both_keys(
+        self, folder: Folder, text: str, parts: tuple[str, ...]
+    ) -> None:
+        message = folder.complaint(DATA + text)
+        assert message.startswith(str(folder.path / "mine.toml"))
+        assert [part for part in parts if part not in message] == []
+
+    def test_equal_languages_are_an_error(self, folder: Folder) -> None:
+        assert "both 'de'" in folder.complaint(DATA.replace('"en"', '"de"'))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[training]\nkeep_last = 3\n[decoding]\naverage_last = 3\n",
+            'share_vocab = false\n[model]\nshare_embeddings = "decoder"\n',
+            'share_vocab = false\n[model]\nshare_embeddings = "none"\n',
+            '[model]\npositions = "learned"\nmax_positions = 257\n',
+            "[model]\nnum_heads = 7\nd_k = 64\nd_v = 64\n",
+            '[model]\nd_model = 9\nnum_heads = 3\npositions = "learned"\n',
+            "valid = 1\n[training]\npatience_epochs = 2\n",
+        ],
+    )
+    def test_what_just_goes_together_is_accepted(self, folder: Folder, text: str) -> None:
+        assert folder.load(DATA + text).data.train == ("builtin/train",)
+
+
+class TestStoredRecipes:
+    def test_local_files_numbers_and_limits_are_read_back_as_they_were(self, folder: Folder) -> None:
+        text = (
+            '[data]\nsource_language = "en"\ntarget_language = "de"\nvalid = 12\nnormalize = ["nfc", "lowercase"]\n'
+            'train = ["builtin/train", { source = "ü \\" x.en", target = "a.de", name = "mine" }]\n'
+            'segment_mark = "\\\\"\n'
+            "[model]\nd_model = 12\nnum_heads = 5\nd_k = 3\nd_v = 4\n"
+            "[training]\nmax_epochs = 2\ncheckpoint_every_minutes = 0.5\npatience_validations = 3\n"
+            "adam_epsilon = 1e-30\n"
+        )
+        recipe = folder.load(text)
+        again = stored_recipe(folder.write(to_toml(recipe), "elsewhere/recipe.toml"), "mine")
+        assert again == recipe
+        assert again.data.train[1] == LocalPair(
+            source=folder.path / 'ü " x.en', target=folder.path / "a.de", name="mine"
+        )
+        assert again.training.max_steps is None
+
+    def test_differences_name_the_keys_with_both_values(self) -> None:
+        assert differences(CleaningConfig(max_tokens=3), CleaningConfig(max_tokens=4)) == ["max_tokens = 4 (was 3)"]
+        assert differences(CleaningConfig(), CleaningConfig()) == []
+
+    def test_limits_patience_keeping_and_intervals_may_change_after_training(self) -> None:
+        old = TrainingConfig(max_steps=10, keep_last=5, validate_every_steps=2, checkpoint_every_steps=2)
+        new = TrainingConfig(
+            max_epochs=3,
+            max_minutes=2,
+            patience_epochs=1,
+            keep_last=7,
+            keep_best=3,
+            validate_every_epochs=1,
+            checkpoint_every_minutes=1,
+        )
+        assert len(differences(old, new)) >= 10
+        assert changes_that_matter(old, new) == []
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("seed", 2),
+            ("tokens_per_update", 1),
+            ("tokens_per_pass", 7),
+            ("adam_betas", (0.9, 0.99)),
+            ("adam_epsilon", 1e-8),
+            ("gradient_clip_norm", 1.0),
+            ("warmup_steps", 1),
+            ("label_smoothing", 0.0),
+            ("precision", "bf16"),
+        ],
+    )
+    def test_what_decides_the_updates_may_not_change_after_training(self, key: str, value: Any) -> None:
+        (change,) = changes_that_matter(TrainingConfig(), TrainingConfig(**{key: value}))
+        assert change.startswith(f"{key} = ")
+
+    def test_max_steps_may_not_change_under_the_cosine_schedule_that_it_shapes(self) -> None:
+        old, new = (
+            TrainingConfig(schedule="cosine", peak_learning_rate=0.1, max_steps=steps, keep_last=steps)
+            for steps in (10, 20)
+        )
+        assert changes_that_matter(old, new) == ["max_steps = 20 (was 10)"]
+
+    def test_data_and_cleaning_have_no_harmless_keys(self) -> None:
+        data = DataConfig(source_language="en", target_language="de", train=("builtin/train",))
+        assert differences(data, data.model_copy(update={"vocab_size": 9})) == ["vocab_size = 9 (was 37000)"]

@@ -1,0 +1,333 @@
+"""Files: cut at line feeds only, never half-written, and every fault names file and line."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nmtkit import files
+from nmtkit.errors import DataError
+from nmtkit.files import (
+    TEMPORARY_MARK,
+    LineReader,
+    append_json_line,
+    open_plain,
+    read_json,
+    read_json_lines,
+    read_lines,
+    remove_leftovers,
+    sha256_of,
+    sha256_of_files,
+    write_atomically,
+    write_bytes_atomically,
+    write_folder_atomically,
+    write_json,
+    write_lines,
+)
+
+TEXT = "Ein Haus.\nZwei Häuser.\n"
+
+line_text = st.text().map(lambda text: text.replace("\n", "")).filter(lambda text: not text.endswith("\r"))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def damaged_gzip(tmp_path: Path) -> Path:
+    """A gzip file of many lines, of which the second half is missing."""
+    whole = gzip.compress("".join(f"line {number} {number**5}\n" for number in range(20_000)).encode())
+    path = tmp_path / "cut.en.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+class TestLines:
+    @pytest.mark.parametrize(
+        "character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\u00a0", "\ufeff", "\0"]
+    )
+    @pytest.mark.parametrize("suffix", ["", ".gz"])
+    def test_only_a_line_feed_ends_a_line(self, tmp_path: Path, character: str, suffix: str) -> None:
+        content = f"a{character}b\n{character}c\n".encode()
+        path = tmp_path / f"text{suffix}"
+        path.write_bytes(gzip.compress(content) if suffix else content)
+        assert read_lines(path) == [f"a{character}b", f"{character}c"]
+
+    def test_the_carriage_return_of_a_crlf_is_removed_and_counted(self, tmp_path: Path) -> None:
+        path = tmp_path / "text"
+        path.write_bytes(b"a\r\nb\nc\rd\r\ne\r\r\n\r\n")
+        reader = LineReader(path)
+        assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
+        assert (reader.num_lines, reader.carriage_returns) == (5, 4)
+
+    @pytest.mark.parametrize(
+        ("content", "lines"),
+        [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""]), (b"\n\na", ["", "", "a"])],
+    )
+    def test_a_missing_final_line_end_makes_no_difference(
+        self, tmp_path: Path, content: bytes, lines: list[str]
+    ) -> None:
+        path = tmp_path / "text"
+        path.write_bytes(content)
+        assert read_lines(path) == lines
+
+    def test_compressed_and_plain_files_have_the_same_lines(self, tmp_path: Path) -> None:
+        (tmp_path / "plain").write_bytes(TEXT.encode())
+        (tmp_path / "packed.gz").write_bytes(gzip.compress(TEXT.encode()))
+        assert read_lines(tmp_path / "packed.gz") == read_lines(tmp_path / "plain") == ["Ein Haus.", "Zwei Häuser."]
+
+    def test_a_gzip_file_of_two_parts_is_read_to_its_end(self, tmp_path: Path) -> None:
+        (tmp_path / "two.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
+        assert read_lines(tmp_path / "two.gz") == ["a", "bc", "d"]
+
+    def test_a_truncated_gzip_file_is_named_with_its_last_whole_line(self, damaged_gzip: Path) -> None:
+        reader = LineReader(damaged_gzip)
+        with pytest.raises(DataError, match="cut short") as caught:
+            list(reader)
+        assert str(damaged_gzip) in str(caught.value)
+        assert f"after line {reader.num_lines};" in str(caught.value)
+        assert reader.num_lines > 1000
+
+    def test_a_gz_file_that_is_no_gzip_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "plain.gz"
+        path.write_text(TEXT, encoding="utf-8")
+        with pytest.raises(DataError, match="not a gzip file") as caught:
+            read_lines(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_gzip_file_with_a_wrong_byte_is_named(self, tmp_path: Path) -> None:
+        content = bytearray(gzip.compress(TEXT.encode() * 1000))
+        content[len(content) // 2] ^= 0xFF
+        path = tmp_path / "wrong.gz"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"damaged|cut short") as caught:
+            read_lines(path)
+        assert str(path) in str(caught.value)
+
+    def test_invalid_utf8_is_told_with_file_line_byte_and_position(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4user\n")
+        with pytest.raises(DataError) as caught:
+            read_lines(path)
+        assert f"{path}, line 2: invalid UTF-8 (byte 0xe4 at position 2)" in str(caught.value)
+
+    def test_replaced_invalid_utf8_keeps_the_lines_and_their_numbers(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4user\ngut\n\xff\n")
+        reader = LineReader(path, errors="replace")
+        assert list(reader) == ["gut", "H\ufffduser", "gut", "\ufffd"]
+        assert reader.invalid_lines == [2, 4]
+
+    def test_surrogates_and_overlong_forms_are_invalid(self, tmp_path: Path) -> None:
+        for content in (b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"\xf4\x90\x80\x80\n"):
+            (tmp_path / "text").write_bytes(content)
+            with pytest.raises(DataError, match="line 1: invalid UTF-8"):
+                read_lines(tmp_path / "text")
+
+    def test_a_stream_is_called_by_the_given_name(self) -> None:
+        reader = LineReader(io.BytesIO(b"\xff\n"), name="stdin")
+        with pytest.raises(DataError, match=r"^stdin, line 1: "):
+            list(reader)
+
+    @pytest.mark.parametrize("suffix", ["", ".gz"])
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path, suffix: str) -> None:
+        with pytest.raises(DataError, match="no such file") as caught:
+            read_lines(tmp_path / f"missing{suffix}")
+        assert str(tmp_path / f"missing{suffix}") in str(caught.value)
+        (tmp_path / f"folder{suffix}").mkdir()
+        with pytest.raises(DataError, match="is a folder") as caught:
+            read_lines(tmp_path / f"folder{suffix}")
+        assert str(tmp_path / f"folder{suffix}") in str(caught.value)
+
+    @settings(deadline=None, max_examples=50)
+    @given(lines=st.lists(line_text))
+    @example(lines=["\u2028", "", "\r a", "\x0b\x0c\x1c", "\u0085", "🙂", "\ufeff"])
+    def test_written_lines_are_read_back_unchanged(self, lines: list[str]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("text", "text.gz"):
+                write_lines(Path(folder) / name, lines)
+                assert read_lines(Path(folder) / name) == lines
+
+
+class TestAtomicWrites:
+    @pytest.mark.parametrize("name", ["text", "text.gz"])
+    @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+    @pytest.mark.parametrize("existed", [True, False])
+    def test_an_interrupted_write_leaves_what_was_there_and_nothing_else(
+        self, tmp_path: Path, name: str, error: type[BaseException], existed: bool
+    ) -> None:
+        path = tmp_path / name
+        if existed:
+            write_lines(path, ["old"])
+        before = {entry: (tmp_path / entry).read_bytes() for entry in names_in(tmp_path)}
+        with pytest.raises(error), write_atomically(path) as file:
+            file.write("new\n" * 100_000)
+            raise error
+        assert {entry: (tmp_path / entry).read_bytes() for entry in names_in(tmp_path)} == before
+        assert len(before) == existed
+
+    def test_a_file_appears_only_when_it_is_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "text"
+        with write_atomically(path) as file:
+            file.write("all\n")
+            file.flush()
+            assert not path.exists()
+        assert path.read_text() == "all\n"
+        assert names_in(path.parent) == ["text"]
+
+    def test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "text"
+        synced: list[tuple[bool, int | None]] = []
+
+        def record(descriptor: int) -> None:
+            state = os.fstat(descriptor)
+            synced.append((path.exists(), None if stat.S_ISDIR(state.st_mode) else state.st_size))
+
+        monkeypatch.setattr(files.os, "fsync", record)
+        write_lines(path, ["all"])
+        assert synced == [(False, len("all\n")), (True, None)]
+
+    def test_equal_text_gives_equal_compressed_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_lines(tmp_path / "a.gz", ["text"])
+        monkeypatch.setattr("time.time", lambda: 2e9)
+        write_lines(tmp_path / "b.gz", ["text"])
+        assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+    def test_bytes_are_written_as_they_are(self, tmp_path: Path) -> None:
+        with write_bytes_atomically(tmp_path / "bytes.gz") as file:
+            file.write(b"\x00\r\n\xff")
+        assert (tmp_path / "bytes.gz").read_bytes() == b"\x00\r\n\xff"
+
+    def test_a_folder_replaces_the_old_one_as_a_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "folder"
+        for generation in ("old", "new"):
+            with write_folder_atomically(path) as temporary:
+                (temporary / "inner").mkdir()
+                (temporary / "inner" / generation).write_text(generation)
+                assert not (path / "inner" / generation).exists()
+        assert names_in(tmp_path) == ["folder"]
+        assert names_in(path / "inner") == ["new"]
+
+    @pytest.mark.parametrize("error", [ValueError, SystemExit])
+    def test_an_interrupted_folder_leaves_the_old_one(self, tmp_path: Path, error: type[BaseException]) -> None:
+        path = tmp_path / "folder"
+        with write_folder_atomically(path) as temporary:
+            (temporary / "file").write_text("old")
+        with pytest.raises(error), write_folder_atomically(path) as temporary:
+            (temporary / "file").write_text("new")
+            raise error
+        assert names_in(tmp_path) == ["folder"]
+        assert (path / "file").read_text() == "old"
+
+    def test_every_file_of_a_folder_is_synced_before_it_gets_its_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "folder"
+        early: set[int] = set()
+
+        def record(descriptor: int) -> None:
+            if not path.exists():
+                early.add(os.fstat(descriptor).st_ino)
+
+        monkeypatch.setattr(files.os, "fsync", record)
+        with write_folder_atomically(path) as temporary:
+            (temporary / "inner").mkdir()
+            (temporary / "inner" / "one").write_text("1")
+            (temporary / "two").write_text("2")
+        assert early == {entry.stat().st_ino for entry in (path, *path.rglob("*"))}
+        assert len(early) == 4
+
+    def test_what_a_killed_process_left_is_found_and_removed(self, tmp_path: Path) -> None:
+        write_lines(tmp_path / "text", ["old"])
+        program = (
+            "import os, signal, sys\nfrom pathlib import Path\nfrom nmtkit.files import *\n"
+            "with write_folder_atomically(Path(sys.argv[1], 'folder')) as folder:\n"
+            "    (folder / 'half').write_text('half')\n"
+            "    with write_atomically(Path(sys.argv[1], 'text')) as file:\n"
+            "        file.write('half')\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert len(names_in(tmp_path)) == 3
+        removed = remove_leftovers(tmp_path)
+        assert len(removed) == 2
+        assert all(TEMPORARY_MARK in path.name for path in removed)
+        assert names_in(tmp_path) == ["text"]
+        assert read_lines(tmp_path / "text") == ["old"]
+
+    def test_there_are_no_leftovers_in_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
+        assert remove_leftovers(tmp_path / "missing") == []
+
+
+class TestChecksums:
+    def test_sums_are_those_of_the_bytes_on_disk(self, tmp_path: Path) -> None:
+        (tmp_path / "inner").mkdir()
+        contents = {"a.gz": gzip.compress(b"a"), "inner/b": b"b" * 100_000, "inner/empty": b""}
+        for name, content in contents.items():
+            (tmp_path / name).write_bytes(content)
+        expected = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        assert sha256_of_files(tmp_path) == expected
+        assert sha256_of(tmp_path / "a.gz") == expected["a.gz"]
+
+    def test_the_sum_of_a_missing_file_names_it(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="missing: no such file"):
+            sha256_of(tmp_path / "missing")
+        with pytest.raises(DataError, match="is a folder"):
+            open_plain(tmp_path)
+
+
+class TestJson:
+    def test_json_is_read_back_unchanged(self, tmp_path: Path) -> None:
+        value = {"ß": [1, 2.5, None, True, "\u2028"], "": {}}
+        write_json(tmp_path / "value.json", value)
+        assert read_json(tmp_path / "value.json") == value
+
+    @pytest.mark.parametrize("content", [b"", b'{"a": 1', b'{"a": "\xff"}', b"nonsense"])
+    def test_damaged_json_is_named(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "value.json").write_bytes(content)
+        with pytest.raises(DataError, match="not valid JSON") as caught:
+            read_json(tmp_path / "value.json")
+        assert str(tmp_path / "value.json") in str(caught.value)
+
+    def test_appended_json_lines_are_read_back_in_order(self, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "metrics.jsonl"
+        values = [{"step": 1, "text": "a\nb\u2028ß"}, {"step": 2}]
+        for value in values:
+            append_json_line(path, value)
+        assert read_json_lines(path) == values
+        assert len(path.read_bytes().splitlines()) == 2
+
+    def test_a_missing_file_has_no_json_lines(self, tmp_path: Path) -> None:
+        assert read_json_lines(tmp_path / "missing") == []
+
+    def test_a_half_last_line_is_ignored_wherever_it_was_cut(self, tmp_path: Path) -> None:
+        path = tmp_path / "metrics.jsonl"
+        first, last = (json.dumps({"text": f"ß{number}"}, ensure_ascii=False).encode() for number in (1, 2))
+        for length in range(len(last)):
+            path.write_bytes(first + b"\n" + last[:length])
+            assert read_json_lines(path) == [{"text": "ß1"}]
+        path.write_bytes(first + b"\n" + last)
+        assert read_json_lines(path) == [{"text": "ß1"}, {"text": "ß2"}]
+
+    @pytest.mark.parametrize("content", [b'{"a": 1}\n{"b\n{"c": 3}\n', b'{"a": 1}\n{"b\n'])
+    def test_another_half_line_is_an_error_that_names_it(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="line 2: not valid JSON") as caught:
+            read_json_lines(path)
+        assert str(path) in str(caught.value)

@@ -1,0 +1,230 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.errors import ModelError
+from nmtkit.files import sha256_of
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import best_checkpoints, checkpoints, find_model, load_model, save_model
+from nmtkit.text.tokenizer import Tokenizer
+
+TINY = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2}
+
+
+def tokenizer_of(*words: str, share_vocab: bool = True) -> Tokenizer:
+    data = DataConfig(
+        source_language="en", target_language="de", train=("mine/train",), subwords="none", share_vocab=share_vocab
+    )
+    return Tokenizer.learn(data, lambda: [(" ".join(words[:3]), " ".join(words))])
+
+
+TOKENIZER = tokenizer_of("a", "b", "c", "d")
+
+
+def model_of(tokenizer: Tokenizer = TOKENIZER, **changes: object) -> Transformer:
+    torch.manual_seed(1)
+    config = ModelConfig.model_validate({**TINY, **changes})
+    return Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+
+
+def save(folder: Path, model: Transformer | None = None, tokenizer: Tokenizer = TOKENIZER, **facts: object) -> Path:
+    model = model or model_of(tokenizer)
+    save_model(folder, model.state_dict(), model.config, tokenizer, DecodingConfig(beam=7), facts)
+    return folder
+
+
+# ---- saving and loading
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre", "share_embeddings": "none", "positions": "learned", "max_positions": 9},
+        {"d_k": 3, "d_v": 5, "share_embeddings": "decoder"},
+    ],
+)
+def test_a_loaded_model_has_the_same_logits(tmp_path: Path, changes: dict[str, object]) -> None:
+    tokenizer = tokenizer_of("a", "b", "c", "d", "e", share_vocab="share_embeddings" not in changes)
+    model = model_of(tokenizer, **changes).eval()
+    loaded = load_model(save(tmp_path / "model", model, tokenizer))
+    source, target = torch.tensor([[4, 5, 6, 3], [5, 3, 0, 0]]), torch.tensor([[2, 4, 5], [2, 6, 4]])
+    lengths = torch.tensor([4, 2])
+    assert torch.equal(loaded.model(source, lengths, target), model(source, lengths, target))
+    assert loaded.model.config == model.config
+
+
+def test_a_loaded_model_is_ready_to_translate(tmp_path: Path) -> None:
+    loaded = load_model(save(tmp_path / "model", run="mine", step=12), torch.device("cpu"))
+    assert not loaded.model.training
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert loaded.tokenizer.fingerprint() == TOKENIZER.fingerprint()
+    assert loaded.tokenizer.encode(["a c d"], "source") == TOKENIZER.encode(["a c d"], "source")
+    assert loaded.decoding == DecodingConfig(beam=7)
+    assert (loaded.provenance["run"], loaded.provenance["step"]) == ("mine", 12)
+
+
+def test_a_model_folder_can_be_copied(tmp_path: Path) -> None:
+    shutil.copytree(save(tmp_path / "here"), tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    loaded = load_model(tmp_path / "there")
+    assert torch.equal(loaded.model.output_embedding, model_of().output_embedding)
+
+
+def test_the_manifest_has_the_sums_of_all_other_files_and_the_versions(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    provenance = json.loads((folder / "provenance.json").read_text())
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert set(files) == {
+        "model.safetensors", "model.json", "tokenizer/tokenizer.json", "tokenizer/joint.vocab", "provenance.json"
+    }  # fmt: skip
+    assert provenance["files"] == {name: sha256_of(path) for name, path in files.items() if name != "provenance.json"}
+    assert provenance["versions"]["torch"] == torch.__version__
+
+
+def test_each_weight_is_stored_once(tmp_path: Path) -> None:
+    model = model_of()
+    size = (save(tmp_path / "model", model) / "model.safetensors").stat().st_size
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert weights <= size < weights + 100 * (len(model.state_dict()) + 1)
+
+
+# ---- damaged folders
+
+
+def cut(name: str, keep: float) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(keep * len(content))])
+
+    return damage
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def edit_description(key: str, value: object) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        description = json.loads((folder / "model.json").read_text())
+        description[key] = value
+        (folder / "model.json").write_text(json.dumps(description))
+
+    return damage
+
+
+def overwrite(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def foreign_tokenizer(folder: Path) -> None:
+    shutil.rmtree(folder / "tokenizer")
+    tokenizer_of("a", "b", "c", "x").save(folder / "tokenizer")
+
+
+def foreign_weights(folder: Path) -> None:
+    other = save(folder.parent / "other", model_of(d_ff=20))
+    shutil.copy(other / "model.safetensors", folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut("model.safetensors", 0.9), "damaged"),
+        (cut("model.safetensors", 0.001), "damaged"),
+        (cut("model.safetensors", 0.0), "damaged"),
+        (remove("model.safetensors"), "no such file"),
+        (foreign_weights, "do not belong"),
+        (remove("model.json"), "not a model folder"),
+        (cut("model.json", 0.5), "damaged"),
+        (edit_description("format", 99), "format 1"),
+        (edit_description("model", {"d_model": 0}), "damaged"),
+        (edit_description("decoding", {"beams": 4}), "damaged"),
+        (edit_description("vocab_sizes", {}), "damaged"),
+        (remove("tokenizer/tokenizer.json"), "no tokenizer here"),
+        (remove("tokenizer/joint.vocab"), "no such file"),
+        (cut("tokenizer/joint.vocab", 0.5), "tokenizer is not the one"),
+        (overwrite("tokenizer/joint.vocab", b"\xff\xfe\n"), "damaged"),
+        (cut("tokenizer/tokenizer.json", 0.5), "damaged"),
+        (overwrite("tokenizer/tokenizer.json", b"{}"), "damaged"),
+        (foreign_tokenizer, "tokenizer is not the one"),
+        (remove("provenance.json"), "no such file"),
+        (cut("provenance.json", 0.5), "damaged"),
+    ],
+)
+def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    folder = save(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(folder)
+    assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+# ---- finding the model that an argument means
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_a_run_means_its_average_else_its_best_else_its_last_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (9, 10, 11):
+        save(run / "checkpoints" / f"step-{step:08d}", best_metric="nll", valid_nll=None)
+    assert find_model(run) == run / "checkpoints" / "step-00000011"
+    save(run / "checkpoints" / "step-00000008", best_metric="nll", valid_nll=2.5)
+    assert find_model(run) == run / "checkpoints" / "step-00000008"
+    save(run / "checkpoints" / "step-00000007", best_metric="nll", valid_nll=2.4)
+    assert find_model(run) == run / "checkpoints" / "step-00000007"
+    save(run / "averaged")
+    assert find_model(run) == run / "averaged"
+    # Whatever is stated itself is taken as it is.
+    for folder in (run / "averaged", run / "checkpoints" / "step-00000010"):
+        assert find_model(folder) == folder
+
+
+def test_best_means_what_the_runs_best_metric_says(tmp_path: Path) -> None:
+    for step, nll, bleu in [(1, 2.0, 30.0), (2, 1.0, 10.0), (3, 1.5, 20.0), (4, None, None)]:
+        for metric in ("nll", "bleu"):
+            folder = tmp_path / metric / "checkpoints" / f"step-{step:08d}"
+            save(folder, best_metric=metric, valid_nll=nll, valid_bleu=bleu)
+    steps = ["step-00000001", "step-00000002", "step-00000003"]
+    assert names(best_checkpoints(tmp_path / "nll", 9)) == [steps[1], steps[2], steps[0]]
+    assert names(best_checkpoints(tmp_path / "bleu", 9)) == [steps[0], steps[2], steps[1]]
+    assert find_model(tmp_path / "bleu").name == steps[0]
+    assert names(best_checkpoints(tmp_path / "nll", 1)) == [steps[1]]
+
+
+def test_half_written_and_foreign_folders_are_no_checkpoints(tmp_path: Path) -> None:
+    kept = save(tmp_path / "checkpoints" / "step-00000005")
+    save(tmp_path / "checkpoints" / ".step-00000006.nmtkit-tmp-1")
+    (tmp_path / "checkpoints" / "step-00000007").mkdir()
+    save(tmp_path / "checkpoints" / "mine")
+    assert checkpoints(tmp_path) == [kept]
+    assert find_model(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "no such folder"),
+        (lambda folder: folder.write_text("a model?"), "no such folder"),
+        (lambda folder: folder.mkdir(), "neither a model folder nor a run"),
+        (lambda folder: (folder / "checkpoints").mkdir(parents=True), "neither a model folder nor a run"),
+        (lambda folder: (folder / "data").mkdir(parents=True), "no model yet; run `nmtkit train` first"),
+    ],
+)
+def test_a_wrong_folder_is_refused_by_name(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+    make(tmp_path / "given")
+    with pytest.raises(ModelError, match=message) as caught:
+        find_model(tmp_path / "given")
+    assert str(caught.value).startswith(f"{tmp_path / 'given'}: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,214 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.errors import ModelError
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import load_model, read_tensors, save_model
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
+
+CONFIG = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2)
+# Of the checkpoints at steps 100, 200, ...: valid_nll and valid_bleu; None where there was no validation.
+NLL = [3.0, 1.5, None, 1.2, 1.4, 1.3]
+BLEU = [9.0, 22.0, None, 20.0, 21.0, 5.0]
+
+
+def tokenizer_of(*words: str) -> Tokenizer:
+    data = DataConfig(source_language="en", target_language="de", train=("mine/train",), subwords="none")
+    return Tokenizer.learn(data, lambda: [(" ".join(words), " ".join(words))])
+
+
+TOKENIZER = tokenizer_of("a", "b", "c", "d")
+
+
+def random_weights(seed: int, config: ModelConfig = CONFIG) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return Transformer(config, 8, 8).state_dict()
+
+
+def save_checkpoint(
+    run_dir: Path,
+    step: int,
+    weights: dict[str, torch.Tensor] | None = None,
+    *,
+    config: ModelConfig = CONFIG,
+    tokenizer: Tokenizer = TOKENIZER,
+    average_last: int = 5,
+    **provenance: object,
+) -> Path:
+    folder = run_dir / "checkpoints" / f"step-{step:08d}"
+    decoding = DecodingConfig(beam=3, average_last=average_last)
+    facts = {"kind": "checkpoint", "step": step, **provenance}
+    save_model(folder, weights or random_weights(step, config), config, tokenizer, decoding, facts)
+    return folder
+
+
+def provenance_of(folder: Path) -> dict[str, Any]:
+    provenance: dict[str, Any] = json.loads((folder / "provenance.json").read_text())
+    return provenance
+
+
+# ---- which checkpoints
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run that goes by nll, and one that goes by bleu."""
+    weights = random_weights(1)
+    runs = {}
+    for metric in ("nll", "bleu"):
+        runs[metric] = tmp_path_factory.mktemp(metric)
+        for index, (nll, bleu) in enumerate(zip(NLL, BLEU, strict=True), start=1):
+            save_checkpoint(
+                runs[metric], 100 * index, weights, average_last=4, best_metric=metric, valid_nll=nll, valid_bleu=bleu
+            )
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("metric", "choice", "steps"),
+    [
+        ("nll", {"last": 1}, [600]),
+        ("nll", {"last": 3}, [400, 500, 600]),
+        ("nll", {"last": 6}, [100, 200, 300, 400, 500, 600]),
+        ("nll", {}, [300, 400, 500, 600]),  # as average_last says
+        ("nll", {"best": 1}, [400]),
+        ("nll", {"best": 3}, [400, 500, 600]),
+        ("nll", {"best": 5}, [100, 200, 400, 500, 600]),
+        ("bleu", {"last": 2}, [500, 600]),
+        ("bleu", {"best": 1}, [200]),
+        ("bleu", {"best": 3}, [200, 400, 500]),
+        ("bleu", {"best": 5}, [100, 200, 400, 500, 600]),
+    ],
+)
+def test_the_last_or_the_best_checkpoints_are_chosen_oldest_first(
+    runs: dict[str, Path], metric: str, choice: dict[str, int], steps: list[int]
+) -> None:
+    chosen = choose_checkpoints(runs[metric], **choice)
+    assert chosen == [runs[metric] / "checkpoints" / f"step-{step:08d}" for step in steps]
+
+
+def test_steps_are_compared_as_numbers(tmp_path: Path) -> None:
+    for step in (99_999_999, 100_000_000, 7):
+        save_checkpoint(tmp_path, step)
+    assert [path.name for path in choose_checkpoints(tmp_path, last=2)] == ["step-99999999", "step-100000000"]
+
+
+def test_without_a_number_fewer_checkpoints_than_average_last_will_do(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, average_last=5)
+    assert len(choose_checkpoints(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "hint"), [({"last": 7}, "only 6 are there.*keep_last"), ({"best": 6}, "only 5 are there.*keep_best")]
+)
+def test_more_checkpoints_than_there_are_is_refused(runs: dict[str, Path], choice: dict[str, int], hint: str) -> None:
+    with pytest.raises(ModelError, match=hint) as caught:
+        choose_checkpoints(runs["nll"], **choice)
+    assert str(caught.value).startswith(f"{runs['nll']}: ")
+
+
+def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no checkpoints here; run `nmtkit train` first"):
+        choose_checkpoints(tmp_path)
+
+
+# ---- the average
+
+
+def test_an_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
+    weights = [random_weights(seed) for seed in (1, 2, 3)]
+    folders = [save_checkpoint(tmp_path, step, of_step) for step, of_step in enumerate(weights, start=1)]
+    average(folders, tmp_path / "averaged")
+    found = load_model(tmp_path / "averaged").model.state_dict()
+    assert found.keys() == weights[0].keys()
+    for name, tensor in found.items():
+        expected = (weights[0][name].double() + weights[1][name].double() + weights[2][name].double()) / 3
+        assert torch.equal(tensor, expected.float())
+        assert tensor.dtype == torch.float32
+    average(folders[:1], tmp_path / "one")
+    assert all(torch.equal(value, weights[0][name]) for name, value in read_tensors_of(tmp_path / "one").items())
+
+
+def read_tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(folder / "model.safetensors")
+
+
+def test_sums_are_taken_in_float64(tmp_path: Path) -> None:
+    # In float32 2^24 + 1 is 2^24, and the mean would be 0.
+    folders = []
+    for step, value in enumerate([2.0**24, 1.0, -(2.0**24)], start=1):
+        weights = {name: torch.full_like(tensor, value) for name, tensor in random_weights(1).items()}
+        folders.append(save_checkpoint(tmp_path, step, weights))
+    average(folders, tmp_path / "averaged")
+    for tensor in read_tensors_of(tmp_path / "averaged").values():
+        assert torch.equal(tensor, torch.full_like(tensor, 1 / 3))
+
+
+def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> None:
+    facts = {"run": "mine", "epoch": 3, "flops": 12, "data_fingerprint": "abc", "recipe": {"data": {}}}
+    folders = [save_checkpoint(tmp_path, step, valid_nll=1.0 / step, **facts) for step in (10, 20)]
+    average(folders, tmp_path / "averaged")
+    provenance = provenance_of(tmp_path / "averaged")
+    assert provenance["kind"] == "average"
+    assert provenance["resumable"] is False
+    assert [entry["checkpoint"] for entry in provenance["average_of"]] == ["step-00000010", "step-00000020"]
+    sums = [provenance_of(folder)["files"]["model.safetensors"] for folder in folders]
+    assert [entry["sha256"] for entry in provenance["average_of"]] == sums
+    assert {key: provenance[key] for key in facts} == facts
+    assert provenance["step"] == 20
+    assert "valid_nll" not in provenance  # nothing has validated the average
+    loaded = load_model(tmp_path / "averaged")
+    assert loaded.model.config == CONFIG
+    assert loaded.decoding == DecodingConfig(beam=3, average_last=5)
+    assert loaded.tokenizer.fingerprint() == TOKENIZER.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"config": CONFIG.model_copy(update={"d_ff": 9})}, "shape"),
+        ({"config": CONFIG.model_copy(update={"norm": "pre"})}, "shape"),
+        ({"tokenizer": tokenizer_of("a", "b", "c", "x")}, "tokenizer"),
+    ],
+)
+def test_checkpoints_that_do_not_belong_together_are_refused(
+    tmp_path: Path, changes: dict[str, Any], what: str
+) -> None:
+    folders = [save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2), save_checkpoint(tmp_path, 3, **changes)]
+    with pytest.raises(ModelError, match=f"another {what}") as caught:
+        average(folders, tmp_path / "averaged")
+    assert str(caught.value).startswith(f"{folders[2]}: ")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "averaged").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    folders = [save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2)]
+    weights = folders[1] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="damaged") as caught:
+        average(folders, tmp_path / "averaged")
+    assert str(caught.value).startswith(f"{weights}: ")
+    assert not (tmp_path / "averaged").exists()
+
+
+def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -> None:
+    folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
+    output = tmp_path / "averaged"
+    assert not is_up_to_date(folders[:2], output)
+    average(folders[:2], output)
+    assert is_up_to_date(folders[:2], output)
+    assert not is_up_to_date(folders[1:], output)
+    assert not is_up_to_date(folders, output)
+    save_checkpoint(tmp_path, 2, random_weights(77))
+    assert not is_up_to_date(folders[:2], output)
+    average(folders[:2], output)
+    assert is_up_to_date(folders[:2], output)
+    assert not is_up_to_date(folders[:1], folders[0])  # a checkpoint is no average
