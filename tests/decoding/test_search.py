@@ -11,6 +11,7 @@ from nmtkit.config import ModelConfig
 from nmtkit.decoding import search
 from nmtkit.decoding.search import Hypothesis, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.errors import NmtkitError
 from nmtkit.model.transformer import Transformer
 
 BOS, EOS = 2, 3
@@ -310,6 +311,24 @@ def test_sentences_of_a_batch_do_not_influence_each_other(beam: int) -> None:
     mixed = find(table, [max_lengths[sentence] for sentence in order], beam, sentences=order)
     assert mixed == [alone[sentence] for sentence in order]
     assert find(table, [], beam) == []
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize("first_bad_length", [0, 2])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_model_without_usable_numbers_ends_in_an_error_and_not_in_an_endless_search(
+    beam: int, first_bad_length: int, value: float
+) -> None:
+    base = history_table(1)
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        assert len(history) < 20, "far beyond the maximum length"
+        log_probs = base(sentence, history).clone()
+        log_probs[EOS] = -100.0
+        return torch.full((VOCAB,), value).double() if len(history) >= first_bad_length else log_probs
+
+    with pytest.raises(NmtkitError, match="finite"):
+        find(table, [3], beam)
 
 
 # ---- models behind the search

@@ -306,6 +306,23 @@ def test_sinusoidal_positions_have_no_end() -> None:
         assert_close(found[0], model.embeddings["shared"][source[0]] * 4.0 + papers_positions(length, 16), 1e-11)
 
 
+def test_translating_longer_text_between_two_updates_does_not_disturb_the_second() -> None:
+    def update(model: Transformer) -> Tensor:
+        model(source, SOURCE_LENGTHS, target).square().sum().backward()
+        gradient = model.embeddings["shared"].grad
+        assert gradient is not None
+        return gradient
+
+    source, target, longer = random_ids(3, 7), random_ids(3, 6), random_ids(1, 700)
+    model, undisturbed = tiny_model(), tiny_model()
+    with torch.inference_mode():
+        model(longer, torch.tensor([700]), longer)
+    assert torch.equal(update(model), update(undisturbed))
+    with torch.inference_mode():
+        model(longer.repeat(1, 2), torch.tensor([1400]), longer)
+    assert torch.equal(update(model), update(undisturbed))
+
+
 # ---- what a position sees
 
 

@@ -1,0 +1,541 @@
+"""Preparation: equal input gives equal bytes, every dropped pair is counted, and wrong input leaves nothing behind."""
+
+import gzip
+import hashlib
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.config import load_recipe, stored_recipe
+from nmtkit.data import preparation
+from nmtkit.data.preparation import Preparation, load_tokenizer, prepare
+from nmtkit.data.shards import PairData
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import TEMPORARY_MARK, sha256_of_files
+from nmtkit.text.tokenizer import UNK
+from nmtkit.training.train import train
+from nmtkit.workers import Workers
+
+Pair = tuple[str, str]
+
+ENGLISH = [
+    "the",
+    "a",
+    "house",
+    "tree",
+    "dog",
+    "cat",
+    "big",
+    "small",
+    "sees",
+    "likes",
+    "old",
+    "new",
+    "red",
+    "man",
+    "woman",
+    "child",
+    "and",
+    "never",
+    "always",
+]
+GERMAN = [
+    "das",
+    "ein",
+    "Haus",
+    "Baum",
+    "Hund",
+    "Katze",
+    "groß",
+    "klein",
+    "sieht",
+    "mag",
+    "alt",
+    "neu",
+    "rot",
+    "Mann",
+    "Frau",
+    "Kind",
+    "und",
+    "nie",
+    "immer",
+]
+
+
+def sentence_pairs(count: int, seed: int = 1) -> list[Pair]:
+    """Different pairs of made-up sentences."""
+    rng = random.Random(seed)
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        words = rng.choices(range(len(ENGLISH)), k=rng.randint(4, 9))
+        pairs.setdefault(" ".join(ENGLISH[word] for word in words), " ".join(GERMAN[word] for word in words))
+    return list(pairs.items())
+
+
+def joined(lines: list[str], end: str = "\n") -> bytes:
+    return "".join(line + end for line in lines).encode()
+
+
+class Project:
+    """A folder with a corpus, a recipe and a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, pairs: list[Pair]) -> None:
+        for side, suffix in enumerate(("en", "de")):
+            (self.folder / f"{name}.{suffix}").write_bytes(joined([pair[side] for pair in pairs]))
+
+    def recipe(self, *overrides: str, suffix: str = "") -> Any:
+        path = self.folder / "mine.toml"
+        path.write_text(
+            '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
+            f'train = [{{ source = "train.en{suffix}", target = "train.de{suffix}" }}]\n'
+            "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 2\n"
+            "[training]\nmax_steps = 1\nvalidate_bleu = false\n",
+            encoding="utf-8",
+        )
+        return load_recipe(str(path), overrides)
+
+    def prepare(self, *overrides: str, suffix: str = "", workers: int | None = 1) -> Preparation:
+        return prepare(self.recipe(*overrides, suffix=suffix), self.run, workers=workers)
+
+    def complaint(self, *overrides: str, suffix: str = "") -> str:
+        """The message about what cannot be prepared; nothing of it may be left."""
+        before = self.run_files()
+        with pytest.raises(NmtkitError) as caught:
+            self.prepare(*overrides, suffix=suffix)
+        assert self.run_files() == before
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def run_files(self) -> dict[str, bytes]:
+        files = sorted(path for path in self.run.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.run)): path.read_bytes() for path in files}
+
+    def data_files(self) -> dict[str, bytes]:
+        """The files of RUN/data but the manifest."""
+        files = {name: content for name, content in self.run_files().items() if name.startswith("data/")}
+        assert files.pop("data/manifest.json")
+        return files
+
+    def training_pairs(self, pairs: list[Pair]) -> list[Pair]:
+        """Which of a corpus' pairs are trained on, by their line numbers."""
+        return [pairs[line - 1] for line in PairData(self.run / "data" / "train").lines.tolist()]
+
+    def valid_pairs(self) -> list[Pair]:
+        sides = [
+            (self.run / "data" / f"valid.{side}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+            for side in ("source", "reference")
+        ]
+        return list(zip(*sides, strict=True))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    project = Project(tmp_path / "project")
+    project.write("train", sentence_pairs(120))
+    return project
+
+
+class TestContent:
+    def test_every_pair_comes_back_from_its_ids(self, project: Project) -> None:
+        pairs = sentence_pairs(120)
+        manifest = project.prepare().manifest
+        data, tokenizer = PairData(project.run / "data" / "train"), load_tokenizer(project.run)
+        decoded = [
+            (tokenizer.decode(data.ids(0, index).tolist(), "source"), tokenizer.decode(data.ids(1, index).tolist()))
+            for index in range(len(data))
+        ]
+        assert decoded == pairs
+        assert data.lines.tolist() == list(range(1, 121))
+        assert manifest["pairs"] == {"train": 120}
+        tokens = {"source": int(data.source_lengths.sum()) - 120, "target": int(data.target_lengths.sum()) - 120}
+        assert manifest["train_tokens"] == tokens
+
+    def test_the_manifest_has_the_sums_of_all_files_and_of_the_sources(self, project: Project) -> None:
+        manifest = project.prepare().manifest
+        files = sha256_of_files(project.run / "data")
+        del files["manifest.json"]
+        assert manifest["files"] == files
+        assert manifest["tokenizer_sha256"] == load_tokenizer(project.run).fingerprint()
+        (corpus,) = manifest["corpora"]
+        sums = [hashlib.sha256((project.folder / name).read_bytes()).hexdigest() for name in ("train.en", "train.de")]
+        assert [file["sha256"] for file in corpus["files"]] == sums
+        assert json.loads((project.run / "data" / "manifest.json").read_text(encoding="utf-8")) == manifest
+
+    def test_the_recipe_is_stored_with_the_run(self, project: Project) -> None:
+        project.prepare("training.seed=5")
+        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe("training.seed=5")
+
+    def test_lines_are_numbered_through_all_corpora(self, project: Project) -> None:
+        one, two = sentence_pairs(100), [("", ""), *sentence_pairs(30, seed=2)]
+        project.write("one", one)
+        project.write("two", two)
+        project.prepare(
+            'data.train=[{source="one.en",target="one.de"},{source="two.en",target="two.de"}]'.replace(
+                '="', f'="{project.folder}/'
+            )
+        )
+        assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 101), *range(102, 132)]
+
+    def test_test_sets_and_validation_text_are_kept_as_they_came(self, project: Project) -> None:
+        text = [("A  tab\tand blanks ", " zwei  Blanks"), ("", ""), ("ﬁ\u2028x", "ß\u0085y")]
+        for name in ("valid", "news"):
+            project.write(name, text)
+        overrides = [
+            f'data.{key}=[{{source="{project.folder}/{name}.en",target="{project.folder}/{name}.de"}}]'
+            for key, name in (("valid", "valid"), ("test", "news"))
+        ]
+        manifest = project.prepare(*overrides).manifest
+        files = project.data_files()
+        for name in ("valid", "test/news"):
+            assert files[f"data/{name}.source.txt"] == joined([source for source, _ in text])
+            assert files[f"data/{name}.reference.txt"] == joined([target for _, target in text])
+        assert preparation.test_sets(project.run) == ["news"]
+        assert manifest["pairs"]["news"] == 3
+        assert PairData(project.run / "data" / "valid").lines.tolist() == [1, 3]
+
+    def test_subwords_are_learned_from_at_most_the_asked_pairs(self, project: Project) -> None:
+        marked = [
+            (f"{source} {chr(0x4E00 + line)}", target) for line, (source, target) in enumerate(sentence_pairs(120))
+        ]
+        project.write("train", marked)
+        project.prepare("data.subword_sample_pairs=30", "data.vocab_size=80")
+        tokenizer = load_tokenizer(project.run)
+        known = [line for line in range(120) if UNK not in tokenizer.encode([chr(0x4E00 + line)], "source")[0]]
+        assert known == list(range(0, 120, 4))
+
+
+class TestHostileText:
+    def test_characters_that_others_take_for_line_ends_stay_in_their_line(self, project: Project) -> None:
+        pairs = sentence_pairs(120)
+        strange = "\u2028\u2029\u0085\v\f\x1c\x1d\x1e\r"
+        pairs[5] = (f"a{strange}b", f"c{strange}d")
+        project.write("train", pairs)
+        manifest = project.prepare("data.vocab_size=110").manifest
+        assert manifest["pairs"]["train"] == 120
+        assert manifest["corpora"][0]["pairs"] == 120
+        tokenizer, data = load_tokenizer(project.run), PairData(project.run / "data" / "train")
+        assert tokenizer.decode(data.ids(0, 5).tolist(), "source") == pairs[5][0]
+
+    def test_carriage_returns_of_crlf_text_are_removed_and_counted(self, project: Project) -> None:
+        pairs = sentence_pairs(120)
+        plain = project.prepare().manifest
+        files = project.data_files()
+        shutil.rmtree(project.run)
+        (project.folder / "train.en").write_bytes(joined([source for source, _ in pairs], "\r\n"))
+        manifest = project.prepare().manifest
+        assert manifest["corpora"][0]["carriage_returns_removed"] == {"source": 120, "target": 0}
+        assert plain["corpora"][0]["carriage_returns_removed"] == {"source": 0, "target": 0}
+        assert project.data_files() == files
+
+    def test_blank_lines_are_left_out_and_counted_by_rule(self, project: Project) -> None:
+        pairs = [*sentence_pairs(100), ("", ""), (" ", "\t"), ("", "x"), ("x", "\u00a0"), ("x", "")]
+        project.write("train", pairs)
+        manifest = project.prepare().manifest
+        assert manifest["cleaning"] == {
+            "both_blank": 2,
+            "one_sided_blank": 3,
+            "too_long": 0,
+            "length_ratio": 0,
+            "held_out_copy": 0,
+        }
+        assert manifest["pairs"]["train"] == 100
+
+    @pytest.mark.parametrize("override", ["cleaning.max_characters=5000", "cleaning.max_characters=0"])
+    def test_a_line_of_100000_characters_is_left_out_and_counted(self, project: Project, override: str) -> None:
+        pairs = sentence_pairs(100)
+        pairs.insert(50, ("house " * 16_667, "Haus"))
+        project.write("train", pairs)
+        manifest = project.prepare(override).manifest
+        assert manifest["cleaning"]["too_long"] == 1
+        assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 51), *range(52, 102)]
+
+    def test_a_line_of_100000_characters_is_kept_where_there_is_no_limit(self, project: Project) -> None:
+        project.write("train", [*sentence_pairs(100), ("house " * 16_667, "Haus")])
+        project.prepare("cleaning.max_characters=0", "cleaning.max_tokens=0")
+        assert PairData(project.run / "data" / "train").source_lengths[100] > 16_667
+
+    def test_uneven_pairs_are_left_out_where_a_ratio_is_set(self, project: Project) -> None:
+        project.write("train", [*sentence_pairs(100), ("the house " * 10, "Haus")])
+        assert project.prepare().manifest["cleaning"]["length_ratio"] == 0
+        assert project.prepare("cleaning.max_ratio=5").manifest["cleaning"]["length_ratio"] == 1
+
+    def test_a_missing_last_line_end_makes_no_difference(self, project: Project) -> None:
+        project.prepare()
+        files = project.data_files()
+        shutil.rmtree(project.run)
+        path = project.folder / "train.de"
+        path.write_bytes(path.read_bytes()[:-1])
+        project.prepare()
+        assert project.data_files() == files
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize(("shorter", "longer"), [("train.en", "train.de"), ("train.de", "train.en")])
+    def test_sides_of_unequal_length_are_told_with_both_files_and_counts(
+        self, project: Project, shorter: str, longer: str
+    ) -> None:
+        lines = (project.folder / shorter).read_bytes().split(b"\n")
+        (project.folder / shorter).write_bytes(b"\n".join(lines[:100]) + b"\n")
+        message = project.complaint()
+        counts = {shorter: 100, longer: 120}
+        assert f"{project.folder / 'train.en'} has {counts['train.en']} lines" in message
+        assert f"{project.folder / 'train.de'} has {counts['train.de']};" in message
+
+    @pytest.mark.parametrize("role", ["train", "valid", "test"])
+    def test_invalid_utf8_is_told_with_file_and_line(self, project: Project, role: str) -> None:
+        project.write("other", sentence_pairs(50))
+        path = project.folder / "other.de"
+        lines = path.read_bytes().split(b"\n")
+        lines[41] = "Müller".encode("latin-1")
+        path.write_bytes(b"\n".join(lines))
+        pair = f'{{source="{project.folder}/other.en",target="{project.folder}/other.de"}}'
+        assert f"{path}, line 42: invalid UTF-8" in project.complaint(f"data.{role}=[{pair}]")
+        assert not project.run.exists() or list(project.run.iterdir()) == []
+
+    def test_a_missing_file_is_named(self, project: Project) -> None:
+        (project.folder / "train.de").unlink()
+        assert f"{project.folder / 'train.de'}: no such file" in project.complaint()
+
+    def test_an_empty_corpus_is_told(self, project: Project) -> None:
+        project.write("train", [])
+        assert "no training pair is left" in project.complaint()
+
+    def test_an_empty_test_set_is_named(self, project: Project) -> None:
+        project.write("news", [])
+        pair = f'{{source="{project.folder}/news.en",target="{project.folder}/news.de"}}'
+        assert f"{project.folder / 'news.en'}: the test set is empty" in project.complaint(f"data.test=[{pair}]")
+
+    def test_a_corpus_of_which_cleaning_leaves_nothing_is_told_with_the_rules(self, project: Project) -> None:
+        assert "too_long: 120" in project.complaint("cleaning.max_characters=3")
+        assert "too_long: 120" in project.complaint("cleaning.max_tokens=1")
+
+    def test_compressed_files_give_the_same_data(self, project: Project) -> None:
+        project.prepare()
+        files = project.data_files()
+        shutil.rmtree(project.run)
+        for name in ("train.en", "train.de"):
+            (project.folder / f"{name}.gz").write_bytes(gzip.compress((project.folder / name).read_bytes()))
+        project.prepare(suffix=".gz")
+        assert project.data_files() == files
+
+    def test_a_truncated_gzip_file_is_named(self, project: Project) -> None:
+        project.write("train", sentence_pairs(2000))
+        for name in ("train.en", "train.de"):
+            content = gzip.compress((project.folder / name).read_bytes())
+            (project.folder / f"{name}.gz").write_bytes(content if name == "train.en" else content[: len(content) // 2])
+        message = project.complaint(suffix=".gz")
+        assert f"{project.folder / 'train.de.gz'}: the gzip file is cut short" in message
+
+    def test_too_large_a_vocabulary_is_told_before_anything_is_written(self, project: Project) -> None:
+        assert "data.vocab_size = 5000" in project.complaint("data.vocab_size=5000")
+
+    def test_old_data_stay_whole_when_the_new_cannot_be_prepared(self, project: Project) -> None:
+        project.prepare()
+        (project.folder / "train.de").write_bytes(b"\xff\n" * 120)
+        assert "line 1: invalid UTF-8" in project.complaint()
+        assert len(PairData(project.run / "data" / "train")) == 120
+
+
+class TestHeldOutPairs:
+    @staticmethod
+    def with_copies() -> list[Pair]:
+        """Each pair three times, and each side of it once more with another translation."""
+        pairs = []
+        for number, (source, target) in enumerate(sentence_pairs(60)):
+            pairs += [(source, target)] * 3 + [(source, f"{target} {number}"), (f"{source} {number}", target)]
+        random.Random(3).shuffle(pairs)
+        return pairs
+
+    def test_exactly_the_asked_number_is_held_out_and_no_copy_of_a_side_stays(self, project: Project) -> None:
+        pairs = self.with_copies()
+        project.write("train", pairs)
+        manifest = project.prepare("data.valid=25").manifest
+        valid, kept = project.valid_pairs(), project.training_pairs(pairs)
+        assert len(valid) == len(set(valid)) == manifest["pairs"]["valid"] == 25
+        assert set(valid) <= set(pairs)
+        assert {source for source, _ in valid}.isdisjoint(source for source, _ in kept)
+        assert {target for _, target in valid}.isdisjoint(target for _, target in kept)
+        assert manifest["cleaning"]["held_out_copy"] == 300 - 25 - len(kept)
+        assert len(PairData(project.run / "data" / "valid")) == 25
+        untouched = [pair for pair in pairs if not any(pair[side] == held[side] for held in valid for side in (0, 1))]
+        assert Counter(kept) == Counter(untouched)
+
+    def test_no_copy_stays_that_differs_only_in_what_is_normalised(self, project: Project) -> None:
+        pairs = sentence_pairs(80)
+        copies = [(source.replace(" ", "  "), f"{target} \t") for source, target in pairs]
+        project.write("train", [*pairs, *copies])
+        project.prepare("data.valid=15")
+        seen = [" ".join(source.split()) for source, _ in project.training_pairs([*pairs, *copies])]
+        assert {" ".join(source.split()) for source, _ in project.valid_pairs()}.isdisjoint(seen)
+
+    def test_the_choice_depends_neither_on_order_nor_on_copies(self, project: Project) -> None:
+        pairs = self.with_copies()
+        chosen = []
+        for text in (pairs, pairs[::-1], sorted(set(pairs))):
+            project.write("train", text)
+            project.prepare("data.valid=25")
+            chosen.append(sorted(project.valid_pairs()))
+        assert chosen[0] == chosen[1] == chosen[2]
+
+    def test_all_different_pairs_but_one_can_be_held_out(self, project: Project) -> None:
+        assert project.prepare("data.valid=60").manifest["pairs"] == {"train": 60, "valid": 60}
+        assert "hold only 120 different pairs" in project.complaint("data.valid=121")
+        assert "no training pair is left" in project.complaint("data.valid=120")
+
+    def test_copies_do_not_count_towards_the_number(self, project: Project) -> None:
+        project.write("train", sentence_pairs(60) * 2)
+        message = project.complaint("data.valid=61")
+        assert "data.valid = 61" in message
+        assert "only 60 different pairs" in message
+
+    def test_subwords_are_learned_without_the_held_out_pairs(self, project: Project) -> None:
+        marks = [chr(0x4E00 + number) for number in range(120)]
+        marked = [
+            (f"{source} {mark}", target) for mark, (source, target) in zip(marks, sentence_pairs(120), strict=True)
+        ]
+        project.write("train", marked)
+        project.prepare("data.valid=20", "data.vocab_size=170")
+        tokenizer = load_tokenizer(project.run)
+        unknown = {mark for mark in marks if UNK in tokenizer.encode([mark], "source")[0]}
+        assert unknown == {source[-1] for source, _ in project.valid_pairs()}
+
+
+class TestAgain:
+    def test_nothing_is_done_where_nothing_has_changed(self, project: Project) -> None:
+        first = project.prepare("data.valid=10")
+        before = {
+            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in project.run.rglob("*") if path.is_file()
+        }
+        second = project.prepare("data.valid=10")
+        after = {
+            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in project.run.rglob("*") if path.is_file()
+        }
+        assert (first.is_new, second.is_new) == (True, False)
+        assert second.manifest == first.manifest
+        assert after == before
+
+    @pytest.mark.parametrize("override", ["data.vocab_size=91", "cleaning.max_tokens=20", "data.normalize=[]"])
+    def test_a_changed_setting_prepares_anew(self, project: Project, override: str) -> None:
+        project.prepare()
+        again = project.prepare(override)
+        assert again.is_new
+        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe(override)
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "recipe.toml"]
+
+    def test_changed_text_prepares_anew(self, project: Project) -> None:
+        project.prepare()
+        project.write("train", sentence_pairs(119))
+        again = project.prepare()
+        assert again.is_new
+        assert again.manifest["pairs"]["train"] == 119
+
+    def test_a_training_setting_prepares_nothing_anew(self, project: Project) -> None:
+        project.prepare()
+        assert not project.prepare("training.seed=2", "model.d_model=16", "decoding.beam=2").is_new
+
+    @pytest.mark.parametrize("trained", ["checkpoints", "resume"])
+    def test_after_training_a_change_is_refused_by_its_key(self, project: Project, trained: str) -> None:
+        project.prepare()
+        (project.run / trained).mkdir()
+        (project.run / trained / "kept").write_text("kept")
+        message = project.complaint("data.vocab_size=91", "cleaning.max_ratio=3")
+        assert "data.vocab_size = 91 (was 90)" in message
+        assert "cleaning.max_ratio = 3.0 (was 0.0)" in message
+        assert not project.prepare().is_new
+
+    def test_after_training_changed_text_is_refused(self, project: Project) -> None:
+        project.prepare()
+        (project.run / "checkpoints").mkdir()
+        project.write("train", sentence_pairs(119))
+        assert "the text of a corpus" in project.complaint()
+
+    def test_what_a_killed_preparation_left_is_removed(self, project: Project) -> None:
+        leftover = project.run / f".data{TEMPORARY_MARK}123"
+        leftover.mkdir(parents=True)
+        (leftover / "spool.source").write_text("half")
+        project.prepare()
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "recipe.toml"]
+
+    def test_the_stored_recipe_is_made_again_where_a_kill_came_before_it(self, project: Project) -> None:
+        project.prepare()
+        (project.run / "recipe.toml").unlink()
+        project.prepare()
+        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe()
+
+    def test_the_stored_recipe_is_brought_up_to_date_where_a_kill_came_before_it(self, project: Project) -> None:
+        project.prepare()
+        old = (project.run / "recipe.toml").read_bytes()
+        project.prepare("data.vocab_size=91")
+        (project.run / "recipe.toml").write_bytes(old)
+        project.prepare("data.vocab_size=91")
+        assert stored_recipe(project.run / "recipe.toml", "mine").data.vocab_size == 91
+
+    def test_a_run_goes_on_when_its_corpora_have_moved(self, project: Project, tmp_path: Path) -> None:
+        project.prepare()
+        moved = Project(tmp_path / "moved")
+        project.folder.rename(moved.folder.with_name("old"))
+        shutil.copytree(moved.folder.with_name("old"), moved.folder, dirs_exist_ok=True)
+        assert not moved.prepare().is_new
+        assert train(moved.recipe(), moved.run, Workers.start("cpu", "float32", 1)).step == 1
+
+
+class TestReproducibility:
+    def test_equal_input_under_other_paths_gives_equal_bytes_without_any_path(self, tmp_path: Path) -> None:
+        projects = [Project(tmp_path / name) for name in ("one", "deep/er/two")]
+        for number, project in enumerate(projects, start=1):
+            for name in ("train", "news"):
+                project.write(name, sentence_pairs(120))
+            test = f'data.test=[{{source="{project.folder}/news.en",target="{project.folder}/news.de"}}]'
+            project.prepare("data.valid=10", test, workers=number)
+        files = [project.data_files() for project in projects]
+        assert files[0] == files[1]
+        assert len(files[0]) == 18
+        names = [name for name, content in files[1].items() if b"deep" in content or tmp_path.name.encode() in content]
+        assert names == []
+
+    @pytest.mark.parametrize("override", ["data.subwords=unigram", "data.share_vocab=false", "data.subwords=none"])
+    def test_the_number_of_workers_changes_no_byte(self, project: Project, override: str) -> None:
+        settings = [override, "data.vocab_size=60", 'model.share_embeddings="none"']
+        project.prepare(*settings, workers=1)
+        files = project.data_files()
+        shutil.rmtree(project.run)
+        project.prepare(*settings, workers=3)
+        assert project.data_files() == files
+
+    def test_the_fingerprint_knows_settings_and_text_but_no_path(self, project: Project, tmp_path: Path) -> None:
+        other = Project(tmp_path / "elsewhere")
+        other.write("train", sentence_pairs(120))
+        same = project.prepare().manifest["fingerprint"]
+        assert other.prepare().manifest["fingerprint"] == same
+        other.write("train", sentence_pairs(120)[::-1])
+        assert other.prepare().manifest["fingerprint"] != same
+        assert project.prepare("cleaning.max_tokens=100").manifest["fingerprint"] != same
+        shutil.move(project.folder / "train.en", project.folder / "swap")
+        shutil.move(project.folder / "train.de", project.folder / "train.en")
+        shutil.move(project.folder / "swap", project.folder / "train.de")
+        assert project.prepare().manifest["fingerprint"] != same
+
+
+class TestMissingPreparation:
+    def test_the_tokenizer_of_an_unprepared_run_is_refused_with_the_command(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="run `nmtkit prepare` first"):
+            load_tokenizer(tmp_path)
+
+    def test_training_before_preparation_is_refused_with_the_command(self, project: Project) -> None:
+        with pytest.raises(DataError, match="run `nmtkit prepare` with this recipe first"):
+            train(project.recipe(), project.run, Workers.start("cpu", "float32", 1))
+
+    def test_training_with_other_data_settings_is_refused_by_key(self, project: Project) -> None:
+        project.prepare()
+        with pytest.raises(NmtkitError, match=r"data\.vocab_size = 91 \(was 90\)"):
+            train(project.recipe("data.vocab_size=91"), project.run, Workers.start("cpu", "float32", 1))
