@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -68,7 +68,7 @@ class DataConfig(_Section):
     """With subwords = "none": what ends a piece that the next one continues; translations are joined there."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "DataConfig":
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
@@ -123,7 +123,7 @@ class ModelConfig(_Section):
     """all: source, target and output are one matrix. decoder: target and output are. none: three matrices."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "ModelConfig":
         if self.d_model % self.num_heads and (self.d_k is None or self.d_v is None):
             raise ValueError(
                 f"d_model = {self.d_model} is not a multiple of num_heads = {self.num_heads}; state d_k and d_v, "
@@ -231,7 +231,7 @@ class TrainingConfig(_Section):
         return values
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "TrainingConfig":
         if self.schedule == "noam" and self.peak_learning_rate:
             raise ValueError("schedule noam has its own peak; leave peak_learning_rate out or choose inverse-sqrt")
         if self.schedule == "noam" and not self.warmup_steps:
@@ -270,7 +270,7 @@ class Recipe(_Section):
     decoding: DecodingConfig = DecodingConfig()
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "Recipe":
         if self.model.share_embeddings == "all" and not self.data.share_vocab:
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.training.keep_last < self.decoding.average_last:

@@ -4,6 +4,7 @@ The library logs to the logger "nmtkit" and never prints; the command line calls
 """
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,9 +140,9 @@ def print_table(
     from rich.table import Table
 
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold", show_header=any(columns))
     for index, column in enumerate(columns):
-        numeric = all(row[index][:1].isdigit() or row[index][:1] in "-+" for row in rows if row[index])
+        numeric = all(re.fullmatch(r"[-+]?[\d,.]*", row[index]) for row in rows)
         table.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))

@@ -10,7 +10,7 @@ from nmtkit.config import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.cache import LayerCache
 from nmtkit.model.flops import count_parameters
-from nmtkit.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoidal_positions
+from nmtkit.model.transformer import DecoderLayer, Dropout, EncoderLayer, Transformer, sinusoidal_positions
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30
@@ -473,12 +473,45 @@ def test_each_dropout_changes_training_and_not_evaluation(setting: str) -> None:
     assert torch.equal(plain.eval()(source, SOURCE_LENGTHS, target), expected)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.75])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_drops_at_its_rate_and_keeps_the_expectation(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(7)
+    x = torch.full((41, 50, 101), 2.0, dtype=dtype, requires_grad=True)
+    dropout = Dropout(rate)
+    y = dropout(x)
+    assert y.shape == x.shape and y.dtype == dtype
+    dropped = y == 0
+    torch.testing.assert_close(y[~dropped], torch.full_like(y[~dropped], 2 / (1 - rate)), rtol=1e-4, atol=0)
+    flat = dropped.flatten().double()
+    error = 5 * math.sqrt(rate * (1 - rate) / flat.numel())  # five standard errors
+    assert flat.mean().item() == pytest.approx(rate, abs=error)
+    # Each element by itself, whatever its place: also beside those that come from the same random number.
+    for distance in (1, 2, 3, 4, 50 * 101):
+        assert (flat[distance:] * flat[:-distance]).mean().item() == pytest.approx(rate**2, abs=error)
+    for place in range(4):
+        assert flat[place::4].mean().item() == pytest.approx(rate, abs=2 * error)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach() / 2)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+def test_dropout_follows_from_the_seed() -> None:
+    x, dropout = torch.ones(3, 7), Dropout(0.5)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results += [dropout(x), dropout(x.T).T]
+    assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+    assert not any(torch.equal(a, b) for a, b in [(results[0], results[1]), (results[0], results[4])])
+
+
 def test_dropout_stands_where_the_paper_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(encoder_layers=2, decoder_layers=3, dropout=0.1, attention_dropout=0.2, ffn_dropout=0.3)
     calls: list[tuple[float, int]] = []
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.register_forward_hook(lambda module, _, output: calls.append((module.p, output.size(-1))))
+        if isinstance(module, Dropout):
+            module.register_forward_hook(lambda module, _, output: calls.append((module.rate, output.size(-1))))
     attend = F.scaled_dot_product_attention
     of_attention: list[float] = []
 

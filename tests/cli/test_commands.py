@@ -1,0 +1,408 @@
+"""The command line: help, exit codes, one line for a mistake, and nothing but results on stdout."""
+
+import importlib.metadata
+import io
+import json
+import logging
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.cli.main import main
+from nmtkit.config import builtin_recipes, load_recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.workers import Workers
+
+COMMANDS = ["prepare", "train", "average", "translate", "score", "run", "recipes"]
+HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs a command in this process, from its arguments to its exit code."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logger = logging.getLogger("nmtkit")
+    state = (logger.handlers, logger.propagate, logger.level)
+
+    def run(*arguments: object) -> Outcome:
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            try:
+                main()
+                code: Any = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+            out.flush()
+            err.flush()
+            texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
+        return Outcome(code, *texts)
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    logger.handlers, logger.propagate = state[0], state[1]
+    logger.setLevel(state[2])
+
+
+@dataclass
+class Project:
+    folder: Path
+    recipe: Path
+    run: Path
+
+
+def write_project(folder: Path) -> Project:
+    """A small corpus with a test set, and its recipe."""
+    rng = random.Random(1)
+    for name, count in (("train", 120), ("news", 3)):
+        lines = [" ".join(rng.choices(["ab", "cd", "ef", "gh", "ij"], k=6)) for _ in range(count)]
+        for side in ("en", "de"):
+            (folder / f"{name}.{side}").write_text("".join(f"{line} {side}\n" for line in lines), encoding="utf-8")
+    recipe = folder / "mine.toml"
+    recipe.write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 30\n'
+        'train = [{ source = "train.en", target = "train.de" }]\ntest = [{ source = "news.en", target = "news.de" }]\n'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 2\n",
+        encoding="utf-8",
+    )
+    return Project(folder, recipe, folder / "run")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return write_project(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A run that is prepared but not trained; tests only read it."""
+    from nmtkit.data.preparation import prepare
+
+    project = write_project(tmp_path_factory.mktemp("prepared"))
+    prepare(load_recipe(str(project.recipe)), project.run, workers=1)
+    return project
+
+
+def subprocess_of(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nmtkit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_explains_itself_with_an_example(self, nmtkit: Command, command: str) -> None:
+        outcome = nmtkit(command, "--help")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"nmtkit {command} " in outcome.out.split("Example", 1)[1].split("\n\n")[0].replace("\n", " ")
+
+    def test_help_lists_every_command(self, nmtkit: Command) -> None:
+        outcome = nmtkit("--help")
+        assert outcome.code == 0
+        assert [command for command in COMMANDS if f"\n  {command} " not in outcome.out] == []
+
+    def test_the_version_is_that_of_the_package(self, nmtkit: Command) -> None:
+        assert nmtkit("--version") == Outcome(0, f"nmtkit {importlib.metadata.version('nmtkit')}\n", "")
+
+    def test_help_loads_no_heavy_library(self) -> None:
+        # Typer itself may take pydantic to read the arguments of a command.
+        program = (
+            "import sys\nfrom nmtkit.cli.main import main\n"
+            f"for arguments in [[], *([command] for command in {COMMANDS})]:\n"
+            "    sys.argv = ['nmtkit', *arguments, '--help']\n"
+            "    try:\n        main()\n    except SystemExit as stop:\n        assert not stop.code\n"
+            f"    heavy = set({HEAVY}) - ({{'pydantic'}} if arguments else set())\n"
+            "    print('loaded:', *sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stderr.split("\n") == ["loaded:"] * (len(COMMANDS) + 1) + [""]
+
+
+class TestWrongUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (["nonsense"], "nonsense"),
+            (["prepare"], "RECIPE"),
+            (["prepare", "quickstart", "--nonsense"], "--nonsense"),
+            (["prepare", "quickstart", "--workers", "0"], "--workers"),
+            (["train", "quickstart", "--processes", "none"], "--processes"),
+            (["average", "runs/x", "--last", "2", "--best", "2"], "--best"),
+            (["average", "runs/x", "--last", "0"], "--last"),
+            (["translate"], "MODEL"),
+            (["translate", "m", "--beam", "0"], "--beam"),
+            (["translate", "m", "--alpha", "-1"], "--alpha"),
+            (["translate", "m", "--length-penalty", "nonsense"], "--length-penalty"),
+            (["translate", "m", "--batch-size", "1", "--batch-tokens", "1"], "--batch-tokens"),
+            (["score"], "--hypothesis"),
+            (["score", "--hypothesis", "a"], "--reference"),
+            (["score", "runs/x", "--hypothesis", "a", "--reference", "b"], "RUN"),
+            (["score", "--hypothesis", "a", "--reference", "b", "--text", "nonsense"], "--text"),
+        ],
+    )
+    def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
+        self, nmtkit: Command, arguments: list[str], told: str
+    ) -> None:
+        outcome = nmtkit(*arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert told in outcome.err
+        assert "Traceback" not in outcome.err
+
+
+MISTAKES = {
+    "unknown recipe": ("prepare quikstart", ["quikstart", "did you mean quickstart?"]),
+    "missing recipe file": ("run {empty}/no.toml --quiet", ["{empty}/no.toml: no such recipe file"]),
+    "broken recipe": ("prepare {broken}", ["{broken}", "line 2"]),
+    "unknown key for prepare": ("prepare {recipe} --set training.sead=1", ["training.sead", "did you mean seed?"]),
+    "unknown key for train": ("train {recipe} --set model.seed=1", ["model.seed", "[training]"]),
+    "unknown key for run": ("run {recipe} --set dat.train=1", ["[dat]", "did you mean data?"]),
+    "override without value": ("run {recipe} --set training.seed", ["section.key=value"]),
+    "unknown corpus": ('prepare {recipe} --set data.test=["multi30k/tst"]', ["multi30k/tst", "multi30k/test"]),
+    "train before prepare": ("train {recipe} --run-dir {empty}", ["{empty}/data", "nmtkit prepare"]),
+    "train with other data": ("train {recipe} --run-dir {run} --set data.vocab_size=31", ["data.vocab_size = 31"]),
+    "unknown device": ("train {recipe} --run-dir {run} --device tpu", ["tpu", "cpu"]),
+    "no model folder": ("translate {empty}/none --quiet", ["{empty}/none: no such folder"]),
+    "wrong model folder": ("translate {empty}", ["{empty}", "model.json"]),
+    "translate before train": ("translate {run}", ["{run}", "nmtkit train"]),
+    "average without checkpoints": ("average {run}", ["{run}: no checkpoints here", "nmtkit train"]),
+    "score without translations": (
+        "score {run}",
+        ["{run}/translations/news.txt", "nmtkit translate {run} --input {run}/data/test/news.source.txt"],
+    ),
+    "score before prepare": ("score {empty}", ["{empty}", "nmtkit prepare"]),
+    "unequal lines": (
+        "score --hypothesis {three} --reference {two}",
+        ["{three} has 3 lines", "{two} has 2"],
+    ),
+    "unequal source": (
+        "score --hypothesis {three} --reference {three} --source {two}",
+        ["{three} has 3 lines", "{two} has 2"],
+    ),
+    "invalid UTF-8": ("score --hypothesis {three} --reference {latin}", ["{latin}, line 2: invalid UTF-8"]),
+    "missing hypothesis": ("score --hypothesis {empty}/no --reference {two}", ["{empty}/no: no such file"]),
+    "unknown metric": ("score --hypothesis {two} --reference {two} --metric blue", ["blue", "sacrebleu"]),
+    "missing mirror": ("prepare multi30k-en-de --mirror {empty}/no", ["{empty}/no", "--mirror"]),
+    "unknown built-in recipe": ("recipes nonsense", ["nonsense", "quickstart"]),
+    "file in the place of a folder": ("prepare {recipe} --run-dir {three}", ["{three}"]),
+    "result below a file": ("score --hypothesis {two} --reference {two} --json {three}/a.json --quiet", ["{three}"]),
+}
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("mistake", MISTAKES)
+    def test_a_mistake_exits_with_1_and_one_line_that_says_what_and_where(
+        self, nmtkit: Command, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        places = {name: tmp_path / name for name in ("empty", "broken", "two", "three", "latin")}
+        places["empty"].mkdir()
+        places["broken"].write_text("[data]\ntrain =\n")
+        places["two"].write_text("a\nb\n")
+        places["three"].write_text("a\nb\nc\n")
+        places["latin"].write_bytes(b"a\nM\xfcller\nc\n")
+        names = {**{name: str(path) for name, path in places.items()}, "recipe": prepared.recipe, "run": prepared.run}
+        arguments, parts = MISTAKES[mistake]
+        outcome = nmtkit(*(argument.format(**names) for argument in arguments.split(" ")))
+        lines = outcome.err.split("\n")
+        assert outcome.code == 1
+        assert len(lines) == 2
+        assert lines[0].startswith("error: ")
+        assert lines[1] == ""
+        assert [part for part in parts if part.format(**names) not in lines[0]] == []
+        if mistake != "result below a file":
+            assert outcome.out == ""
+
+    def test_a_mistake_ends_a_real_process_in_the_same_way(self) -> None:
+        done = subprocess_of("recipes", "nonsense")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert subprocess_of("nonsense").returncode == 2
+
+    def test_a_bug_keeps_its_traceback(self, nmtkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("nmtkit.config.builtin_recipes", fail)
+        with pytest.raises(ZeroDivisionError):
+            nmtkit("recipes")
+
+
+class TestRecipes:
+    def test_all_built_in_recipes_are_listed_with_what_they_need_and_reach(self, nmtkit: Command) -> None:
+        outcome = nmtkit("recipes")
+        assert (outcome.code, outcome.err) == (0, "")
+        text = " ".join(outcome.out.split())
+        assert [name for name in builtin_recipes() if name not in text] == []
+        for path in builtin_recipes().values():
+            needs = next(line for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("# Needs: "))
+            assert needs.removeprefix("# Needs: ").split()[0] in text
+
+    @pytest.mark.parametrize("name", builtin_recipes())
+    def test_a_printed_recipe_is_the_same_recipe_in_another_folder(
+        self, nmtkit: Command, tmp_path: Path, name: str
+    ) -> None:
+        outcome = nmtkit("recipes", name)
+        assert (outcome.code, outcome.err) == (0, "")
+        path = tmp_path / f"{name}.toml"
+        path.write_text(outcome.out, encoding="utf-8")
+        assert load_recipe(str(path)) == load_recipe(name)
+
+
+class TestPrepare:
+    def test_results_are_on_stdout_and_messages_on_stderr(self, nmtkit: Command, project: Project) -> None:
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+        assert outcome.code == 0
+        assert "Prepared pairs" in outcome.out
+        assert "120" in outcome.out
+        assert "learning subwords" in outcome.err
+        assert "learning subwords" not in outcome.out
+
+    def test_quiet_leaves_the_results_and_takes_the_messages(self, nmtkit: Command, project: Project) -> None:
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "Prepared pairs" in outcome.out
+
+    def test_run_again_it_says_that_nothing_was_done(self, nmtkit: Command, prepared: Project) -> None:
+        outcome = nmtkit("prepare", prepared.recipe, "--run-dir", prepared.run)
+        assert outcome.code == 0
+        assert "nothing was done" in outcome.err
+        assert "Prepared pairs" in outcome.out
+
+    def test_the_default_folder_of_a_run_has_the_name_of_its_recipe(
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(project.folder)
+        assert nmtkit("prepare", "mine.toml", "--quiet").code == 0
+        assert (project.folder / "runs" / "mine" / "data" / "manifest.json").is_file()
+
+    def test_dropped_pairs_are_shown_with_their_rule(self, nmtkit: Command, project: Project) -> None:
+        for side in ("en", "de"):
+            with (project.folder / f"train.{side}").open("a") as file:
+                file.write("\n")
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet")
+        assert "left out of train" in outcome.out
+        assert "both_blank" in outcome.out
+
+    def test_the_options_reach_the_preparation(
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: dict[str, Any] = {}
+
+        def note(recipe: Any, run_dir: Path, **options: Any) -> None:
+            asked.update(options, seed=recipe.training.seed, run_dir=run_dir)
+            raise NmtkitError("noted")
+
+        monkeypatch.setattr("nmtkit.data.preparation.prepare", note)
+        options = ["--workers", "3", "--mirror", "somewhere", "--set", "training.seed=8", "--set", "training.seed=9"]
+        assert nmtkit("prepare", project.recipe, "--run-dir", "there", *options).err == "error: noted\n"
+        assert asked == {"workers": 3, "mirror": Path("somewhere"), "seed": 9, "run_dir": Path("there")}
+
+    def test_the_environment_may_name_the_mirror(
+        self, nmtkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NMTKIT_MIRROR", str(tmp_path / "missing"))
+        outcome = nmtkit("prepare", "multi30k-en-de", "--run-dir", tmp_path / "run")
+        assert outcome.code == 1
+        assert str(tmp_path / "missing") in outcome.err
+
+
+class TestTrain:
+    def test_the_options_reach_the_training(
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[Any] = []
+
+        def note(*arguments: Any) -> None:
+            asked.extend(arguments)
+            raise NmtkitError("noted")
+
+        monkeypatch.setattr(Workers, "start", note)
+        options = ["--device", "cpu", "--threads", "3", "--set", "training.precision=bf16"]
+        assert nmtkit("train", project.recipe, *options).err == "error: noted\n"
+        assert asked == ["cpu", "bf16", 3]
+
+    def test_several_processes_are_started_with_the_same_arguments(
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[Any] = []
+
+        def note(num_processes: int, arguments: list[str]) -> int:
+            asked.extend([num_processes, arguments])
+            return 7
+
+        monkeypatch.setattr("nmtkit.workers.launch", note)
+        assert nmtkit("train", project.recipe, "--processes", "4", "--quiet").code == 7
+        assert asked == [4, ["train", str(project.recipe), "--processes", "4", "--quiet"]]
+
+    def test_a_mistake_in_the_recipe_starts_no_processes(
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.workers.launch", lambda *_: pytest.fail("started"))
+        outcome = nmtkit("train", project.recipe, "--processes", "4", "--set", "training.sead=1")
+        assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+
+
+class TestScore:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> list[str]:
+        (tmp_path / "out.de").write_text("Das ist ein kleines Haus.\nDer Hund schläft heute.\n", encoding="utf-8")
+        (tmp_path / "test.de").write_text("Das ist ein kleines Haus.\nDer Hund schläft.\n", encoding="utf-8")
+        return ["--hypothesis", str(tmp_path / "out.de"), "--reference", str(tmp_path / "test.de")]
+
+    def test_scores_are_written_keyed_by_file_and_metric(
+        self, nmtkit: Command, tmp_path: Path, files: list[str]
+    ) -> None:
+        outcome = nmtkit("score", *files, "--target-language", "de", "--json", tmp_path / "scores.json")
+        assert (outcome.code, outcome.err) == (0, "")
+        content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+        assert list(content) == [files[1]]
+        metrics = ["sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
+        assert sorted(content[files[1]]) == sorted(metrics)
+        for metric, entry in content[files[1]].items():
+            assert entry["signature"]
+            assert metric in outcome.out
+            assert f"{entry['score']:.2f}" in outcome.out
+
+    def test_without_a_language_the_table_says_which_scores_are_left_out(
+        self, nmtkit: Command, tmp_path: Path, files: list[str]
+    ) -> None:
+        outcome = nmtkit("score", *files, "--json", tmp_path / "scores.json")
+        content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+        assert "bleu-tokenized" not in content[files[1]]
+        assert re.search(r"bleu-tokenized\W+left out", outcome.out)
+
+    def test_only_the_asked_metrics_are_computed(self, nmtkit: Command, tmp_path: Path, files: list[str]) -> None:
+        outcome = nmtkit("score", *files, "--metric", "ter", "--metric", "chrf2", "--json", tmp_path / "s.json")
+        content = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+        assert sorted(content[files[1]]) == ["chrf2", "ter"]
+        assert "sacrebleu" not in outcome.out
+
+    def test_tokenized_text_is_scored_as_it_is(self, nmtkit: Command, tmp_path: Path, files: list[str]) -> None:
+        scores = []
+        for text in ("plain", "tokenized"):
+            options = ["--text", text, "--target-language", "de", "--json", tmp_path / "s.json"]
+            nmtkit("score", *files, "--metric", "bleu-tokenized", *options)
+            scores.append(json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))[files[1]]["bleu-tokenized"])
+        assert scores[0]["score"] != scores[1]["score"]
+        assert "tok:none" in scores[1]["signature"]

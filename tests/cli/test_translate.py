@@ -1,0 +1,316 @@
+"""`nmtkit translate`: one line out for each line in, whatever the text, and never half a file."""
+
+import gzip
+import io
+import logging
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.cli.main import main
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.translator import Translator
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.training.train import train
+from nmtkit.workers import Workers
+
+WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
+WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(list(WORDS), k=rng.randint(2, 9))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is trained a little: its model has learned some words and is sure of nothing."""
+    folder = tmp_path_factory.mktemp("model")
+    english = sentences(400, seed=1)
+    german = [" ".join(WORDS[word] for word in line.split()) for line in english]
+    for name, lines in (("train.en", english), ("train.de", german)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "mine.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 70\n'
+        'train = [{ source = "train.en", target = "train.de" }]\n'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\ndropout = 0.0\n"
+        'norm = "pre"\n[training]\ntokens_per_update = 1000\nmax_steps = 80\ncheckpoint_every_steps = 80\n'
+        'keep_last = 1\nschedule = "constant"\npeak_learning_rate = 0.006\nwarmup_steps = 10\n'
+        "[decoding]\nalpha = 1.0\nmax_length_offset = 10\naverage_last = 1\n",
+        encoding="utf-8",
+    )
+    recipe = load_recipe(str(folder / "mine.toml"))
+    prepare(recipe, folder / "run", workers=1)
+    train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> list[str]:
+    """What the library makes of `sentences(40, seed=2)`."""
+    return Translator.load([model]).translate(sentences(40, seed=2))
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        assert self.out.endswith(b"\n")
+        return self.out.decode("utf-8").split("\n")[:-1]
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def translate(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs `nmtkit translate` in this process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logger = logging.getLogger("nmtkit")
+    state = (logger.handlers, logger.propagate, logger.level)
+    threads = torch.get_num_threads()
+
+    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
+        streams = [
+            io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["nmtkit", "translate", "--threads", "1", *map(str, [model, *arguments])])
+            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+                patch.setattr(sys, name, stream)
+            try:
+                main()
+                code: Any = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+            for stream in streams[1:]:
+                stream.flush()
+            out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+        return Outcome(code, out, err.decode("utf-8"))
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    logger.handlers, logger.propagate = state[0], state[1]
+    logger.setLevel(state[2])
+    torch.set_num_threads(threads)
+
+
+def as_bytes(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+class TestStreams:
+    def test_a_real_process_translates_stdin_to_stdout_and_prints_nothing_else(
+        self, model: Path, expected: list[str]
+    ) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        done = subprocess.run(command, input=as_bytes(sentences(40, seed=2)), capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout == as_bytes(expected)
+        assert len(set(expected)) > 10
+
+    def test_files_and_compressed_files_give_the_same_translations(
+        self, translate: Command, tmp_path: Path, expected: list[str]
+    ) -> None:
+        text = as_bytes(sentences(40, seed=2))
+        (tmp_path / "in.txt").write_bytes(text)
+        (tmp_path / "in.txt.gz").write_bytes(gzip.compress(text))
+        for name in ("in.txt", "in.txt.gz"):
+            outcome = translate("--input", tmp_path / name, "--output", tmp_path / "out.txt")
+            assert (outcome.code, outcome.out) == (0, b"")
+            assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
+        translate("--input", tmp_path / "in.txt", "--output", tmp_path / "out.gz")
+        assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == as_bytes(expected)
+
+    def test_no_lines_in_give_no_lines_out(self, translate: Command, tmp_path: Path) -> None:
+        assert translate(stdin=b"") == Outcome(0, b"", "")
+        assert translate("--output", tmp_path / "out.txt").code == 0
+        assert (tmp_path / "out.txt").read_bytes() == b""
+
+    def test_a_missing_last_line_end_makes_no_difference(self, translate: Command) -> None:
+        assert translate(stdin=b"the cat\na dog").out == translate(stdin=b"the cat\na dog\n").out
+
+    def test_more_lines_than_are_taken_at_once_come_out_in_order(
+        self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.cli.translate.WINDOW_LINES", 7)
+        assert translate(stdin=as_bytes(sentences(40, seed=2))).lines == expected
+
+    def test_a_missing_input_is_told_and_no_output_is_made(self, translate: Command, tmp_path: Path) -> None:
+        outcome = translate("--input", tmp_path / "none.txt", "--output", tmp_path / "out.txt")
+        assert (outcome.code, outcome.out) == (1, b"")
+        assert outcome.err == f"error: {tmp_path / 'none.txt'}: no such file\n"
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_truncated_input_leaves_the_old_output(self, translate: Command, tmp_path: Path) -> None:
+        content = gzip.compress(as_bytes(sentences(40, seed=2)))
+        (tmp_path / "in.gz").write_bytes(content[:-20])
+        (tmp_path / "out.txt").write_text("old\n")
+        outcome = translate("--input", tmp_path / "in.gz", "--output", tmp_path / "out.txt", "--quiet")
+        assert outcome.code == 1
+        assert outcome.err.count("\n") == 1
+        assert str(tmp_path / "in.gz") in outcome.err
+        assert (tmp_path / "out.txt").read_text() == "old\n"
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_what_a_killed_translation_left_is_removed_by_the_next(self, translate: Command, tmp_path: Path) -> None:
+        (tmp_path / f".out.txt{TEMPORARY_MARK}999999999").write_text("half")
+        (tmp_path / f".other.txt{TEMPORARY_MARK}999999999").write_text("of another file")
+        assert translate("--output", tmp_path / "out.txt", stdin=b"the cat\n").code == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f".other.txt{TEMPORARY_MARK}999999999", "out.txt"]
+
+
+class TestHostileText:
+    def test_an_empty_line_has_an_empty_translation(self, translate: Command) -> None:
+        lines = translate(stdin="\nthe cat\n \t \n\u00a0\n\u2028\na dog\n\n".encode()).lines
+        assert [bool(line) for line in lines] == [False, True, False, False, False, True, False]
+
+    @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\x1c", "\x1e", "\0"])
+    def test_what_looks_like_the_end_of_a_line_is_none(self, translate: Command, character: str) -> None:
+        text = f"the cat{character}sees a dog\n{character}the house\n"
+        assert len(translate(stdin=text.encode()).lines) == 2
+
+    def test_crlf_text_is_translated_like_any_other(self, translate: Command, expected: list[str]) -> None:
+        assert translate(stdin=as_bytes(sentences(40, seed=2)).replace(b"\n", b"\r\n")).lines == expected
+
+    @pytest.mark.parametrize("from_file", [True, False])
+    def test_invalid_utf8_is_replaced_and_told_with_its_line(
+        self, translate: Command, tmp_path: Path, from_file: bool
+    ) -> None:
+        text = b"the cat\nthe d\xffg\na house\n\xc3\n"
+        (tmp_path / "in.txt").write_bytes(text)
+        outcome = translate("--input", tmp_path / "in.txt") if from_file else translate(stdin=text)
+        assert outcome.code == 0
+        assert len(outcome.lines) == 4
+        (warning,) = [line for line in outcome.err.split("\n") if "UTF-8" in line]
+        assert warning.startswith("warning: ")
+        assert warning.endswith("2, 4")
+        assert (str(tmp_path / "in.txt") if from_file else "stdin") in warning
+
+    def test_characters_that_training_never_saw_stop_nothing(self, translate: Command) -> None:
+        assert len(translate(stdin="日本語 🙂 \ufeff\ue000\n\U0010ffff\n".encode()).lines) == 2
+
+    def test_a_line_of_100000_characters_has_one_translation_in_its_place(self, translate: Command) -> None:
+        rng = random.Random(3)
+        long = " ".join(rng.choices(list(WORDS), k=30_000))[:100_000]
+        text = ["the cat", long, "the cat"]
+        lines = translate("--beam", "1", "--batch-size", "100", stdin=as_bytes(text)).lines
+        assert len(lines) == 3
+        assert lines[0] == lines[2]
+        assert len(lines[1]) > 1000
+
+    def test_a_very_long_line_without_blanks_has_one_translation(self, translate: Command) -> None:
+        lines = translate("--beam", "1", "--batch-size", "100", stdin=b"\xc3\xa4" * 20_000 + b"\nthe cat\n").lines
+        assert len(lines) == 2
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("option", "value", "setting"),
+        [
+            ("--beam", "1", {"beam": 1}),
+            ("--alpha", "4", {"alpha": 4.0}),
+            ("--alpha", "0", {"alpha": 0.0}),
+            ("--length-penalty", "none", {"length_penalty": "none"}),
+            ("--length-penalty", "length", {"length_penalty": "length"}),
+        ],
+    )
+    def test_an_option_of_the_search_does_what_the_setting_of_the_recipe_does(
+        self, translate: Command, model: Path, option: str, value: str, setting: dict[str, object]
+    ) -> None:
+        text = sentences(60, seed=4)
+        library = Translator.load([model])
+        default = library.translate(text)
+        library.decoding = library.decoding.model_copy(update=setting)
+        changed = library.translate(text)
+        assert translate(option, value, stdin=as_bytes(text)).lines == changed
+        assert changed != default
+
+    def test_a_larger_alpha_gives_longer_translations(self, translate: Command) -> None:
+        text = as_bytes(sentences(60, seed=4))
+        lengths = [
+            len(translate("--length-penalty", "length", "--alpha", alpha, stdin=text).out) for alpha in (0, 1, 5)
+        ]
+        assert lengths[0] < lengths[1] < lengths[2]
+
+    @pytest.mark.parametrize(
+        ("options", "largest"), [(["--batch-size", "1"], 1), (["--batch-size", "7"], 7), (["--batch-tokens", "60"], 11)]
+    )
+    def test_the_batch_size_changes_no_translation(
+        self,
+        translate: Command,
+        expected: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        options: list[str],
+        largest: int,
+    ) -> None:
+        sizes = []
+        search = translator_module.beam_search
+
+        def record(stepper: Any, max_lengths: Any, **settings: Any) -> Any:
+            sizes.append(len(max_lengths))
+            return search(stepper, max_lengths, **settings)
+
+        monkeypatch.setattr(translator_module, "beam_search", record)
+        text = as_bytes(sentences(40, seed=2)[:12])
+        assert translate(*options, stdin=text).lines == expected[:12]
+        assert sum(sizes) == 12
+        assert max(sizes) <= largest
+        sizes.clear()
+        translate(stdin=text)
+        assert sizes == [12]
+
+    def test_several_models_form_an_ensemble(self, translate: Command, model: Path, expected: list[str]) -> None:
+        checkpoint = model / "checkpoints" / "step-00000080"
+        assert translate(checkpoint, stdin=as_bytes(sentences(40, seed=2))).lines == expected
+
+    def test_the_number_of_threads_is_that_of_torch(self, translate: Command) -> None:
+        assert translate("--threads", "2", stdin=b"the cat\n").code == 0
+        assert torch.get_num_threads() == 2
+
+    def test_quiet_leaves_the_warnings(self, translate: Command) -> None:
+        assert translate("--quiet", stdin=b"the \xff cat\n").err.startswith("warning: stdin: invalid UTF-8")
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_a_stopped_translation_leaves_the_old_output_and_nothing_else(
+        self, model: Path, tmp_path: Path, number: signal.Signals, code: int
+    ) -> None:
+        output = tmp_path / "out.txt"
+        output.write_text("old\n")
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1", "--output", str(output)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"\n" * 40_000)  # and it waits for more
+            process.stdin.flush()
+            deadline = time.monotonic() + 60
+            while not any(path.stat().st_size for path in tmp_path.glob(f".*{TEMPORARY_MARK}*")):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (code, b"", b"")
+        assert output.read_text() == "old\n"
+        assert list(tmp_path.iterdir()) == [output]

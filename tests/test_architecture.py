@@ -1,0 +1,272 @@
+"""Imports only point down, and each library stays behind its doors: read off the syntax trees of the package."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "nmtkit"
+
+LEVELS = [
+    [["nmtkit.__main__"]],
+    [["nmtkit.cli"]],
+    [["nmtkit.ablation"]],
+    [["nmtkit.pipeline"]],
+    [["nmtkit.training"], ["nmtkit.export"]],
+    [["nmtkit.decoding"], ["nmtkit.evaluation.cost", "nmtkit.evaluation.report"]],
+    [["nmtkit.model_folder"], ["nmtkit.data"], ["nmtkit.evaluation.scoring", "nmtkit.evaluation.evalb"]],
+    [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"]],
+    [["nmtkit.config", "nmtkit.console", "nmtkit.files", "nmtkit.workers"]],
+    [["nmtkit.errors"]],
+]
+"""From the top: groups of one level do not import each other; within a group the order is free but has no circle."""
+
+DOORS = {
+    "accelerate": ["nmtkit.workers"],
+    "sentencepiece": ["nmtkit.text.tokenizer"],
+    "tokenizers": ["nmtkit.text.tokenizer"],
+    "sacremoses": ["nmtkit.text.moses"],
+    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.text.corpora"],
+    "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
+    "typer": ["nmtkit.cli"],
+    "click": [],
+    "pickle": [],
+    "cPickle": [],
+    "_pickle": [],
+    "dill": [],
+    "cloudpickle": [],
+    "joblib": [],
+    "shelve": [],
+    "marshal": [],
+    "importlib.import_module": [],
+    "torch.load": [],
+    "torch.save": [],
+    "torch.jit": [],
+    "torch.hub": [],
+    "torch.serialization": [],
+}
+"""Modules and functions, and the only modules (or folders) that may use them."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One name of another module, imported or used through its dots, on a line."""
+
+    module: str
+    line: int
+    name: str
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package by their dotted names."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_within(name: str, places: list[str]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def uses(module: str, tree: ast.Module) -> Iterator[Use]:
+    """Everything a module takes from elsewhere, in functions and under TYPE_CHECKING too."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Use(module, node.lineno, alias.name)
+                local = alias.asname or alias.name.split(".")[0]
+                aliases[local] = alias.name if alias.asname else local
+        elif isinstance(node, ast.ImportFrom):
+            package = module.rsplit(".", node.level)[0] if node.level else ""
+            origin = ".".join(filter(None, (package, node.module)))
+            for alias in node.names:
+                yield Use(module, node.lineno, f"{origin}.{alias.name}")
+                aliases[alias.asname or alias.name] = f"{origin}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (dotted := _dotted(node)):
+            first, *rest = dotted.split(".")
+            if first in aliases:
+                yield Use(module, node.lineno, ".".join([aliases[first], *rest]))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__import__":
+            yield Use(module, node.lineno, "importlib.import_module")
+
+
+def _dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value)):
+        return f"{before}.{node.attr}"
+    return None
+
+
+def all_uses() -> list[Use]:
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+    return [use for name, tree in trees.items() for use in uses(name, tree)]
+
+
+def imported_module(use: Use, known: set[str]) -> str | None:
+    """Which module of the package a use means: the longest known name at its beginning."""
+    parts = use.name.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in known), None)
+
+
+def place_of(module: str) -> tuple[int, int] | None:
+    """Level and group of a module."""
+    for level, groups in enumerate(LEVELS):
+        for number, group in enumerate(groups):
+            if is_within(module, group):
+                return level, number
+    return None
+
+
+def faults_of_direction(found: list[Use], known: set[str]) -> set[str]:
+    """The imports that do not point down."""
+    faults = set()
+    for use in found:
+        target = imported_module(use, known)
+        if target in (None, use.module, "nmtkit"):
+            continue
+        here, there = place_of(use.module), place_of(target)
+        if here is None or there is None or here[0] > there[0] or (here[0] == there[0] and here[1] != there[1]):
+            faults.add(f"{use.module}, line {use.line}: {target}")
+    return faults
+
+
+def faults_of_doors(found: list[Use]) -> set[str]:
+    """The uses of a library outside its doors."""
+    return {
+        f"{use.module}, line {use.line}: {library}"
+        for use in found
+        for library, doors in DOORS.items()
+        if is_within(use.name, [library]) and not is_within(use.module, doors)
+    }
+
+
+def circles(edges: dict[str, set[str]]) -> set[str]:
+    """The modules that lead back to themselves."""
+
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(edges.get(start, ()))
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting.extend(edges.get(name, ()))
+        return seen
+
+    return {name for name in edges if name in reachable(name)}
+
+
+def test_every_module_has_a_level() -> None:
+    packages = {"nmtkit", "nmtkit.evaluation"}
+    assert [name for name in modules() if name not in packages and place_of(name) is None] == []
+
+
+def test_every_level_names_modules_of_the_design() -> None:
+    empty = [group for groups in LEVELS for group in groups if not any(is_within(name, group) for name in modules())]
+    later = ["nmtkit.ablation"], ["nmtkit.export"], ["nmtkit.evaluation.attention_plot"]
+    assert [group for group in empty if group not in later] == []
+
+
+def test_imports_only_point_down() -> None:
+    assert sorted(faults_of_direction(all_uses(), set(modules()))) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = set(modules())
+    edges: dict[str, set[str]] = {name: set() for name in known}
+    for use in all_uses():
+        target = imported_module(use, known)
+        if target not in (None, use.module, "nmtkit"):
+            edges[use.module].add(target)
+    assert sorted(circles(edges)) == []
+
+
+def test_libraries_stay_behind_their_doors() -> None:
+    assert sorted(faults_of_doors(all_uses())) == []
+
+
+@pytest.mark.parametrize("library", ["accelerate", "sentencepiece", "sacremoses", "sacrebleu", "typer"])
+def test_the_doors_of_a_library_in_use_are_found(library: str) -> None:
+    users = {use.module for use in all_uses() if is_within(use.name, [library])}
+    assert users
+    assert {user for user in users if is_within(user, DOORS[library])} == users
+
+
+def test_package_folders_import_nothing() -> None:
+    full = [name for name, path in modules().items() if path.name == "__init__.py" and any(uses(name, _tree(path)))]
+    assert full == []
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("nmtkit.errors", "import nmtkit.files"),
+        ("nmtkit.text.cleaning", "from nmtkit.model import flops"),
+        ("nmtkit.text.cleaning", "from nmtkit.model.flops import TRAINING_FACTOR"),
+        ("nmtkit.data.batch", "def f():\n    from nmtkit import model_folder"),
+        ("nmtkit.data.batch", "if TYPE_CHECKING:\n    from nmtkit.evaluation.scoring import Score"),
+        ("nmtkit.decoding.search", "from nmtkit.evaluation.cost import training_cost"),
+        ("nmtkit.model.flops", "from ..training import loop"),
+        ("nmtkit.evaluation.scoring", "from .cost import training_cost"),
+        ("nmtkit.pipeline", "import nmtkit.cli.main as main"),
+        ("nmtkit.unplaced", "from nmtkit.errors import DataError"),
+    ],
+)
+def test_an_import_that_points_up_or_aside_is_found(module: str, source: str) -> None:
+    known = {*modules(), "nmtkit.unplaced"}
+    assert len(faults_of_direction(list(uses(module, ast.parse(source))), known)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("nmtkit.cli.main", "from nmtkit import pipeline"),
+        ("nmtkit.text.corpora", "from nmtkit.text.download import Downloader"),
+        ("nmtkit.text.corpora", "from . import download"),
+        ("nmtkit.decoding.translator", "from nmtkit.data.batch import pad"),
+        ("nmtkit.evaluation.cost", "from nmtkit.evaluation import scoring"),
+        ("nmtkit.config", "from nmtkit.files import open_plain"),
+    ],
+)
+def test_an_import_that_points_down_or_stays_in_its_folder_is_none_of_these(module: str, source: str) -> None:
+    found = list(uses(module, ast.parse(source)))
+    assert faults_of_direction(found, set(modules())) == set()
+    assert [imported_module(use, set(modules())) for use in found] != [None]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("nmtkit.training.loop", "import accelerate"),
+        ("nmtkit.training.loop", "from accelerate.utils import reduce"),
+        ("nmtkit.data.preparation", "def f():\n    import sentencepiece as sp"),
+        ("nmtkit.config", "if TYPE_CHECKING:\n    import typer"),
+        ("nmtkit.model_folder", "import torch\ntorch.load('x')"),
+        ("nmtkit.model_folder", "import torch as t\ndef f():\n    return t.save"),
+        ("nmtkit.model_folder", "from torch import load as read"),
+        ("nmtkit.model_folder", "from torch import serialization"),
+        ("nmtkit.text.moses", "import sacrebleu.metrics"),
+        ("nmtkit.files", "import pickle"),
+        ("nmtkit.files", "from importlib import import_module"),
+        ("nmtkit.files", "__import__('pickle')"),
+    ],
+)
+def test_a_library_outside_its_door_is_found(module: str, source: str) -> None:
+    assert faults_of_doors(list(uses(module, ast.parse(source)))) != set()
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
+    assert circles({"a": {"b"}, "b": set()}) == set()

@@ -1,0 +1,90 @@
+"""The documentation names every command, every key and every recipe, and its links lead somewhere."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from nmtkit.cli.main import app
+from nmtkit.config import SECTIONS, builtin_recipes
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = [str(command.name) for command in app.registered_commands]
+KEYS = [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@cache
+def text_of(*paths: Path) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def links(path: Path) -> list[str]:
+    """The targets of a page's links and pictures, as they stand."""
+    prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    inline = re.findall(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)", prose)
+    references = re.findall(r"^\s*\[[^\]]+\]:\s*(\S+)", prose, flags=re.MULTILINE)
+    tags = re.findall(r"<(?:img|a|source)\b[^>]*?\b(?:src|href|srcset)=[\"']([^\"']+)[\"']", prose)
+    return [*inline, *references, *tags]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#{1,6}\s+(.+?)\s*$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_shown_in_the_documentation(command: str) -> None:
+    assert f"nmtkit {command}" in text_of(*pages())
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_every_key_of_a_recipe_is_explained(section: str, key: str) -> None:
+    assert re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", text_of(ROOT / "docs" / "recipes.md"))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_of_a_recipe_is_explained(section: str) -> None:
+    assert f"[{section}]" in text_of(ROOT / "docs" / "recipes.md")
+
+
+@pytest.mark.parametrize("name", builtin_recipes())
+def test_every_built_in_recipe_is_listed(name: str) -> None:
+    assert f"`{name}`" in text_of(ROOT / "docs" / "recipes.md")
+
+
+def test_every_recipe_that_the_documentation_runs_exists() -> None:
+    named = re.findall(r"nmtkit (?:run|prepare|train|recipes) ([a-z0-9][\w-]*)(?![\w.-]*\.toml)", text_of(*pages()))
+    assert named
+    assert sorted(set(named) - set(builtin_recipes())) == []
+
+
+def test_every_relative_link_leads_to_a_file_and_a_heading() -> None:
+    broken = []
+    checked = 0
+    for page in pages():
+        for link in links(page):
+            if re.match(r"[a-z]+:", link):
+                continue
+            place, _, anchor = link.partition("#")
+            target = (page.parent / place).resolve() if place else page
+            checked += 1
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert broken == []
+    assert checked > 0
+
+
+def test_broken_links_and_headings_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '# A heading: `x`, y\n[a](b.md) ![p](<c.svg> "title") [d](#e)\n[r]: f.md\n'
+        '```\n[no](no.md)\n```\n<img src="g.png">'
+    )
+    assert links(page) == ["b.md", "c.svg", "#e", "f.md", "g.png"]
+    assert anchors(page) == {"a-heading-x-y"}

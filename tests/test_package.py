@@ -1,0 +1,65 @@
+"""The package as people install it: a wheel, used outside the repository."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nmtkit.config import builtin_recipes
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the unpacked wheel, built without the network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs nmtkit from the unpacked wheel, in another folder and without the repository on the path."""
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", "import nmtkit.cli.main as m; m.main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_built_in_recipes_are_found_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    place = subprocess.run(
+        [sys.executable, "-c", "import nmtkit; print(nmtkit.__file__)"],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)},
+    )  # fmt: skip
+    assert place.stdout.startswith(str(installed)), "the test must not see the repository"
+    listed = run_installed(installed, tmp_path, "recipes")
+    assert listed.returncode == 0, listed.stderr
+    for name in builtin_recipes():
+        assert f"{name}\n" in listed.stdout
+    printed = run_installed(installed, tmp_path, "recipes", "quickstart")
+    assert tomllib.loads(printed.stdout)["data"]["train"] == ["builtin/train"]
+
+
+def test_the_wheel_holds_the_catalogue_and_the_licence(installed: Path) -> None:
+    assert (installed / "nmtkit" / "text" / "corpora.toml").is_file()
+    assert list(installed.glob("nmtkit-*.dist-info/licenses/LICENSE"))
+
+
+def test_the_tested_versions_are_within_the_stated_ranges() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    stated = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    lines = (REPOSITORY / "constraints.txt").read_text().split("\n")
+    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
+    assert pins["torch"] == "2.13.0"
+    for requirement in map(Requirement, stated):
+        assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement.name
