@@ -32,8 +32,8 @@ class LocalPair(_Section):
     """File with the source side."""
     target: Path
     """File with the target side."""
-    name: str | None = None
-    """How messages and score tables call it; by default the source file's name."""
+    name: str | None = Field(default=None, pattern=r"^[^/\\.][^/\\]*$")
+    """How messages and score tables call it, without slashes; by default the source file's name."""
 
 
 class DataConfig(_Section):
@@ -313,13 +313,15 @@ class _Layer:
     text: str
     values: dict[str, dict[str, Any]]
 
-    def place(self, section: str, key: str) -> str:
-        """`file, line N` of a key, for messages."""
+    def place(self, section: str, key: str | None = None) -> str:
+        """`file, line N` of a section or a key in it, for messages."""
         current = ""
         for number, line in enumerate(self.text.split("\n"), start=1):
             if header := re.match(r"\s*\[\s*(\w+)\s*\]", line):
                 current = header[1]
-            elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                if current == section and key is None:
+                    return f"{self.name}, line {number}"
+            elif key is not None and current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
                 return f"{self.name}, line {number}"
         return self.name
 
@@ -414,7 +416,11 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
     layer = _Layer(str(path), text, values)
     if base is None:
         return [layer]
-    return [*_read_layers(find_recipe(base, folder=path.parent), (*seen, path.resolve())), layer]
+    try:
+        base_path = find_recipe(base, folder=path.parent)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: its base: {error}") from None
+    return [*_read_layers(base_path, (*seen, path.resolve())), layer]
 
 
 def _parse_overrides(overrides: Sequence[str]) -> _Layer:
@@ -449,7 +455,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
 def _check_keys(layer: _Layer) -> None:
     for section, content in layer.values.items():
         if section not in SECTIONS:
-            raise RecipeError(f"{layer.name}: unknown section [{section}]{_nearest(section, list(SECTIONS))}")
+            raise RecipeError(f"{layer.place(section)}: unknown section [{section}]{_nearest(section, list(SECTIONS))}")
         for key in content:
             if key in SECTIONS[section].model_fields:
                 continue
@@ -485,14 +491,18 @@ def _nearest(word: str, candidates: list[str]) -> str:
 
 def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     """The first thing wrong, as one line with its place."""
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
+    first = next((e for e in errors if "LocalPair" in e["loc"] and e["type"] != "model_type"), errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
     if not key:
         where = f"[{section}] " if section else ""
         return f"{layers[-1].name}: {where}{message}"
-    if first["type"] == "missing":
+    if first["type"] == "missing" and len(first["loc"]) == 2:
         return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
+    if "LocalPair" in first["loc"]:
+        message = f"{first['loc'][-1]}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
             return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
@@ -500,9 +510,21 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
 
 
 def differences(old: BaseModel, new: BaseModel) -> list[str]:
-    """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``."""
-    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``; local corpora
+    count as the same when their names are."""
+    before, after = _comparable(old), _comparable(new)
     return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
+
+
+def _comparable(section: BaseModel) -> dict[str, Any]:
+    """A section's values; local corpora by name only, as they may lie anywhere (their text has a fingerprint)."""
+    values = section.model_dump(mode="json")
+    if isinstance(section, DataConfig):
+        for key in ("train", "valid", "test"):
+            entries = getattr(section, key)
+            if not isinstance(entries, int):
+                values[key] = [entry if isinstance(entry, str) else corpus_name(entry) for entry in entries]
+    return values
 
 
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:

@@ -35,7 +35,7 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
     log.setLevel(logging.INFO if not quiet and rank == 0 else logging.WARNING if rank == 0 else logging.ERROR)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Seconds as people say it: 8s, 3m05s, 2h17m."""
     whole = round(seconds)
     if whole < 60:
@@ -50,7 +50,7 @@ Advance = Callable[..., None]
 
 
 @contextmanager
-def progress(description: str, total: float | None, *, start: float = 0) -> Iterator[Advance]:
+def progress(description: str, total: float | int | None, *, start: float | int = 0) -> Iterator[Advance]:
     """Shows progress with the time left: a live bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
@@ -67,7 +67,7 @@ def progress(description: str, total: float | None, *, start: float = 0) -> Iter
 
 
 @contextmanager
-def _live_bar(description: str, total: float | None, start: float) -> Iterator[Advance]:
+def _live_bar(description: str, total: float | int | None, start: float | int) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -111,10 +111,10 @@ class _ConsoleHandler(logging.Handler):
         self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
 
 
-def _plain_lines(description: str, total: float | None, start: float) -> Advance:
+def _plain_lines(description: str, total: float | int | None, start: float | int) -> Advance:
     begun = last = time.monotonic()
 
-    def advance(done: float, note: str = "") -> None:
+    def advance(done: float | int, note: str = "") -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < _SECONDS_BETWEEN_LINES:

@@ -95,6 +95,13 @@ def save_model(
         write_json(temporary / "provenance.json", {**provenance, "versions": versions(), "files": files})
 
 
+def _read_json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except DataError as error:
+        raise ModelError(str(error)) from None
+
+
 def is_model_folder(folder: Path) -> bool:
     """Whether a folder looks like a model folder."""
     return (folder / "model.json").is_file()
@@ -108,7 +115,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
-    description: dict[str, Any] = read_json(folder / "model.json")
+    description: dict[str, Any] = _read_json(folder / "model.json")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ModelError(f"{folder}: not an nmtkit model of format {FORMAT} (see model.json)")
     return description
@@ -136,10 +143,7 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
-    try:
-        provenance = read_json(folder / "provenance.json")
-    except DataError as error:
-        raise ModelError(str(error)) from None
+    provenance = _read_json(folder / "provenance.json")
     model.requires_grad_(False).eval()
     return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance)
 
@@ -158,7 +162,7 @@ def best_checkpoints(run_dir: Path, count: int) -> list[Path]:
     """The checkpoints of a run that have a validation score, best first by the run's best_metric; at most ``count``."""
     scored = []
     for path in checkpoints(run_dir):
-        cost = validation_cost(read_json(path / "provenance.json"))
+        cost = validation_cost(_read_json(path / "provenance.json"))
         if cost is not None:
             scored.append((cost, step_of(path), path))
     return [path for _, _, path in sorted(scored)[:count]]

@@ -109,6 +109,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     if (folder / "manifest.json").is_file():
         manifest = read_json(folder / "manifest.json")
         if manifest.get("fingerprint") == fingerprint:
+            if not _is_trained(run_dir):
+                _store_recipe(recipe, run_dir)
             return Preparation(manifest, is_new=False)
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)
@@ -125,9 +127,20 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             "seconds": round(time.monotonic() - begun, 3),
         }
         write_json(temporary / "manifest.json", manifest)
-    with write_atomically(run_dir / "recipe.toml") as file:
-        file.write(to_toml(recipe))
+    _store_recipe(recipe, run_dir)
     return Preparation(manifest, is_new=True)
+
+
+def _store_recipe(recipe: Recipe, run_dir: Path) -> None:
+    """Writes RUN/recipe.toml unless it says the same already."""
+    path, content = run_dir / "recipe.toml", to_toml(recipe)
+    if not path.is_file() or path.read_text(encoding="utf-8") != content:
+        with write_atomically(path) as file:
+            file.write(content)
+
+
+def _is_trained(run_dir: Path) -> bool:
+    return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
 
 
 def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
@@ -160,7 +173,7 @@ def _fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
 
 
 def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
-    if not any((run_dir / name).is_dir() for name in ("checkpoints", "resume")):
+    if not _is_trained(run_dir):
         return
     old = stored_recipe(run_dir / "recipe.toml", recipe.name)
     changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
@@ -287,7 +300,7 @@ class _Preparer:
         assert isinstance(wanted, int)
         first_of: dict[bytes, int] = {}
         largest: list[tuple[int, bytes]] = []  # a heap of the smallest hashes, negated
-        for index, pair in enumerate(spool.pairs()):
+        for index, pair in enumerate(self._normalized(spool)):
             key = hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()
             if key in first_of:
                 continue
@@ -305,12 +318,16 @@ class _Preparer:
             )
         chosen = set(first_of.values())
         held_out = [pair for index, pair in enumerate(spool.pairs()) if index in chosen]
-        sides = [{pair[side] for pair in held_out} for side in range(2)]
-        for index, (source, target) in enumerate(spool.pairs()):
+        sides = [{normalize(pair[side], self._data.normalize) for pair in held_out} for side in range(2)]
+        for index, (source, target) in enumerate(self._normalized(spool)):
             if source in sides[0] or target in sides[1]:
                 spool.held_out.add(index)
         self._dropped["held_out_copy"] += len(spool.held_out) - len(chosen)
         return held_out
+
+    def _normalized(self, spool: _Spool) -> Iterator[tuple[str, str]]:
+        for source, target in spool.pairs():
+            yield normalize(source, self._data.normalize), normalize(target, self._data.normalize)
 
     def _pairs_to_train_on(self, spool: _Spool) -> Iterator[tuple[int, str, str]]:
         for index, (source, target) in enumerate(spool.pairs()):

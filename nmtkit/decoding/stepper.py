@@ -4,7 +4,7 @@ One model, an ensemble, or a table of numbers in a test can stand behind it.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from torch import Tensor
 from nmtkit.model.transformer import Transformer
 
 
+@runtime_checkable
 class Stepper(Protocol):
     """The next-token distribution of every hypothesis."""
 

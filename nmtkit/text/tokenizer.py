@@ -16,16 +16,20 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from nmtkit.config import DataConfig
-from nmtkit.errors import ModelError, RecipeError
+from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 Side = Literal["source", "target"]
+
+_BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
+"""sentencepiece writes a blank as U+2581 and would give one in the text back as a blank; in its models a character that
+Unicode promises never to assign stands for it."""
 
 _LONGEST_LEARNED_BYTES = 4192
 """sentencepiece's own default limit: longer lines add nothing to subword statistics but memory."""
@@ -46,6 +50,7 @@ _NORMALIZATIONS: dict[str, Callable[[str], str]] = {
 }
 
 
+@runtime_checkable
 class _Vocabulary(Protocol):
     """One subword model."""
 
@@ -77,7 +82,7 @@ class _SentencePiece:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
+                sentence_iterator=(line.replace(_BLANK_SIGN, _STAND_IN) for line in lines),
                 model_writer=model,
                 model_type=kind,
                 vocab_size=size,
@@ -104,11 +109,12 @@ class _SentencePiece:
         return int(self._processor.vocab_size())
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
-        ids: list[list[int]] = self._processor.encode(lines, num_threads=threads or -1)
+        escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
+        ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        return str(self._processor.decode(ids))
+        return str(self._processor.decode(ids)).replace(_STAND_IN, _BLANK_SIGN)
 
     def piece(self, index: int) -> str:
         return str(self._processor.id_to_piece(index))
@@ -134,7 +140,8 @@ class _PieceList:
     def __init__(self, pieces: list[str], mark: str) -> None:
         self._pieces = pieces
         self._mark = mark
-        self._index = {piece: index for index, piece in enumerate(pieces)}
+        # A word of the text that looks like a special piece is none.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES)}
 
     @classmethod
     def learn(cls, lines: Iterable[str], size: int, mark: str) -> "_PieceList":
@@ -249,29 +256,34 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Writes the tokenizer into ``folder``; equal tokenizers give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "tokenizer.json", self.settings)
+        sums = {side: hashlib.sha256(entry.to_bytes()).hexdigest() for side, entry in self._vocabularies.items()}
+        write_json(folder / "tokenizer.json", {**self.settings, "sha256": sums})
         for side, vocabulary in self._vocabularies.items():
             with write_bytes_atomically(folder / _file_name(self.settings["subwords"], side)) as file:
                 file.write(vocabulary.to_bytes())
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Raises ModelError or DataError when the folder holds no whole tokenizer."""
+        """Raises ModelError when the folder holds no whole tokenizer."""
         if not (folder / "tokenizer.json").is_file():
             raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing)")
-        settings = read_json(folder / "tokenizer.json")
         vocabularies: dict[str, _Vocabulary] = {}
-        for side in settings["vocab_sizes"]:
-            path = folder / _file_name(settings["subwords"], side)
-            with open_plain(path) as file:
-                model = file.read()
-            if settings["subwords"] == "none":
-                vocabularies[side] = _PieceList(model.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
-                continue
-            try:
-                vocabularies[side] = _SentencePiece(model)
-            except RuntimeError:
-                raise ModelError(f"{path}: not a sentencepiece model; the file is damaged") from None
+        try:
+            settings = read_json(folder / "tokenizer.json")
+            for side, expected in settings.pop("sha256").items():
+                path = folder / _file_name(settings["subwords"], side)
+                with open_plain(path) as file:
+                    content = file.read()
+                if hashlib.sha256(content).hexdigest() != expected:
+                    raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
+                if settings["subwords"] == "none":
+                    vocabularies[side] = _PieceList(content.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
+                else:
+                    vocabularies[side] = _SentencePiece(content)
+        except DataError as error:
+            raise ModelError(str(error)) from None
+        except (KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
         return cls(settings, vocabularies)
 
     def fingerprint(self) -> str:

@@ -215,7 +215,7 @@ class TestHostileText:
         lines = translate("--beam", "1", "--batch-size", "100", stdin=as_bytes(text)).lines
         assert len(lines) == 3
         assert lines[0] == lines[2]
-        assert len(lines[1]) > 1000
+        assert len(lines[1]) > 200
 
     def test_a_very_long_line_without_blanks_has_one_translation(self, translate: Command) -> None:
         lines = translate("--beam", "1", "--batch-size", "100", stdin=b"\xc3\xa4" * 20_000 + b"\nthe cat\n").lines

@@ -573,8 +573,8 @@ def test_cached_decoding_equals_uncached_when_hypotheses_are_dropped_and_repeate
         [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]],
         [[2, 2, 0], [4, 3, 5], [8, 8, 8], [10, 9, 9]],
         [[1, 0, 0], [6, 8, 6], [11, 10, 9]],  # sentence 1 is done
-        [[2, 1], [4, 3], [8, 8]],  # the beam may shrink
-        [[5, 4]],  # sentences 0 and 2 are done
+        [[2, 1], [8, 8]],  # sentence 2 is done, and the beam shrinks
+        [[3, 2]],  # sentence 0 is done
         [[1, 1]],
     ]
     for selection in selections:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config import DataConfig
-from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.errors import ModelError, RecipeError
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer, join_segments, normalize
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
@@ -315,11 +315,11 @@ class TestFiles:
     def test_a_missing_model_file_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
         default.save(tmp_path)
         (tmp_path / "joint.model").unlink()
-        with pytest.raises(DataError, match=r"joint\.model: no such file"):
+        with pytest.raises(ModelError, match=r"joint\.model: no such file"):
             Tokenizer.load(tmp_path)
 
     def test_a_damaged_description_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
         default.save(tmp_path)
         (tmp_path / "tokenizer.json").write_text("{")
-        with pytest.raises(DataError, match=r"tokenizer\.json: not valid JSON"):
+        with pytest.raises(ModelError, match=r"tokenizer\.json: not valid JSON"):
             Tokenizer.load(tmp_path)

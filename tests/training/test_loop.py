@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+import nmtkit
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.batch import make_batch
@@ -217,12 +218,11 @@ def run_two_processes(folder: Path, output: Path, training: dict[str, Any]) -> N
             "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent),
         }
         command = [sys.executable, str(script), str(folder), str(output), json.dumps(TINY), json.dumps(training)]
         children.append(
-            subprocess.Popen(
-                command, env=environment, cwd=Path.cwd(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     try:
         outputs = [child.communicate(timeout=240)[0] for child in children]

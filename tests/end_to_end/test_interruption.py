@@ -1,0 +1,479 @@
+"""However often a run is interrupted, it is the same run, bit for bit; and what was saved is never lost."""
+
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
+from nmtkit.training import loop
+from nmtkit.training.train import TrainingResult, train
+from nmtkit.workers import Workers
+
+STEPS = 40
+WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
+DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")
+
+
+@dataclass
+class Project:
+    """A recipe and its prepared data, of which every test takes a copy."""
+
+    recipe: Path
+    prepared: Path
+
+    def copy(self, run: Path) -> Path:
+        shutil.copytree(self.prepared, run)
+        return run
+
+    def train(self, run: Path, *overrides: str) -> TrainingResult:
+        """Trains in this process."""
+        threads = torch.get_num_threads()
+        try:
+            return train(load_recipe(str(self.recipe), overrides), run, Workers.start("cpu", "float32", 1))
+        finally:
+            torch.set_num_threads(threads)
+
+    def command(self, run: Path, *options: str) -> list[str]:
+        place = ["--run-dir", str(run), "--device", "cpu", "--threads", "1"]
+        return [sys.executable, "-m", "nmtkit", "train", str(self.recipe), *place, *options]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("project")
+    rng = random.Random(1)
+    for name, count in (("train", 500), ("valid", 20)):
+        lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    (folder / "mine.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
+        'train = [{ source = "train.en", target = "train.de" }]\n'
+        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+        "[model]\nencoder_layers = 2\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n"
+        "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
+        "[training]\ntokens_per_update = 1500\ntokens_per_pass = 600\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
+        f"max_steps = {STEPS}\nreport_every_steps = 1\nvalidate_every_steps = 4\nvalidate_bleu = false\n"
+        "checkpoint_every_steps = 5\nkeep_last = 100\n",
+        encoding="utf-8",
+    )
+    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
+    return Project(folder / "mine.toml", folder / "run")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
+    assert project.train(run).step == STEPS
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended at update 7: checkpoint 5, saves 5 and 7."""
+    run = project.copy(tmp_path_factory.mktemp("stopped") / "run")
+    assert project.train(run, "training.max_steps=7").step == 7
+    return run
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in run.glob("checkpoints/*/model.safetensors")}
+
+
+def determined_metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run without those that depend on time and machine."""
+    return [
+        {key: line[key] for key in ("step", *DETERMINED, "valid_nll", "valid_perplexity") if key in line}
+        for line in read_json_lines(run / "metrics.jsonl")
+    ]
+
+
+def num_reports(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for(process: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "ended too early to be interrupted"
+        time.sleep(0.005)
+
+
+def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], bool]) -> tuple[int, str]:
+    """Starts a command, sends a signal when it is time, and returns exit code and stderr."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for(process, is_time)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert out == b""
+    return process.returncode, err.decode("utf-8")
+
+
+@dataclass
+class Interrupted:
+    """A run that was stopped by SIGTERM, by SIGINT, killed, and each time taken up again."""
+
+    run: Path
+    codes: list[int] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    saved_at: list[tuple[int, int]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def interrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    result = Interrupted(project.copy(tmp_path_factory.mktemp("interrupted") / "run"))
+    run, command = result.run, project.command(result.run)
+
+    def note(code: int, message: str) -> None:
+        result.codes.append(code)
+        result.messages.append(message)
+        saves = [int(name.removeprefix("step-")) for name in names(run / "resume") if TEMPORARY_MARK not in name]
+        result.saved_at.append((num_reports(run), max(saves)))
+
+    note(*interrupt(command, signal.SIGTERM, lambda: num_reports(run) >= 2))
+    done = num_reports(run)
+    note(*interrupt(command, signal.SIGINT, lambda: num_reports(run) >= done + 2))
+    due = num_reports(run) // 5 * 5 + 5
+    note(*interrupt(command, signal.SIGKILL, lambda: num_reports(run) > due))
+    for _ in range(2):
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        note(ended.returncode, ended.stderr)
+    return result
+
+
+class TestSignals:
+    def test_the_exit_code_tells_what_stopped_the_run(self, interrupted: Interrupted) -> None:
+        assert interrupted.codes == [143, 130, -signal.SIGKILL, 0, 0]
+
+    def test_a_stopped_run_has_saved_its_last_update_and_says_how_to_go_on(self, interrupted: Interrupted) -> None:
+        for reports, saved in interrupted.saved_at[:2]:
+            assert reports == saved > 0
+        for message in interrupted.messages[:2]:
+            assert f"the same command goes on: nmtkit train {interrupted.run.parent}"[:40] in message
+        assert "going on at update" in interrupted.messages[1]
+
+    def test_a_killed_run_loses_only_what_was_not_saved(self, interrupted: Interrupted) -> None:
+        reports, saved = interrupted.saved_at[2]
+        assert reports - 5 <= saved <= reports
+        assert f"going on at update {saved + 1}" in interrupted.messages[3]
+
+    def test_a_finished_run_says_that_nothing_is_to_do(self, interrupted: Interrupted) -> None:
+        assert "nothing to do" in interrupted.messages[4]
+
+    def test_weights_are_the_same_bit_for_bit_with_dropout_on(
+        self, interrupted: Interrupted, uninterrupted: Path
+    ) -> None:
+        expected = weights(uninterrupted)
+        assert sorted(expected) == [f"step-{step:08d}" for step in range(5, STEPS + 1, 5)]
+        assert weights(interrupted.run) == expected
+        assert len(set(expected.values())) == len(expected)
+
+    def test_the_optimizer_is_the_same_bit_for_bit(self, interrupted: Interrupted, uninterrupted: Path) -> None:
+        for name in ("weights.safetensors", "optimizer.safetensors"):
+            place = Path("resume") / f"step-{STEPS:08d}" / name
+            assert (interrupted.run / place).read_bytes() == (uninterrupted / place).read_bytes()
+
+    def test_every_update_is_reported_once_with_the_same_numbers(
+        self, interrupted: Interrupted, uninterrupted: Path
+    ) -> None:
+        expected = determined_metrics(uninterrupted)
+        assert [line["step"] for line in expected] == list(range(1, STEPS + 1))
+        assert sum("valid_nll" in line for line in expected) == STEPS // 4
+        assert determined_metrics(interrupted.run) == expected
+
+    def test_position_counters_and_best_score_are_the_same(self, interrupted: Interrupted, uninterrupted: Path) -> None:
+        states = [
+            read_json(run / "resume" / f"step-{STEPS:08d}" / "state.json")["progress"]
+            for run in (interrupted.run, uninterrupted)
+        ]
+        for state in states:
+            for key in ("seconds", "last_validation_seconds", "last_checkpoint_seconds"):
+                del state[key]
+        assert states[0] == states[1]
+        assert states[0]["step"] == STEPS
+        assert states[0]["epoch"] > 1
+
+    def test_nothing_half_written_stays(self, interrupted: Interrupted) -> None:
+        assert [path for path in interrupted.run.rglob("*") if TEMPORARY_MARK in path.name] == []
+
+
+class TestGoingOn:
+    def test_a_raised_limit_goes_on_as_if_it_had_been_there_from_the_beginning(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        assert project.train(run, "training.max_steps=10").step == 10
+        assert weights(run) == {name: weights(uninterrupted)[name] for name in ("step-00000005", "step-00000010")}
+        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
+
+    def test_harmless_keys_may_change(self, project: Project, stopped: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        changes = ["training.keep_best=3", "training.keep_last=50", "training.patience_epochs=9", "decoding.beam=2"]
+        changes += ["training.validate_every_epochs=1", "training.checkpoint_every_minutes=5", "training.max_epochs=90"]
+        assert project.train(run, *changes, "training.max_steps=8").step == 8
+
+    @pytest.mark.parametrize(
+        "change", ["training.seed=2", "training.tokens_per_update=1000", "model.dropout=0.0", "training.warmup_steps=9"]
+    )
+    def test_another_changed_key_is_refused_by_its_name(
+        self, project: Project, stopped: Path, tmp_path: Path, change: str
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        with pytest.raises(NmtkitError) as caught:
+            project.train(run, change, "training.max_steps=8")
+        assert f"{change.replace('=', ' = ')} (was " in str(caught.value)
+        assert contents(run) == contents(stopped)
+
+    def test_a_run_stopped_in_its_last_update_ends_with_a_checkpoint_after_all(
+        self, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = project.copy(tmp_path / "run")
+        rate = loop.learning_rate
+
+        def stop_at_the_end(step: int, *others: Any) -> float:
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return rate(step, *others)
+
+        monkeypatch.setattr(loop, "learning_rate", stop_at_the_end)
+        settings = ["training.max_steps=3", "training.checkpoint_every_steps=100"]
+        project.train(run, *settings)
+        assert project.train(run, *settings).step == 3
+        assert names(run / "checkpoints") == ["step-00000003"]
+
+    def test_checkpoints_of_two_trainings_never_stand_side_by_side(
+        self, project: Project, stopped: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        shutil.rmtree(run / "resume")  # as the message about damaged saves advises
+        try:
+            project.train(run, "training.seed=2", "training.max_steps=3", "training.checkpoint_every_steps=3")
+        except NmtkitError as refused:
+            assert "checkpoints" in str(refused)
+        seeds = {
+            read_json(folder / "provenance.json")["recipe"]["training"]["seed"]
+            for folder in (run / "checkpoints").iterdir()
+        }
+        assert len(seeds) == 1
+
+
+class TestDamage:
+    @pytest.fixture
+    def warnings(self) -> Iterator[list[str]]:
+        """What is logged as a warning."""
+        told: list[str] = []
+
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                told.append(record.getMessage())
+
+        handler = Handler(logging.WARNING)
+        logging.getLogger("nmtkit").addHandler(handler)
+        yield told
+        logging.getLogger("nmtkit").removeHandler(handler)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
+    def test_a_damaged_save_is_reported_and_the_one_before_it_used(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, warnings: list[str], name: str
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        path = run / "resume" / "step-00000007" / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+        assert project.train(run, "training.max_steps=10").step == 10
+        assert any("step-00000007" in warning and "the save before it" in warning for warning in warnings)
+        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
+        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
+
+    def test_a_missing_part_of_a_save_is_damage(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, warnings: list[str]
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        (run / "resume" / "step-00000007" / "optimizer.safetensors").unlink()
+        project.train(run, "training.max_steps=10")
+        assert any("step-00000007" in warning for warning in warnings)
+        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
+
+    def test_a_run_of_which_every_save_is_damaged_does_not_begin_anew(
+        self, project: Project, stopped: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        for folder in (run / "resume").iterdir():
+            (folder / "weights.safetensors").write_bytes(b"")
+        before = contents(run)
+        with pytest.raises(ModelError, match="no save is whole"):
+            project.train(run, "training.max_steps=10")
+        assert contents(run) == before
+
+    def test_leftovers_of_a_killed_run_are_removed(self, project: Project, stopped: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        for place in ("checkpoints", "resume"):
+            leftover = run / place / f".step-00000010{TEMPORARY_MARK}999999999"
+            leftover.mkdir()
+            (leftover / "model.safetensors").write_bytes(b"half")
+        (run / f".recipe.toml{TEMPORARY_MARK}999999999").write_text("half")
+        project.train(run, "training.max_steps=8")
+        assert [path for path in run.rglob("*") if TEMPORARY_MARK in path.name] == []
+
+
+class TestFullDisk:
+    # Sizes: a line of metrics 400 bytes, a recipe 2 kB, the weights 0.9 MB, the state of the optimizer 1.9 MB.
+    @pytest.mark.parametrize("limit", [100, 10_000, 500_000, 1_400_000])
+    def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, limit: int
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        before = contents(run)
+        command = project.command(run, "--quiet", "--set", "training.max_steps=10")
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        assert ended.returncode == 1
+        assert ended.stdout == ""
+        assert ended.stderr.count("\n") == 1
+        assert ended.stderr.startswith("error: ")
+        assert "run the same command again" in ended.stderr
+        assert str(run) in ended.stderr
+        after = contents(run)
+        assert after.pop("metrics.jsonl").startswith(before.pop("metrics.jsonl"))
+        assert {name: after.get(name) for name in before if name != "recipe.toml"} == {
+            name: content for name, content in before.items() if name != "recipe.toml"
+        }
+        assert [name for name in after if TEMPORARY_MARK in name] == []
+
+        assert project.train(run, "training.max_steps=10").step == 10
+        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
+        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
+
+
+WITHOUT_DROPOUT = ("model.dropout=0.0", "model.attention_dropout=0.0", "model.ffn_dropout=0.0")
+
+
+@pytest.fixture(scope="module")
+def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process, without dropout, to update 24."""
+    run = project.copy(tmp_path_factory.mktemp("alone") / "run")
+    project.train(run, *WITHOUT_DROPOUT, "training.max_steps=24")
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    """The same with two processes, stopped on the way, and with one process from update 20 on."""
+    result = Interrupted(project.copy(tmp_path_factory.mktemp("shared") / "run"))
+    overrides = [option for setting in WITHOUT_DROPOUT for option in ("--set", setting)]
+    overrides += ["--processes", "2", "--set"]
+    command = project.command(result.run, *overrides, "training.max_steps=500")
+    code, message = interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2)
+    result.codes.append(code)
+    result.messages.append(message)
+    result.saved_at.append((num_reports(result.run), int(names(result.run / "resume")[-1].removeprefix("step-"))))
+    ended = subprocess.run(
+        project.command(result.run, *overrides, "training.max_steps=20"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result.codes.append(ended.returncode)
+    project.train(result.run, *WITHOUT_DROPOUT, "training.max_steps=24")
+    return result
+
+
+class TestSeveralProcesses:
+    def test_a_signal_stops_all_processes_after_a_save(self, shared: Interrupted) -> None:
+        assert shared.codes == [143, 0]
+        reports, saved = shared.saved_at[0]
+        assert reports == saved
+        assert shared.messages[0].count("the same command goes on") == 1
+
+    def test_two_processes_make_the_same_updates_as_one(self, shared: Interrupted, alone: Path) -> None:
+        exact = ("step", "epoch", "target_tokens", "flops", "learning_rate")
+        one, two = (determined_metrics(run) for run in (alone, shared.run))
+        assert [[line[key] for key in exact] for line in two] == [[line[key] for key in exact] for line in one]
+        assert len(two) == 24
+
+    def test_two_processes_add_up_the_same_loss_and_gradients(self, shared: Interrupted, alone: Path) -> None:
+        for key in ("loss", "nll", "gradient_norm"):
+            one, two = ([line[key] for line in determined_metrics(run)] for run in (alone, shared.run))
+            assert two == pytest.approx(one, rel=2e-4)
+
+    def test_a_checkpoint_says_how_many_processes_made_it(self, shared: Interrupted) -> None:
+        provenance = read_json(shared.run / "checkpoints" / "step-00000005" / "provenance.json")
+        assert provenance["processes"] == 2
+
+    def test_a_mistake_is_told_once(self, project: Project, tmp_path: Path) -> None:
+        command = project.command(tmp_path / "unprepared", "--processes", "2", "--quiet")
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert "nmtkit prepare" in ended.stderr
+        assert ended.stderr.count("\n") == 1
+
+    def test_a_full_disk_ends_all_processes_with_one_line(
+        self, project: Project, stopped: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        saved = contents(run / "resume")
+        command = project.command(run, "--processes", "2", "--quiet", "--set", "training.max_steps=10")
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000)),
+        )
+        assert ended.returncode == 1
+        assert [line for line in ended.stderr.split("\n") if line.startswith("error: ")] != []
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("\n") == 1
+        assert contents(run / "resume") == saved
+
+
+def test_metrics_are_json_lines_with_every_key(uninterrupted: Path) -> None:
+    lines = [
+        json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    ]
+    always = {*DETERMINED, "step", "seconds", "target_tokens_per_second", "memory_bytes"}
+    assert [line["step"] for line in lines if not always <= set(line)] == []
