@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.decoding.stepper import Stepper
+from nmtkit.errors import ModelError
 
 LengthPenalty = Callable[[int], float]
 
@@ -69,6 +70,9 @@ def beam_search(
 
     Returns:
         For each sentence its finished hypotheses, best score first; at least one.
+
+    Raises:
+        ModelError: no continuation has a finite probability.
     """
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis
@@ -81,6 +85,10 @@ def beam_search(
         step[:, :, list(forbidden)] = -torch.inf
         _force_end(step, [max_lengths[sentence] <= length for sentence in active], eos)
         best, origins, last = _continue(log_probs.to(step.dtype), step, beam)
+        if not bool(best[:, 0].isfinite().all()):
+            raise ModelError(
+                "the model gives no finite probabilities: its weights are damaged or its training diverged"
+            )
         length += 1
 
         grown = torch.gather(tokens, 1, origins[:, :, None].expand(-1, -1, tokens.size(2)))

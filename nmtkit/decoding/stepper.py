@@ -3,6 +3,7 @@
 One model, an ensemble, or a table of numbers in a test can stand behind it.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -51,7 +52,7 @@ class ModelStepper:
             log_probs.append(torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1))
         if len(log_probs) == 1:
             return log_probs[0]
-        return torch.logsumexp(torch.stack(log_probs), dim=0) - torch.log(torch.tensor(float(len(log_probs))))
+        return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         for cache in self._caches:
