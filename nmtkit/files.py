@@ -4,11 +4,13 @@ Text is cut into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carr
 Files and folders are written to a temporary name, synced and renamed, so one that exists is whole.
 """
 
+import glob
 import gzip
 import hashlib
 import io
 import json
 import os
+import platform
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -135,13 +137,36 @@ def sync_folder(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    """The temporary name for ``path``; what a process of this host that is no more left for it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    host = platform.node()
+    for entry in path.parent.glob(glob.escape(f".{path.name}{TEMPORARY_MARK}") + "*"):
+        owner, _, process = entry.name.rsplit(TEMPORARY_MARK, 1)[1].rpartition("-")
+        if owner in ("", host) and not (process.isdigit() and _is_running(int(process))):
+            _remove(entry)
+    return path.with_name(f".{path.name}{TEMPORARY_MARK}{host}-{os.getpid()}")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 @contextmanager
 def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under ``path``, whole and synced, when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -182,7 +207,6 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
 
     An older folder of that name is replaced only once the new one is complete.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -195,7 +219,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
                 with file.open("rb") as stream:
                     os.fsync(stream.fileno())
         sync_folder(temporary)
-        old = path.with_name(f".{path.name}{TEMPORARY_MARK}old-{os.getpid()}")
+        old = temporary.with_name(temporary.name.replace(TEMPORARY_MARK, f".old{TEMPORARY_MARK}"))
         if path.exists():
             path.rename(old)
         temporary.rename(path)
@@ -211,10 +235,7 @@ def remove_leftovers(folder: Path) -> list[Path]:
         return []
     leftovers = [entry for entry in folder.iterdir() if TEMPORARY_MARK in entry.name]
     for entry in leftovers:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+        _remove(entry)
     return leftovers
 
 

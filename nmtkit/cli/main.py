@@ -50,7 +50,7 @@ _ENVIRONMENT_FAULTS = {
 """Errors of the operating system that are no bug of ours, and what to do about them."""
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -61,8 +61,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Prints the version.")
-    ] = False,
+        bool | None, typer.Option("--version", callback=_print_version, is_eager=True, help="Prints the version.")
+    ] = None,
 ) -> None:
     pass
 

@@ -46,7 +46,8 @@ class DecoderCache:
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Keeps, drops or repeats hypotheses: row i of the result is what row ``rows.flatten()[i]`` was.
 
-        Each line of ``rows`` holds rows of one and the same sentence; sentences without a line are dropped.
+        Each line of ``rows`` holds rows of one and the same sentence; the lines are in the order of the sentences, and
+        sentences without a line are dropped.
         """
         first = self.layers[0]
         assert first.keys is not None

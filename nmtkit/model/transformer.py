@@ -42,7 +42,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.rate)
-        dropped = round(self.rate * 2**16)
+        dropped = min(round(self.rate * 2**16), 2**16 - 1)
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         kept = bits.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
         return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))

@@ -1,0 +1,238 @@
+"""From text to a score through the real commands, and through `run`, which does again nothing that is done."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.config import load_recipe, stored_recipe
+from nmtkit.decoding.translator import Translator
+from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
+from nmtkit.text.synthetic import generate
+
+STEPS = 24
+METRICS = {"sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
+
+
+@dataclass
+class Pipeline:
+    """The recipe, the run, and what each command printed; ``state`` is of the files before the last command."""
+
+    recipe: Path
+    run: Path
+    done: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
+    state: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    translated: bytes = b""
+
+    def command(self, name: str, *arguments: object, label: str | None = None) -> None:
+        command = [sys.executable, "-m", "nmtkit", name, *map(str, arguments)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+        assert ended.returncode == 0, ended.stderr
+        self.done[label or name] = ended
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        """When each file was written, and what is in it."""
+        paths = sorted(path for path in self.run.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.run)): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+
+def write_pairs(folder: Path, name: str, pairs: Sequence[Any]) -> None:
+    (folder / f"{name}.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    (folder / f"{name}.de").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    folder = tmp_path_factory.mktemp("pipeline")
+    pairs = generate("train")
+    for name, part in (("train", pairs[:2000]), ("valid", pairs[2000:2020]), ("small", pairs[2020:2040])):
+        write_pairs(folder, name, part)
+    recipe = folder / "mine.toml"
+    recipe.write_text(
+        'base = "quickstart"\n[data]\nvocab_size = 300\n'
+        'train = [{ source = "train.en", target = "train.de" }]\n'
+        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+        'test = [{ source = "small.en", target = "small.de" }]\n'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\n"
+        f"[training]\ntokens_per_update = 1000\nmax_steps = {STEPS}\nvalidate_every_steps = {STEPS // 2}\n"
+        "checkpoint_every_steps = 8\nreport_every_steps = 4\nwarmup_steps = 8\n"
+        "[decoding]\naverage_last = 2\nmax_length_offset = 5\n",
+        encoding="utf-8",
+    )
+    pipeline = Pipeline(recipe, folder / "run")
+    run, place = pipeline.run, ("--run-dir", pipeline.run)
+    pipeline.command("prepare", recipe, *place)
+    pipeline.command("train", recipe, *place, "--device", "cpu", "--threads", 1)
+    pipeline.command("average", run)
+    output = run / "translations" / "small.txt"
+    pipeline.command(
+        "translate", run, "--input", run / "data/test/small.source.txt", "--output", output, "--threads", 1
+    )
+    pipeline.command("score", run)
+    pipeline.translated = output.read_bytes()
+    pipeline.command("run", recipe, *place, "--device", "cpu", "--threads", 1, label="first run")
+    pipeline.state = pipeline.files()
+    pipeline.command("run", recipe, *place, "--device", "cpu", "--threads", 1, label="second run")
+    return pipeline
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "recipe.toml",
+            "data/manifest.json",
+            "data/tokenizer/tokenizer.json",
+            "data/tokenizer/joint.model",
+            "data/train/source.ids.bin",
+            "data/train/target.offsets.bin",
+            "data/valid/target.ids.bin",
+            "data/valid.source.txt",
+            "data/valid.reference.txt",
+            "data/test/small.source.txt",
+            "data/test/small.reference.txt",
+            *(
+                f"{folder}/{name}"
+                for folder in ("checkpoints/step-00000024", "averaged")
+                for name in ("model.safetensors", "model.json", "tokenizer/joint.model", "provenance.json")
+            ),
+            "resume/step-00000016/state.json",
+            "resume/step-00000024/optimizer.safetensors",
+            "metrics.jsonl",
+            "translations/small.txt",
+            "scores.json",
+            "cost.json",
+        ],
+    )
+    def test_a_finished_run_has_the_files_of_the_design(self, pipeline: Pipeline, name: str) -> None:
+        assert (pipeline.run / name).stat().st_size > 0
+
+    def test_nothing_half_written_or_pickled_is_there(self, pipeline: Pipeline) -> None:
+        names = list(pipeline.files())
+        assert [name for name in names if TEMPORARY_MARK in name] == []
+        endings = {Path(name).suffix for name in names}
+        assert endings == {".toml", ".json", ".jsonl", ".txt", ".bin", ".safetensors", ".model"}
+
+    def test_the_resolved_recipe_is_the_one_that_was_trained(self, pipeline: Pipeline) -> None:
+        recipe = load_recipe(str(pipeline.recipe))
+        assert stored_recipe(pipeline.run / "recipe.toml", "mine") == recipe
+        provenance = read_json(pipeline.run / "checkpoints" / "step-00000024" / "provenance.json")
+        assert provenance["recipe"] == recipe.model_dump(mode="json")
+
+    @pytest.mark.parametrize("folder", ["checkpoints/step-00000008", "checkpoints/step-00000024", "averaged"])
+    def test_a_model_folder_has_the_sums_of_its_files(self, pipeline: Pipeline, folder: str) -> None:
+        sums = sha256_of_files(pipeline.run / folder)
+        del sums["provenance.json"]
+        provenance = read_json(pipeline.run / folder / "provenance.json")
+        assert provenance["files"] == sums
+        assert provenance["versions"]["nmtkit"]
+
+    def test_an_average_is_marked_as_such(self, pipeline: Pipeline) -> None:
+        provenance = read_json(pipeline.run / "averaged" / "provenance.json")
+        assert (provenance["kind"], provenance["resumable"]) == ("average", False)
+        names = [source["checkpoint"] for source in provenance["average_of"]]
+        assert names == ["step-00000016", "step-00000024"]
+
+    def test_a_model_folder_alone_is_enough_to_translate(self, pipeline: Pipeline, tmp_path: Path) -> None:
+        shutil.copytree(pipeline.run / "averaged", tmp_path / "elsewhere")
+        sources = read_lines(pipeline.run / "data" / "test" / "small.source.txt")
+        lines = Translator.load([tmp_path / "elsewhere"]).translate(sources)
+        assert "".join(f"{line}\n" for line in lines).encode() == pipeline.translated
+
+
+class TestOutput:
+    def test_stdout_carries_only_results(self, pipeline: Pipeline) -> None:
+        done = pipeline.done
+        assert "Prepared pairs" in done["prepare"].stdout
+        assert "2,000" in done["prepare"].stdout
+        assert done["train"].stdout == ""
+        assert done["average"].stdout == f"{pipeline.run / 'averaged'}\n"
+        assert done["translate"].stdout == ""
+        assert "sacrebleu" in done["score"].stdout
+        assert "learning subwords" in done["prepare"].stderr
+        assert "update 12" in done["train"].stderr
+        assert "training ended at update 24: max_steps = 24" in done["train"].stderr
+
+    def test_scores_are_shown_with_their_signatures_and_the_cost(self, pipeline: Pipeline) -> None:
+        scores = read_json(pipeline.run / "scores.json")["small"]
+        for label in ("score", "second run"):
+            text = pipeline.done[label].stdout
+            for metric, entry in scores.items():
+                assert metric in text
+                assert f"{entry['score']:.2f}" in text
+            assert "Training cost" in text
+
+    def test_run_shows_some_translations_and_what_to_do_next(self, pipeline: Pipeline) -> None:
+        text = pipeline.done["first run"].stdout
+        first = read_lines(pipeline.run / "data" / "test" / "small.source.txt")[0]
+        assert first in text
+        assert f"nmtkit translate {pipeline.run}" in text
+
+
+class TestNumbers:
+    def test_scores_have_the_promised_form(self, pipeline: Pipeline) -> None:
+        scores = read_json(pipeline.run / "scores.json")
+        assert list(scores) == ["small"]
+        assert set(scores["small"]) == METRICS
+        for entry in scores["small"].values():
+            assert isinstance(entry["score"], float)
+            assert math.isfinite(entry["score"])
+            assert entry["signature"]
+
+    def test_metrics_have_a_line_for_each_report_with_all_keys(self, pipeline: Pipeline) -> None:
+        lines = read_json_lines(pipeline.run / "metrics.jsonl")
+        assert [line["step"] for line in lines] == [4, 8, 12, 16, 20, 24]
+        always = {"step", "loss", "nll", "learning_rate", "target_tokens_per_second", "gradient_norm", "epoch"}
+        always |= {"seconds", "padding", "flops", "memory_bytes"}
+        assert [line["step"] for line in lines if not always <= set(line)] == []
+        validated = {"valid_nll", "valid_perplexity", "valid_bleu", "samples"}
+        assert [line["step"] for line in lines if validated <= set(line)] == [12, 24]
+        assert [line["step"] for line in lines if validated & set(line)] == [12, 24]
+        for line in lines[2::3]:
+            assert line["valid_perplexity"] == pytest.approx(math.exp(line["valid_nll"]))
+            assert set(line["samples"][0]) == {"source", "reference", "hypothesis"}
+
+    def test_training_lowers_the_loss(self, pipeline: Pipeline) -> None:
+        lines = read_json_lines(pipeline.run / "metrics.jsonl")
+        assert lines[-1]["nll"] < lines[0]["nll"] - 0.5
+        assert lines[-1]["valid_nll"] < lines[2]["valid_nll"]
+
+    def test_the_cost_is_that_of_the_whole_training(self, pipeline: Pipeline) -> None:
+        cost = read_json(pipeline.run / "cost.json")
+        last = read_json_lines(pipeline.run / "metrics.jsonl")[-1]
+        assert (cost["updates"], cost["flops"], cost["target_tokens"]) == (STEPS, last["flops"], last["target_tokens"])
+        assert (cost["processes"], cost["device"], cost["precision"]) == (1, "cpu", "float32")
+        assert cost["seconds"] >= last["seconds"] > 0
+        assert cost["flops_per_second"] == pytest.approx(cost["flops"] / cost["seconds"])
+        assert cost["flops_paper_estimate"] == pytest.approx(cost["seconds"] * cost["sustained_flops_per_second"])
+
+    def test_the_manifest_counts_the_pairs(self, pipeline: Pipeline) -> None:
+        manifest = json.loads((pipeline.run / "data" / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["pairs"] == {"train": 2000, "valid": 20, "small": 20}
+
+
+class TestRunAgain:
+    def test_run_takes_over_what_single_commands_have_done(self, pipeline: Pipeline) -> None:
+        messages = pipeline.done["first run"].stderr
+        for finished in ("data is up to date", "training ended at update 24 already", "averaged is up to date"):
+            assert finished in messages
+
+    def test_run_translates_as_translate_does(self, pipeline: Pipeline) -> None:
+        assert (pipeline.run / "translations" / "small.txt").read_bytes() == pipeline.translated
+        assert pipeline.translated.count(b"\n") == 20
+
+    def test_a_second_run_does_nothing_again(self, pipeline: Pipeline) -> None:
+        after = pipeline.files()
+        assert {name: content for name, (_, content) in after.items()} == {
+            name: content for name, (_, content) in pipeline.state.items()
+        }
+        rewritten = [name for name, (moment, _) in after.items() if moment != pipeline.state[name][0]]
+        assert set(rewritten) <= {"scores.json", "cost.json"}
+        assert "small.txt is up to date" in pipeline.done["second run"].stderr
