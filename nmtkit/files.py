@@ -174,6 +174,9 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk is told without the name of the file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -279,11 +282,20 @@ def read_json(path: Path) -> Any:
             raise DataError(f"{path}: not valid JSON ({error}); the file is damaged") from None
 
 
+def json_line(value: Any) -> str:
+    """A value as one line of JSON, its line end included."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
 def append_json_line(path: Path, value: Any) -> None:
     """Appends one JSON line and flushes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value, ensure_ascii=False) + "\n")
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json_line(value))
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def read_json_lines(path: Path) -> list[Any]:

@@ -10,17 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor
 
 from nmtkit.errors import NmtkitError
 
+_SECONDS_TO_SPEAK = 2.0
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
 
@@ -45,7 +47,8 @@ def choose_device(device: str) -> torch.device:
 
 def set_threads(threads: int | None, processes: int = 1) -> None:
     """Sets the CPU threads of this process; by default the machine's cores shared among the processes on it."""
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // processes))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or max(1, cores // processes))
 
 
 def keep_freed_memory() -> None:
@@ -168,8 +171,37 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fl
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
     """Runs `nmtkit ARGUMENTS` as that many processes on this machine and returns their exit code.
 
-    Signals are passed on to all. When one process fails the others are ended.
+    Signals are passed on to all. When one process fails the others are ended, and the first one that failed is heard:
+    a mistake that all make is told once.
     """
+    with ExitStack() as stack:
+        messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
+        children = _start_processes(num_processes, arguments, messages)
+
+        def pass_on(number: int, _frame: object) -> None:
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(number)
+
+        previous: dict[int, Any] = {
+            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            failed = _wait_for_end(children)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if failed:
+            messages[failed - 1].seek(0)
+            sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
+    code = children[failed or 0].returncode
+    return code if code >= 0 else 128 - code
+
+
+def _start_processes(
+    num_processes: int, arguments: Sequence[str], messages: Sequence[IO[bytes]]
+) -> list[subprocess.Popen[bytes]]:
+    """Starts the processes; all but the first write their messages into files."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -185,28 +217,24 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             "MASTER_PORT": str(port),
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]
-        children.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        output = messages[rank - 1] if rank else None
+        children.append(subprocess.Popen(command, env=environment, stderr=output, start_new_session=True))
+    return children
 
-    def pass_on(number: int, _frame: object) -> None:
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
 
-    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while any(child.poll() is None for child in children):
-            failed = next((child for child in children if child.poll() not in (None, 0)), None)
-            if failed is not None and failed.returncode not in (130, 143):
-                for child in children:
+def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> int | None:
+    """Waits for all; ends the others when one fails, and returns which one that was."""
+    while any(child.poll() is None for child in children):
+        failed = [rank for rank, child in enumerate(children) if child.returncode not in (None, 0, 130, 143)]
+        if failed:
+            time.sleep(_SECONDS_TO_SPEAK)  # the first process shall tell of a mistake that all make
+            for child in children:
+                if child.poll() is None:
                     child.terminate()
-                _wait_or_kill(children)
-                break
-            time.sleep(0.1)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    codes = [child.wait() for child in children]
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+            _wait_or_kill(children)
+            return 0 if children[0].returncode not in (0, 143, -signal.SIGTERM) else failed[0]
+        time.sleep(0.1)
+    return next((rank for rank, child in enumerate(children) if child.returncode), None)
 
 
 def _wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:

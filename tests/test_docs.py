@@ -1,6 +1,8 @@
 """The documentation names every command, every key and every recipe, and its links lead somewhere."""
 
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -88,3 +90,8 @@ def test_broken_links_and_headings_are_found(tmp_path: Path) -> None:
     )
     assert links(page) == ["b.md", "c.svg", "#e", "f.md", "g.png"]
     assert anchors(page) == {"a-heading-x-y"}
+
+
+def test_the_tables_of_the_recipes_page_are_those_of_the_code() -> None:
+    checked = subprocess.run([sys.executable, ROOT / "docs" / "make_recipe_tables.py", "--check"], check=False)
+    assert checked.returncode == 0, "run `python docs/make_recipe_tables.py`"

@@ -24,7 +24,14 @@ from nmtkit.data.preparation import load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.files import append_json_line, read_json, read_json_lines, remove_leftovers, write_atomically
+from nmtkit.files import (
+    append_json_line,
+    json_line,
+    read_json,
+    read_json_lines,
+    remove_leftovers,
+    write_atomically,
+)
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.training.loop import Update, train_updates
@@ -106,6 +113,7 @@ class _Session:
     def _resume(self) -> None:
         save = latest_save(self._run_dir)
         if save is None:
+            self._refuse_foreign_checkpoints()
             self._matmul_rate = matmul_flops_per_second(self._workers.device, self._workers.precision)
             if self._workers.is_main:
                 (self._run_dir / "metrics.jsonl").unlink(missing_ok=True)
@@ -126,19 +134,34 @@ class _Session:
         if self._workers.is_main:
             self._forget_later_metrics()
 
+    def _refuse_foreign_checkpoints(self) -> None:
+        """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
+        for folder in checkpoints(self._run_dir):
+            before = read_json(folder / "provenance.json")
+            recipe = Recipe.model_validate(before["recipe"])
+            changes = differences(recipe.model, self._recipe.model)
+            changes += changes_that_matter(recipe.training, self._training)
+            if changes or before["data_fingerprint"] != self._manifest["fingerprint"]:
+                raise NmtkitError(
+                    f"{folder} is of a training with other settings, and there is no save to go on from; remove "
+                    f"{folder.parent} or take another --run-dir"
+                )
+
     def _forget_later_metrics(self) -> None:
         """Removes the reports of updates that were made but not saved: they are made again."""
         path = self._run_dir / "metrics.jsonl"
-        kept = [line for line in read_json_lines(path) if line["step"] <= self._progress.step]
-        path.unlink(missing_ok=True)
-        for line in kept:
-            append_json_line(path, line)
+        kept = [json_line(line) for line in read_json_lines(path) if line["step"] <= self._progress.step]
+        if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
+            with write_atomically(path) as file:
+                file.writelines(kept)
 
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
         reason = reason_to_stop(self._progress, self._training)
         if reason is not None:
             log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
+            if self._workers.is_main and not checkpoints(self._run_dir):
+                self._save_checkpoint(None)  # it was stopped by a signal in its last update
             return TrainingResult(self._progress.step, reason)
         self._announce()
         if self._workers.is_main:

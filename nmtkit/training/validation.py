@@ -55,18 +55,18 @@ class Validator:
         self._workers = workers
         self._data = PairData(run_dir / "data" / "valid")
         self._sources, self._references = read_text_pair(run_dir / "data" / "valid")
-        order = sorted(range(len(self._data)), key=lambda pair: int(self._longest(pair)))
+        order = sorted(range(len(self._data)), key=self._longest)
         if recipe.model.positions == "learned":
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
             if len(fitting) < len(order):
                 log.warning("%d validation pairs exceed max_positions and do not count", len(order) - len(fitting))
             order = fitting
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
-        runs = cut_by_padded_tokens([int(self._longest(pair)) for pair in order], tokens_per_pass)
+        runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
         self._batches = [order[start:stop] for start, stop in runs]
 
     def _longest(self, pair: int) -> int:
-        return max(self._data.source_lengths[pair], self._data.target_lengths[pair])
+        return int(max(self._data.source_lengths[pair], self._data.target_lengths[pair]))
 
     def __call__(self, model: Transformer) -> Validation:
         """Validates a model, in float32; every process takes part and has the same result."""

@@ -343,7 +343,7 @@ class TestTrain:
         assert asked == ["cpu", "bf16", 3]
 
     def test_several_processes_are_started_with_the_same_arguments(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[Any] = []
 
@@ -352,8 +352,9 @@ class TestTrain:
             return 7
 
         monkeypatch.setattr("nmtkit.workers.launch", note)
-        assert nmtkit("train", project.recipe, "--processes", "4", "--quiet").code == 7
-        assert asked == [4, ["train", str(project.recipe), "--processes", "4", "--quiet"]]
+        arguments = ["train", str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
+        assert nmtkit(*arguments).code == 7
+        assert asked == [4, arguments]
 
     def test_a_mistake_in_the_recipe_starts_no_processes(
         self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch

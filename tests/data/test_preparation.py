@@ -488,6 +488,14 @@ class TestAgain:
         assert not moved.prepare().is_new
         assert train(moved.recipe(), moved.run, Workers.start("cpu", "float32", 1)).step == 1
 
+    def test_training_refuses_other_text_of_the_same_name(self, project: Project, tmp_path: Path) -> None:
+        project.prepare()
+        other = Project(tmp_path / "other")
+        other.write("train", sentence_pairs(120, seed=2))
+        shutil.copytree(project.run, other.run)
+        with pytest.raises(NmtkitError, match=r"data\.train"):
+            train(other.recipe(), other.run, Workers.start("cpu", "float32", 1))
+
 
 class TestReproducibility:
     def test_equal_input_under_other_paths_gives_equal_bytes_without_any_path(self, tmp_path: Path) -> None:

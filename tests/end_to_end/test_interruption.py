@@ -341,6 +341,17 @@ class TestDamage:
             project.train(run, "training.max_steps=10")
         assert contents(run) == before
 
+    @pytest.mark.parametrize("half", [b'{"step": 8, "lo', '{"step": 8, "samples": "ß'.encode()[:-1]])
+    def test_a_half_line_of_metrics_is_forgotten(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, half: bytes
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(half)
+        project.train(run, "training.max_steps=8")
+        assert determined_metrics(run) == determined_metrics(uninterrupted)[:8]
+
     def test_leftovers_of_a_killed_run_are_removed(self, project: Project, stopped: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         shutil.copytree(stopped, run)
