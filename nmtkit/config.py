@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from nmtkit.errors import RecipeError
 from nmtkit.files import open_plain
@@ -45,7 +45,7 @@ class DataConfig(_Section):
     """Language code of the target, such as "de"."""
     train: tuple[str | LocalPair, ...] = Field(min_length=1)
     """Training corpora: catalogue names, or { source = "a.en.gz", target = "a.de.gz", name = "mine" }."""
-    valid: int | tuple[str | LocalPair, ...] = ()
+    valid: Annotated[int, Strict()] | tuple[str | LocalPair, ...] = ()
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets, each named by what follows the last slash of its name."""
@@ -155,7 +155,7 @@ EXCLUSIVE_KEYS = (
 class TrainingConfig(_Section):
     """Optimiser, schedule, batches, limits, and what is kept."""
 
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     """Decides initial weights, order of the batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1)
     """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
@@ -238,6 +238,8 @@ class TrainingConfig(_Section):
             raise ValueError("schedule noam needs warmup_steps of at least 1")
         if self.schedule != "noam" and not self.peak_learning_rate:
             raise ValueError(f"schedule {self.schedule} needs a peak_learning_rate")
+        if self.best_metric == "bleu" and not self.validate_bleu:
+            raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule == "cosine" and self.max_steps is None:
             raise ValueError("schedule cosine needs max_steps, where it reaches 0")
         return self

@@ -88,7 +88,7 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
         TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120) as bar:
         task = bar.add_task(description, total=total, note="")
         bar.update(task, completed=start)
         handlers = log.handlers

@@ -4,9 +4,11 @@ Text is cut into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carr
 Files and folders are written to a temporary name, synced and renamed, so one that exists is whole.
 """
 
+import codecs
 import glob
 import gzip
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
@@ -31,6 +33,7 @@ class LineReader:
     Attributes:
         num_lines: lines read so far.
         carriage_returns: lines that ended in CRLF.
+        has_byte_order_mark: whether the text began with one, which is removed.
         invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
     """
 
@@ -51,6 +54,7 @@ class LineReader:
         self.name = name if name is not None else str(source)
         self.num_lines = 0
         self.carriage_returns = 0
+        self.has_byte_order_mark = False
         self.invalid_lines: list[int] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -69,6 +73,9 @@ class LineReader:
             while (raw := self._next(lines)) is not None:
                 self.num_lines += 1
                 raw = raw.removesuffix(b"\n")
+                if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                    self.has_byte_order_mark = True
                 if raw.endswith(b"\r"):
                     raw = raw[:-1]
                     self.carriage_returns += 1
@@ -166,7 +173,20 @@ def _remove(entry: Path) -> None:
 
 @contextmanager
 def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that appears under ``path``, whole and synced, when the block ends without an error."""
+    """A binary file that appears under ``path``, whole and synced, when the block ends without an error.
+
+    What is no file, such as /dev/stdout or a pipe, is written to as it is; a link stays and its target is replaced.
+
+    Raises:
+        DataError: ``path`` is a folder.
+    """
+    path = path.resolve()
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; name a file")
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -210,6 +230,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
 
     An older folder of that name is replaced only once the new one is complete.
     """
+    path = path.resolve()
     temporary = _temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -222,11 +243,14 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
                 with file.open("rb") as stream:
                     os.fsync(stream.fileno())
         sync_folder(temporary)
-        old = temporary.with_name(temporary.name.replace(TEMPORARY_MARK, f".old{TEMPORARY_MARK}"))
         if path.exists():
+            old = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-old")
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+            temporary.rename(path)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(path.parent)
@@ -240,6 +264,20 @@ def remove_leftovers(folder: Path) -> list[Path]:
     for entry in leftovers:
         _remove(entry)
     return leftovers
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder; a kill on the way leaves nothing that looks like it."""
+    abandoned = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-old")
+    shutil.rmtree(abandoned, ignore_errors=True)
+    path.rename(abandoned)
+    shutil.rmtree(abandoned)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    packages = ("nmtkit", "torch", "sentencepiece", "accelerate", "sacrebleu")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 
 def sha256_of(path: Path) -> str:

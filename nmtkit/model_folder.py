@@ -8,8 +8,7 @@
 Nothing is ever unpickled.
 """
 
-import importlib.metadata
-import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from nmtkit.config import DecodingConfig, ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import read_json, sha256_of_files, write_folder_atomically, write_json
+from nmtkit.files import read_json, sha256_of, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -36,12 +35,6 @@ class LoadedModel:
     tokenizer: Tokenizer
     decoding: DecodingConfig
     provenance: dict[str, Any]
-
-
-def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
-    packages = ("nmtkit", "torch", "sentencepiece", "accelerate", "sacrebleu")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -102,6 +95,13 @@ def _read_json(path: Path) -> Any:
         raise ModelError(str(error)) from None
 
 
+def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
+    """Raises ModelError when the weights are not those that were written."""
+    expected = provenance.get("files", {}).get("model.safetensors")
+    if expected != sha256_of(folder / "model.safetensors"):
+        raise ModelError(f"{folder / 'model.safetensors'}: damaged, it does not have the sum in provenance.json")
+
+
 def is_model_folder(folder: Path) -> bool:
     """Whether a folder looks like a model folder."""
     return (folder / "model.json").is_file()
@@ -144,6 +144,7 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
     provenance = _read_json(folder / "provenance.json")
+    check_sum(folder, provenance)
     model.requires_grad_(False).eval()
     return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance)
 
@@ -153,9 +154,15 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
+def step_folders(folder: Path) -> list[Path]:
+    """The folders in ``folder`` named after an update, oldest first; another, such as a copy step-10-good, is not."""
+    found = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir())
+    return sorted(found, key=step_of)
+
+
 def checkpoints(run_dir: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted((path for path in (run_dir / "checkpoints").glob("step-*") if is_model_folder(path)), key=step_of)
+    return [path for path in step_folders(run_dir / "checkpoints") if is_model_folder(path)]
 
 
 def best_checkpoints(run_dir: Path, count: int) -> list[Path]:

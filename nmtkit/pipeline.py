@@ -18,7 +18,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.scoring import Score, score, scores_as_json
 from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lines
-from nmtkit.model_folder import find_model
+from nmtkit.model_folder import checkpoints, find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.workers import Workers, choose_device
@@ -57,11 +57,15 @@ def run(recipe: Recipe, run_dir: Path, *, mirror: Path | None, device: str, thre
     if result.signal is not None:
         return RunResult(result, None, None)
     log.info("3/5 average")
-    chosen = choose_checkpoints(run_dir)
-    if is_up_to_date(chosen, run_dir / "averaged"):
+    wanted = recipe.decoding.average_last
+    available = len(checkpoints(run_dir))
+    if available < wanted:
+        log.warning("average_last = %d, but there are only %d checkpoints: these are averaged", wanted, available)
+    chosen = choose_checkpoints(run_dir, last=min(wanted, available) or None)
+    if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
         log.info("%s is up to date", run_dir / "averaged")
     else:
-        average(chosen, run_dir / "averaged")
+        average(chosen, run_dir / "averaged", recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: the recipe names no test set")
@@ -114,7 +118,10 @@ def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
     recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
     names = test_sets(run_dir)
     if not names:
-        raise DataError(f"{run_dir}: the recipe names no test set, so there is nothing to score; add data.test")
+        raise DataError(
+            f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
+            "--hypothesis and --reference"
+        )
     scores = {}
     for name in names:
         output = run_dir / "translations" / f"{name}.txt"
@@ -126,7 +133,10 @@ def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
         _, references = read_text_pair(run_dir / "data" / "test" / name)
         hypotheses = read_lines(output)
         if len(hypotheses) != len(references):
-            raise DataError(f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}")
+            raise DataError(
+                f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}; "
+                "translate it again"
+            )
         scores[name] = score(hypotheses, references, target_language=recipe.data.target_language, text=recipe.data.text)
     write_json(run_dir / "scores.json", {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(run_dir / "cost.json", training_cost(run_dir))

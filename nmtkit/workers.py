@@ -184,7 +184,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
                     child.send_signal(number)
 
         previous: dict[int, Any] = {
-            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         try:
             failed = _wait_for_end(children)

@@ -27,7 +27,17 @@ MirrorOption = Annotated[
         help="Folder laid out as <host>/<path>, whose files are used instead of the network.",
     ),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda|mps", help="Where to compute.")]
+
+
+def _check_device(device: str) -> str:
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise typer.BadParameter(f"{device!r} is not one of auto, cpu, cuda, mps")
+    return device
+
+
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Where to compute.")
+]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="CPU threads.  [default: all cores]")
 ]

@@ -51,6 +51,8 @@ def command(
     if (run is None) == (hypothesis is None and reference is None):
         raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
+        if source or target_language or metric or json_file or text != "plain":
+            raise typer.BadParameter("a RUN says all itself; --source, --text and the others go with --hypothesis")
         _score_run(run)
         return
     if hypothesis is None or reference is None:
@@ -80,6 +82,8 @@ def _score_files(
                 f"{hypothesis} has {len(lines[hypothesis])} lines, but {path} has {len(lines[path])}; "
                 "line n of one must belong to line n of the other"
             )
+    if not lines[hypothesis]:
+        raise DataError(f"{hypothesis} and {reference} are empty: there is nothing to score")
     kind = "tokenized" if text == "tokenized" else "plain"
     scores = score(lines[hypothesis], lines[reference], target_language=target_language, text=kind, metrics=metrics)  # type: ignore[arg-type]
     missing = left_out(target_language=target_language, text=kind) if metrics is None else {}  # type: ignore[arg-type]

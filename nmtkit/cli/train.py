@@ -39,7 +39,7 @@ def command(
     from nmtkit import console
     from nmtkit.config import load_recipe
 
-    if processes > 1 and "WORLD_SIZE" not in os.environ:
+    if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         from nmtkit.workers import launch
 
         load_recipe(recipe, set_ or [])

@@ -59,6 +59,7 @@ def command(
     Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
     from nmtkit import console
+    from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 
     if batch_size is not None and batch_tokens is not None:
@@ -70,6 +71,8 @@ def command(
         reader = LineReader(input_, errors="replace")
     else:
         total = None
+        if sys.stdin is None:
+            raise DataError("stdin is closed; give text there or a file with --input")
         reader = LineReader(sys.stdin.buffer, name="stdin", errors="replace")
 
     translate = _translate_function(
@@ -79,15 +82,16 @@ def command(
         if output is not None:
             write = stack.enter_context(write_atomically(output)).write
         else:
-            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-            write = sys.stdout.write
+            stdout = sys.stdout  # a live progress bar puts something else in its place
+            stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+            write = stdout.write
         advance = stack.enter_context(console.progress("translating", total))
         done = 0
         for window in _windows(reader, WINDOW_LINES):
             for line in translate(window):
                 write(f"{line}\n")
             if output is None:
-                sys.stdout.flush()
+                stdout.flush()
             done += len(window)
             advance(done, note=f"{done:,} lines")
     _warn_of_invalid_lines(reader)

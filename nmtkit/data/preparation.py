@@ -40,6 +40,7 @@ from nmtkit.files import (
     read_lines,
     remove_leftovers,
     sha256_of_files,
+    versions,
     write_atomically,
     write_folder_atomically,
     write_json,
@@ -123,6 +124,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             "fingerprint": fingerprint,
             "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
             **manifest,
+            "versions": versions(),
             "files": sha256_of_files(temporary),
             "seconds": round(time.monotonic() - begun, 3),
         }
@@ -215,12 +217,14 @@ class _Preparer:
             self._write_text(self._folder, "valid", valid_pairs)
             numbered = ((number, *pair) for number, pair in enumerate(valid_pairs, start=1))
             counts["valid"], _ = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
+        if self._data.valid and not counts.get("valid"):
+            raise DataError("data.valid: no validation pair has text on both sides; look at the corpus")
         for name, corpus in tests.items():
             pairs = self._read_all([corpus], "test")
             if not pairs:
                 raise DataError(f"{corpus.source.name}: the test set is empty")
             self._write_text(self._folder / "test", name, pairs)
-            counts[name] = len(pairs)
+            counts[f"test/{name}"] = len(pairs)
         return {
             "corpora": self._described,
             "cleaning": {rule: self._dropped[rule] for rule in RULES},
@@ -277,6 +281,10 @@ class _Preparer:
                 "name": corpus.name,
                 "role": role,
                 "pairs": source.num_lines,
+                "byte_order_mark_removed": {
+                    "source": source.has_byte_order_mark,
+                    "target": target.has_byte_order_mark,
+                },
                 "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
                 "files": [_describe(entry) for entry in corpus.files],
                 "sha256": corpus.fingerprint,

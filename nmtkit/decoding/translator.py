@@ -71,7 +71,8 @@ class Translator:
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
         """
         longest = min(max_source_tokens, self._max_tokens or max_source_tokens)
-        sources = self.tokenizer.encode([self.tokenizer.normalize(line) for line in lines], "source")
+        normalized = [self.tokenizer.normalize(line) for line in lines]
+        sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
         parts: list[tuple[int, list[int]]] = []
         for number, ids in enumerate(sources):
             if lines[number].strip():

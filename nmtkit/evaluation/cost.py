@@ -1,5 +1,6 @@
 """What a run has cost: the exact count of its matrix products, and the estimate as the paper makes it."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,7 @@ import torch
 
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
+from nmtkit.model_folder import checkpoints, step_folders
 
 PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 """Sustained single-precision FLOP/s of a GPU. Source: footnote 5 of the paper."""
@@ -30,19 +32,21 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     """What the training of a run has cost so far, as RUN/cost.json holds it.
 
     flops: of forward and backward of the matrix products, for the tokens seen, padding not counted.
-    flops_paper_estimate: seconds x devices x sustained FLOP/s of the device, which is the paper's figure for its GPUs
-    and the measured rate of plain matrix products for others. Source: section 6.1.
+    flops_paper_estimate: seconds x devices (added up over the sessions) x sustained FLOP/s of the device, which is the
+    paper's figure for its GPUs and the measured rate of plain matrix products for others. Source: section 6.1.
 
     Raises:
         ModelError: the run has not been trained.
     """
-    saves = sorted((run_dir / "resume").glob("step-*/state.json"))
-    if not saves:
+    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
+    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
+    if not states:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    state = read_json(saves[-1])
-    named = next((name for name in PAPER_SUSTAINED_FLOPS if name in state["device"].upper()), None)
+    state = max((read_json(path) for path in states if path.is_file()), key=lambda state: state["step"])
+    device = state["device"].upper()
+    named = next((name for name in PAPER_SUSTAINED_FLOPS if re.search(rf"\b{name}(?!\d)", device)), None)
     sustained = PAPER_SUSTAINED_FLOPS[named] if named else state["matmul_flops_per_second"]
-    source = "the paper, footnote 5" if named else "measured: plain matrix products on this device when training began"
+    source = "the paper, footnote 5" if named else "measured: plain matrix products on this device, in the last session"
     return {
         "updates": state["step"],
         "target_tokens": state["target_tokens"],
@@ -52,7 +56,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "precision": state["precision"],
         "flops": state["flops"],
         "flops_per_second": state["flops"] / state["seconds"] if state["seconds"] else 0.0,
-        "flops_paper_estimate": state["seconds"] * state["processes"] * sustained,
+        "flops_paper_estimate": state["device_seconds"] * sustained,
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
     }

@@ -14,7 +14,7 @@ import io
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -80,9 +80,19 @@ class _SentencePiece:
         import sentencepiece
 
         model = io.BytesIO()
+        stopped: list[BaseException] = []
+
+        def sentences() -> Iterator[str]:
+            try:
+                for line in lines:
+                    yield line.replace(_BLANK_SIGN, _STAND_IN)
+            except BaseException as error:  # which sentencepiece would turn into an error of its own
+                stopped.append(error)
+                raise
+
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(line.replace(_BLANK_SIGN, _STAND_IN) for line in lines),
+                sentence_iterator=sentences(),
                 model_writer=model,
                 model_type=kind,
                 vocab_size=size,
@@ -102,6 +112,8 @@ class _SentencePiece:
                 minloglevel=2,
             )
         except RuntimeError as error:
+            if stopped and not isinstance(stopped[0], GeneratorExit):
+                raise stopped[0] from None
             raise RecipeError(f"data.vocab_size = {size}: {_reason(str(error))}") from None
         return cls(model.getvalue())
 

@@ -11,7 +11,16 @@ import torch
 from nmtkit.config import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import best_checkpoints, checkpoints, read_description, read_tensors, save_model, step_of
+from nmtkit.model_folder import (
+    best_checkpoints,
+    check_sum,
+    checkpoints,
+    is_model_folder,
+    read_description,
+    read_tensors,
+    save_model,
+    step_of,
+)
 from nmtkit.text.tokenizer import Tokenizer
 
 
@@ -44,12 +53,17 @@ def choose_checkpoints(run_dir: Path, *, last: int | None = None, best: int | No
     return available[-last:]
 
 
-def average(folders: list[Path], output: Path) -> None:
+def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> None:
     """Averages checkpoints in float64 and writes the float32 result as a model folder marked as an average.
 
+    Args:
+        decoding: what the new model folder says of decoding; by default what the checkpoints say.
+
     Raises:
-        ModelError: they are not of the same model or tokenizer, or damaged.
+        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already.
     """
+    if output.exists() and not _is_average(output):
+        raise ModelError(f"{output}: exists and is no average; name a new folder")
     first = read_description(folders[0])
     for folder in folders[1:]:
         other = read_description(folder)
@@ -62,6 +76,7 @@ def average(folders: list[Path], output: Path) -> None:
                 raise ModelError(f"{folder}: has {what} than {folders[0]}; they cannot be averaged")
     sums: dict[str, torch.Tensor] = {}
     for folder in folders:
+        check_sum(folder, read_json(folder / "provenance.json"))
         for name, tensor in read_tensors(folder / "model.safetensors").items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     weights = {name: (total / len(folders)).float() for name, total in sums.items()}
@@ -70,16 +85,22 @@ def average(folders: list[Path], output: Path) -> None:
         weights,
         ModelConfig.model_validate(first["model"]),
         Tokenizer.load(folders[-1] / "tokenizer"),
-        DecodingConfig.model_validate(first["decoding"]),
+        decoding or DecodingConfig.model_validate(first["decoding"]),
         _provenance(folders),
     )
 
 
-def is_up_to_date(folders: list[Path], output: Path) -> bool:
-    """Whether ``output`` is the average of just these checkpoints."""
-    if not (output / "provenance.json").is_file():
+def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig) -> bool:
+    """Whether ``output`` is the average of just these checkpoints, with these decoding settings."""
+    if not _is_average(output):
         return False
-    return bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
+    has_settings = read_description(output)["decoding"] == decoding.model_dump(mode="json")
+    return has_settings and bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
+
+
+def _is_average(folder: Path) -> bool:
+    provenance = folder / "provenance.json"
+    return is_model_folder(folder) and provenance.is_file() and read_json(provenance).get("kind") == "average"
 
 
 def _sources(folders: list[Path]) -> list[dict[str, Any]]:
@@ -88,7 +109,18 @@ def _sources(folders: list[Path]) -> list[dict[str, Any]]:
 
 def _provenance(folders: list[Path]) -> dict[str, Any]:
     last = read_json(folders[-1] / "provenance.json")
-    kept = ("run", "step", "epoch", "target_tokens", "flops", "seconds", "data_fingerprint", "recipe")
+    kept = (
+        "run",
+        "step",
+        "epoch",
+        "target_tokens",
+        "flops",
+        "seconds",
+        "device",
+        "precision",
+        "data_fingerprint",
+        "recipe",
+    )
     return {
         "kind": "average",
         "resumable": False,

@@ -16,7 +16,7 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import Indices, plan_epoch, share_update
 from nmtkit.data.shards import PairData
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training.objective import batch_loss
 from nmtkit.training.schedule import learning_rate
@@ -65,6 +65,7 @@ def train_updates(
 
     Raises:
         DataError: no pair fits into tokens_per_update, or the data are not those the run began with.
+        NmtkitError: the device has too little memory for a pass.
     """
     progress = state.progress
     while True:
@@ -81,7 +82,13 @@ def train_updates(
             raise DataError(f"{data.folder}: not the data this run began with; the saved position is inside an update")
         for index in range(first, len(plan.updates)):
             ends_epoch = index == len(plan.updates) - 1
-            update = _update(state, data, plan.updates[index], training, workers, local_flags, ends_epoch)
+            try:
+                update = _update(state, data, plan.updates[index], training, workers, local_flags, ends_epoch)
+            except torch.OutOfMemoryError:
+                tokens = training.tokens_per_pass or workers.tokens_per_pass
+                raise NmtkitError(
+                    f"{workers.device}: out of memory in passes of {tokens} tokens; lower training.tokens_per_pass"
+                ) from None
             progress.step = update.step
             progress.pairs_done = 0 if ends_epoch else int(ends[index])
             progress.epoch += ends_epoch

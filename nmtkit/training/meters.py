@@ -16,7 +16,6 @@ class Meter:
     target_tokens: int = 0
     real_tokens: int = 0
     padded_tokens: int = 0
-    flops: int = 0
     seconds: float = 0.0
 
     def add(
@@ -28,7 +27,6 @@ class Meter:
         target_tokens: int,
         real_tokens: int,
         padded_tokens: int,
-        flops: int,
         seconds: float,
     ) -> None:
         """Adds one update. ``loss`` and ``nll`` are sums over its target tokens."""
@@ -39,7 +37,6 @@ class Meter:
         self.target_tokens += target_tokens
         self.real_tokens += real_tokens
         self.padded_tokens += padded_tokens
-        self.flops += flops
         self.seconds += seconds
 
 

@@ -9,7 +9,6 @@ The latest two saves are kept; a damaged one is recognised by its sums and the o
 not saved: those of an update follow from (seed, update, rank, pass).
 """
 
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from torch import Tensor
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json, sha256_of_files, write_folder_atomically, write_json
+from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import read_tensors, step_of, write_tensors
+from nmtkit.model_folder import read_tensors, step_folders, write_tensors
 
 KEPT_SAVES = 2
 
@@ -37,7 +36,8 @@ class Progress:
         pairs_done: sentence pairs of the present epoch that are behind.
         target_tokens, flops: seen and computed so far.
         seconds: time spent training, validating and saving, over all sessions.
-        best_cost: the best validation so far by best_metric, smaller being better; at step and epoch best_*.
+        device_seconds: the same, added up over the processes.
+        best_cost: the best validation so far by best_metric, smaller being better; at the epoch best_epoch.
         validations_since_best: validations that did not improve on it.
         last_validation_seconds, last_checkpoint_seconds: of `seconds`, for those that go by minutes.
     """
@@ -48,8 +48,8 @@ class Progress:
     target_tokens: int = 0
     flops: int = 0
     seconds: float = 0.0
+    device_seconds: float = 0.0
     best_cost: float | None = None
-    best_step: int = 0
     best_epoch: int = 0
     validations_since_best: int = 0
     last_validation_seconds: float = 0.0
@@ -101,9 +101,12 @@ class TrainingState:
             write_tensors(temporary / "weights.safetensors", self.model.state_dict())
             write_tensors(temporary / "optimizer.safetensors", self._optimizer_tensors())
             files = sha256_of_files(temporary)
-            write_json(temporary / "state.json", {"progress": asdict(self.progress), **extra, "files": files})
+            write_json(
+                temporary / "state.json",
+                {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files},
+            )
         for old in saves(run_dir)[:-KEPT_SAVES]:
-            shutil.rmtree(old)
+            remove_folder(old)
         return folder
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
@@ -137,7 +140,7 @@ class TrainingState:
 
 def saves(run_dir: Path) -> list[Path]:
     """The saves of a run, oldest first."""
-    return sorted((path for path in (run_dir / "resume").glob("step-*") if path.is_dir()), key=step_of)
+    return step_folders(run_dir / "resume")
 
 
 def read_save(folder: Path) -> dict[str, Any]:

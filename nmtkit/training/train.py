@@ -1,6 +1,6 @@
 """`train`: drives the loop of updates; reports, validates, saves and stops."""
 
-import shutil
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -29,14 +29,15 @@ from nmtkit.files import (
     json_line,
     read_json,
     read_json_lines,
+    remove_folder,
     remove_leftovers,
     write_atomically,
 )
 from nmtkit.model.flops import count_parameters
-from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
+from nmtkit.model_folder import best_checkpoints, checkpoints, save_model, step_of
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.meters import Meter, memory_bytes
-from nmtkit.training.state import Progress, TrainingState, latest_save
+from nmtkit.training.state import Progress, TrainingState, latest_save, read_save
 from nmtkit.training.validation import Validation, Validator
 from nmtkit.workers import Workers
 
@@ -97,12 +98,13 @@ class _Session:
         self._data = PairData(run_dir / "data" / "train")
         self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
-        self._matmul_rate = 0.0
+        self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         self._meter = Meter()
         self._resume()
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._signal: int | None = None
+        self._has_validated = self._has_saved = False
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
 
@@ -114,11 +116,11 @@ class _Session:
         save = latest_save(self._run_dir)
         if save is None:
             self._refuse_foreign_checkpoints()
-            self._matmul_rate = matmul_flops_per_second(self._workers.device, self._workers.precision)
             if self._workers.is_main:
                 (self._run_dir / "metrics.jsonl").unlink(missing_ok=True)
+                self._forget_later_checkpoints()
             return
-        stored = stored_recipe(self._run_dir / "recipe.toml", self._recipe.name)
+        stored = Recipe.model_validate(read_save(save)["recipe"])
         changes = [f"model.{change}" for change in differences(stored.model, self._recipe.model)]
         changes += [f"training.{change}" for change in changes_that_matter(stored.training, self._training)]
         if changes:
@@ -129,10 +131,10 @@ class _Session:
         saved = self._state.load(save)
         if saved["data_fingerprint"] != self._manifest["fingerprint"]:
             raise DataError(f"{self._run_dir}: the data are not those this run began with; take another --run-dir")
-        self._matmul_rate = saved["matmul_flops_per_second"]
         self._meter = Meter(**saved["meter"])
         if self._workers.is_main:
             self._forget_later_metrics()
+            self._forget_later_checkpoints()
 
     def _refuse_foreign_checkpoints(self) -> None:
         """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
@@ -154,6 +156,12 @@ class _Session:
         if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
             with write_atomically(path) as file:
                 file.writelines(kept)
+
+    def _forget_later_checkpoints(self) -> None:
+        """Removes checkpoints of updates that are made again."""
+        for folder in checkpoints(self._run_dir):
+            if step_of(folder) > self._progress.step:
+                remove_folder(folder)
 
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
@@ -211,13 +219,25 @@ class _Session:
     def _after(self, update: Update, advance: Advance) -> str | None:
         """Reports, validates and saves as is due after an update; says why training ends here, if it does."""
         training, place = self._training, self._progress
-        asked, number, place.seconds = update.flags
+        if not math.isfinite(update.loss):
+            raise NmtkitError(
+                f"update {update.step}: the loss is not finite, the training has diverged; lower "
+                f"training.peak_learning_rate in another --run-dir. The last save is in {self._run_dir / 'resume'}"
+            )
+        asked, number, now = update.flags
+        place.device_seconds += (now - place.seconds) * self._workers.num_processes
+        place.seconds = now
+        # By the clock of the update that follows, so that the time they take does not count.
+        if self._has_validated:
+            place.last_validation_seconds = now
+        if self._has_saved:
+            place.last_checkpoint_seconds = now
+        self._has_validated = self._has_saved = False
         if asked and self._signal is None:
             self._signal = round(number / asked)
         self._meter.add(
             loss=update.loss, nll=update.nll, gradient_norm=update.gradient_norm, target_tokens=update.target_tokens,
-            real_tokens=update.real_tokens, padded_tokens=update.padded_tokens, flops=update.flops,
-            seconds=update.seconds,
+            real_tokens=update.real_tokens, padded_tokens=update.padded_tokens, seconds=update.seconds,
         )  # fmt: skip
 
         validation = None
@@ -234,8 +254,7 @@ class _Session:
         rate = f"{update.target_tokens / update.seconds:,.0f} tokens/s"
         loss = update.loss / update.target_tokens
         advance(_share_done(training, place), note=f"update {update.step}, loss {loss:.3f}, {rate}")
-        if checkpoint_is_due:
-            place.last_checkpoint_seconds = place.seconds
+        self._has_validated, self._has_saved = validation is not None, checkpoint_is_due
         if self._workers.is_main:
             ends_without_any = is_last and not asked and not checkpoints(self._run_dir)
             if checkpoint_is_due or ends_without_any:
@@ -248,11 +267,10 @@ class _Session:
     def _validate(self, validator: Validator) -> Validation:
         place = self._progress
         validation = validator(self._state.model)
-        place.last_validation_seconds = place.seconds
         cost = validation.cost(self._training.best_metric)
         epoch = place.epoch
         if place.best_cost is None or cost < place.best_cost:
-            place.best_cost, place.best_step, place.best_epoch = cost, place.step, epoch
+            place.best_cost, place.best_epoch = cost, epoch
             place.validations_since_best = 0
         else:
             place.validations_since_best += 1
@@ -297,6 +315,7 @@ class _Session:
             "target_tokens": place.target_tokens,
             "flops": place.flops,
             "seconds": place.seconds,
+            "device_seconds": place.device_seconds,
             "processes": workers.num_processes,
             "device": name,
             "precision": workers.precision,
@@ -319,7 +338,7 @@ class _Session:
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best))
         for old in set(checkpoints(self._run_dir)) - kept:
-            shutil.rmtree(old)
+            remove_folder(old)
 
 
 def reason_to_stop(progress: Progress, training: TrainingConfig) -> str | None:
@@ -334,7 +353,8 @@ def reason_to_stop(progress: Progress, training: TrainingConfig) -> str | None:
         return None
     if training.patience_validations is not None and progress.validations_since_best >= training.patience_validations:
         return f"no better {training.best_metric} for patience_validations = {training.patience_validations}"
-    if training.patience_epochs is not None and progress.epoch - progress.best_epoch >= training.patience_epochs:
+    waited = progress.epoch - progress.best_epoch if progress.validations_since_best else 0
+    if training.patience_epochs is not None and waited >= training.patience_epochs:
         return f"no better {training.best_metric} for patience_epochs = {training.patience_epochs}"
     return None
 

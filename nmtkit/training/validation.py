@@ -13,6 +13,7 @@ from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.preparation import read_text_pair
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.translator import Translator
+from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import score
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
@@ -63,6 +64,8 @@ class Validator:
             order = fitting
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
+        if not order:
+            raise DataError(f"{run_dir / 'data' / 'valid'}: no validation pair to use; prepare the run with others")
         self._batches = [order[start:stop] for start, stop in runs]
 
     def _longest(self, pair: int) -> int:

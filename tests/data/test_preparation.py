@@ -200,7 +200,7 @@ class TestContent:
             assert files[f"data/{name}.source.txt"] == joined([source for source, _ in text])
             assert files[f"data/{name}.reference.txt"] == joined([target for _, target in text])
         assert preparation.test_sets(project.run) == ["news"]
-        assert manifest["pairs"]["news"] == 3
+        assert manifest["pairs"]["test/news"] == 3
         assert PairData(project.run / "data" / "valid").lines.tolist() == [1, 3]
 
     def test_subwords_are_learned_from_at_most_the_asked_pairs(self, project: Project) -> None:

@@ -288,6 +288,16 @@ class TestGoingOn:
         }
         assert len(seeds) == 1
 
+    def test_a_run_killed_between_its_first_checkpoint_and_its_first_save_begins_anew(
+        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(stopped, run)
+        shutil.rmtree(run / "resume")
+        assert project.train(run, "training.max_steps=10").step == 10
+        assert weights(run) == {name: weights(uninterrupted)[name] for name in ("step-00000005", "step-00000010")}
+        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
+
 
 class TestDamage:
     @pytest.fixture
