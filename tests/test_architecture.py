@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,7 @@ def _dotted(node: ast.expr) -> str | None:
     return None
 
 
+@cache
 def all_uses() -> list[Use]:
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
     return [use for name, tree in trees.items() for use in uses(name, tree)]

@@ -39,6 +39,7 @@ from nmtkit.files import (
     read_json,
     read_lines,
     remove_leftovers,
+    sha256_of,
     sha256_of_files,
     versions,
     write_atomically,
@@ -184,6 +185,21 @@ def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
         f"{run_dir} has been trained with other data; changed: {', '.join(changes) or 'the text of a corpus'}. "
         "Take another --run-dir, or undo the change"
     )
+
+
+def changed_text(old: DataConfig, new: DataConfig, manifest: dict[str, Any]) -> list[str]:
+    """The local files of a recipe that lie elsewhere than when the data were prepared, and hold another text."""
+    prepared = {entry["path"]: entry["sha256"] for corpus in manifest["corpora"] for entry in corpus["files"]}
+    changes = []
+    for key in ("train", "valid", "test"):
+        before, after = getattr(old, key), getattr(new, key)
+        for was, now in zip(before, after, strict=True) if isinstance(before, tuple) else ():
+            if not (isinstance(was, LocalPair) and isinstance(now, LocalPair)):
+                continue
+            for earlier, later in ((was.source, now.source), (was.target, now.target)):
+                if earlier != later and later.is_file() and sha256_of(later) != prepared.get(str(earlier)):
+                    changes.append(f"data.{key}: {later} holds another text than {earlier} did")
+    return changes
 
 
 class _Preparer:

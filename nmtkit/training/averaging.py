@@ -90,12 +90,13 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
     )
 
 
-def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig) -> bool:
-    """Whether ``output`` is the average of just these checkpoints, with these decoding settings."""
+def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> bool:
+    """Whether ``output`` is the average of just these checkpoints; with these decoding settings, where given."""
     if not _is_average(output):
         return False
-    has_settings = read_description(output)["decoding"] == decoding.model_dump(mode="json")
-    return has_settings and bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
+    if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
+        return False
+    return bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
 
 
 def _is_average(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from nmtkit.config import (
     to_toml,
 )
 from nmtkit.console import Advance, duration, log, progress
-from nmtkit.data.preparation import load_tokenizer
+from nmtkit.data.preparation import changed_text, load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
@@ -80,6 +80,8 @@ def _check_data(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
     stored = stored_recipe(run_dir / "recipe.toml", recipe.name)
     changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
     changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
+    if not changes:
+        changes = changed_text(stored.data, recipe.data, manifest)
     if changes:
         raise NmtkitError(
             f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}. Run prepare again"

@@ -180,7 +180,6 @@ MISTAKES = {
     "unknown corpus": ('prepare {recipe} --set data.test=["multi30k/tst"]', ["multi30k/tst", "multi30k/test"]),
     "train before prepare": ("train {recipe} --run-dir {empty}", ["{empty}/data", "nmtkit prepare"]),
     "train with other data": ("train {recipe} --run-dir {run} --set data.vocab_size=31", ["data.vocab_size = 31"]),
-    "unknown device": ("train {recipe} --run-dir {run} --device tpu", ["tpu", "cpu"]),
     "no model folder": ("translate {empty}/none --quiet", ["{empty}/none: no such folder"]),
     "wrong model folder": ("translate {empty}", ["{empty}", "model.json"]),
     "translate before train": ("translate {run}", ["{run}", "nmtkit train"]),
@@ -238,6 +237,23 @@ class TestMistakes:
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1
         assert subprocess_of("nonsense").returncode == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            ("train quickstart --device tpu", "not one of auto, cpu, cuda, mps"),
+            ("translate somewhere --length-penalty wrong", "not one of wu, length, none"),
+            ("translate somewhere --batch-size 1 --batch-tokens 9", "not both"),
+            ("average somewhere --last 1 --best 1", "not both"),
+            ("score", "--hypothesis"),
+            ("score somewhere --metric ter", "--hypothesis"),
+            ("score --hypothesis a --reference b --text raw", "not one of plain, tokenized"),
+        ],
+    )
+    def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, hint: str) -> None:
+        outcome = nmtkit(*arguments.split())
+        assert outcome.code == 2
+        assert hint in " ".join(outcome.err.split())
 
     def test_a_bug_keeps_its_traceback(self, nmtkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:
