@@ -120,7 +120,7 @@ def num_reports(run: Path) -> int:
 
 
 def wait_for(process: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline
         assert process.poll() is None, "ended too early to be interrupted"
@@ -132,7 +132,7 @@ def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         wait_for(process, is_time)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert out == b""
     return process.returncode, err.decode("utf-8")
 
