@@ -47,8 +47,13 @@ def choose_device(device: str) -> torch.device:
 
 def set_threads(threads: int | None, processes: int = 1) -> None:
     """Sets the CPU threads of this process; by default the machine's cores shared among the processes on it."""
+    torch.set_num_threads(threads or threads_each(processes))
+
+
+def threads_each(processes: int) -> int:
+    """The cores that this process may use, shared among so many."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or max(1, cores // processes))
+    return max(1, cores // processes)
 
 
 def keep_freed_memory() -> None:
@@ -208,6 +213,7 @@ def _start_processes(
     children = []
     for rank in range(num_processes):
         environment = {
+            "OMP_NUM_THREADS": str(threads_each(num_processes)),
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
