@@ -44,6 +44,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
     state = max((read_json(path) for path in states if path.is_file()), key=lambda state: state["step"])
     device = state["device"].upper()
+    device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
     named = next((name for name in PAPER_SUSTAINED_FLOPS if re.search(rf"\b{name}(?!\d)", device)), None)
     sustained = PAPER_SUSTAINED_FLOPS[named] if named else state["matmul_flops_per_second"]
     source = "the paper, footnote 5" if named else "measured: plain matrix products on this device, in the last session"
@@ -56,7 +57,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "precision": state["precision"],
         "flops": state["flops"],
         "flops_per_second": state["flops"] / state["seconds"] if state["seconds"] else 0.0,
-        "flops_paper_estimate": state["device_seconds"] * sustained,
+        "flops_paper_estimate": device_seconds * sustained,
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
     }
