@@ -22,6 +22,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
+from nmtkit.training.optimizer import new_optimizer
 
 KEPT_SAVES = 2
 
@@ -76,14 +77,7 @@ class TrainingState:
         """A model with the initial weights that the seed decides, the same on every device and process."""
         torch.manual_seed(training.seed)
         model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
-        optimizer = torch.optim.Adam(
-            model.parameters(),
-            lr=0.0,
-            betas=training.adam_betas,
-            eps=training.adam_epsilon,
-            fused=device.type in ("cpu", "cuda"),
-        )
-        return cls(model, optimizer)
+        return cls(model, new_optimizer(model, training))
 
     @property
     def parameters(self) -> list[Tensor]:

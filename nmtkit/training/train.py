@@ -11,33 +11,21 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import (
-    Recipe,
-    TrainingConfig,
-    changes_that_matter,
-    differences,
-    stored_recipe,
-    to_toml,
-)
-from nmtkit.console import Advance, duration, log, progress
+from nmtkit.config import Recipe, differences, stored_recipe, to_toml
+from nmtkit.console import log
 from nmtkit.data.preparation import changed_text, load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.files import (
-    append_json_line,
-    json_line,
-    read_json,
-    read_json_lines,
-    remove_folder,
-    remove_leftovers,
-    write_atomically,
-)
+from nmtkit.files import read_json, remove_folder, remove_leftovers, write_atomically
 from nmtkit.model.flops import count_parameters
-from nmtkit.model_folder import best_checkpoints, checkpoints, save_model, step_of
+from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
+from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.meters import Meter, memory_bytes
-from nmtkit.training.state import Progress, TrainingState, latest_save, read_save
+from nmtkit.training.meters import Meter
+from nmtkit.training.reporting import Reporter
+from nmtkit.training.resume import forget_later_checkpoints, resume
+from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation, Validator
 from nmtkit.workers import Workers
 
@@ -101,8 +89,11 @@ class _Session:
         self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
-        self._meter = Meter()
-        self._resume()
+        saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
+        if workers.is_main:
+            forget_later_checkpoints(run_dir, self._progress.step)
+        meter = Meter(**saved["meter"]) if saved is not None else Meter()
+        self._reporter = Reporter(run_dir, recipe.training, workers, meter)
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._signal: int | None = None
@@ -113,57 +104,6 @@ class _Session:
     @property
     def _progress(self) -> Progress:
         return self._state.progress
-
-    def _resume(self) -> None:
-        save = latest_save(self._run_dir)
-        if save is None:
-            self._refuse_foreign_checkpoints()
-            if self._workers.is_main:
-                (self._run_dir / "metrics.jsonl").unlink(missing_ok=True)
-                self._forget_later_checkpoints()
-            return
-        stored = Recipe.model_validate(read_save(save)["recipe"])
-        changes = [f"model.{change}" for change in differences(stored.model, self._recipe.model)]
-        changes += [f"training.{change}" for change in changes_that_matter(stored.training, self._training)]
-        if changes:
-            raise NmtkitError(
-                f"{self._run_dir} was trained with other settings; changed: {', '.join(changes)}. "
-                "Take another --run-dir, or undo the change"
-            )
-        saved = self._state.load(save)
-        if saved["data_fingerprint"] != self._manifest["fingerprint"]:
-            raise DataError(f"{self._run_dir}: the data are not those this run began with; take another --run-dir")
-        self._meter = Meter(**saved["meter"])
-        if self._workers.is_main:
-            self._forget_later_metrics()
-            self._forget_later_checkpoints()
-
-    def _refuse_foreign_checkpoints(self) -> None:
-        """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
-        for folder in checkpoints(self._run_dir):
-            before = read_json(folder / "provenance.json")
-            recipe = Recipe.model_validate(before["recipe"])
-            changes = differences(recipe.model, self._recipe.model)
-            changes += changes_that_matter(recipe.training, self._training)
-            if changes or before["data_fingerprint"] != self._manifest["fingerprint"]:
-                raise NmtkitError(
-                    f"{folder} is of a training with other settings, and there is no save to go on from; remove "
-                    f"{folder.parent} or take another --run-dir"
-                )
-
-    def _forget_later_metrics(self) -> None:
-        """Removes the reports of updates that were made but not saved: they are made again."""
-        path = self._run_dir / "metrics.jsonl"
-        kept = [json_line(line) for line in read_json_lines(path) if line["step"] <= self._progress.step]
-        if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
-            with write_atomically(path) as file:
-                file.writelines(kept)
-
-    def _forget_later_checkpoints(self) -> None:
-        """Removes checkpoints of updates that are made again."""
-        for folder in checkpoints(self._run_dir):
-            if step_of(folder) > self._progress.step:
-                remove_folder(folder)
 
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
@@ -177,10 +117,9 @@ class _Session:
         if self._workers.is_main:
             with write_atomically(self._run_dir / "recipe.toml") as file:
                 file.write(to_toml(self._recipe))
-        begun = _share_done(self._training, self._progress)
-        with self._catching_signals(), progress("training", 1.0, start=begun) as advance:
+        with self._catching_signals(), self._reporter.showing(self._progress):
             for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
-                reason = self._after(update, advance)
+                reason = self._after(update)
                 if reason is not None:
                     break
         assert reason is not None
@@ -218,7 +157,7 @@ class _Session:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _after(self, update: Update, advance: Advance) -> str | None:
+    def _after(self, update: Update) -> str | None:
         """Reports, validates and saves as is due after an update; says why training ends here, if it does."""
         training, place = self._training, self._progress
         if not math.isfinite(update.loss):
@@ -237,25 +176,20 @@ class _Session:
         self._has_validated = self._has_saved = False
         if asked and self._signal is None:
             self._signal = round(number / asked)
-        self._meter.add(
-            loss=update.loss, nll=update.nll, gradient_norm=update.gradient_norm, target_tokens=update.target_tokens,
-            real_tokens=update.real_tokens, padded_tokens=update.padded_tokens, seconds=update.seconds,
-        )  # fmt: skip
+        self._reporter.add(update)
 
         validation = None
-        if self._validator is not None and _is_due("validate", training, update, place):
+        if self._validator is not None and is_due("validate", training, update, place):
             validation = self._validate(self._validator)
-        checkpoint_is_due = _is_due("checkpoint", training, update, place)
+        checkpoint_is_due = is_due("checkpoint", training, update, place)
         reason = reason_to_stop(place, training)
         if reason is None and asked:
             reason = f"stopped by {signal.Signals(self._signal or signal.SIGTERM).name}"
         is_last = reason is not None
         report_is_due = update.step % training.report_every_steps == 0 or (is_last and not asked)
         if validation is not None or report_is_due:
-            self._report(update, validation)
-        rate = f"{update.target_tokens / update.seconds:,.0f} tokens/s"
-        loss = update.loss / update.target_tokens
-        advance(_share_done(training, place), note=f"update {update.step}, loss {loss:.3f}, {rate}")
+            self._reporter.report(update, place, validation)
+        self._reporter.show(update, place)
         self._has_validated, self._has_saved = validation is not None, checkpoint_is_due
         if self._workers.is_main:
             ends_without_any = is_last and not asked and not checkpoints(self._run_dir)
@@ -263,7 +197,7 @@ class _Session:
                 self._save_checkpoint(validation)
             if checkpoint_is_due or is_last:
                 # The meter too, so that the reports of an interrupted run are those of an uninterrupted one.
-                self._state.save(self._run_dir, {**self._facts(), "meter": asdict(self._meter)})
+                self._state.save(self._run_dir, {**self._facts(), "meter": asdict(self._reporter.meter)})
         return reason
 
     def _validate(self, validator: Validator) -> Validation:
@@ -277,34 +211,6 @@ class _Session:
         else:
             place.validations_since_best += 1
         return validation
-
-    def _report(self, update: Update, validation: Validation | None) -> None:
-        meter, self._meter = self._meter, Meter()
-        line: dict[str, Any] = {
-            "step": update.step,
-            "epoch": self._progress.epoch,
-            "loss": meter.loss / meter.target_tokens,
-            "nll": meter.nll / meter.target_tokens,
-            "learning_rate": update.learning_rate,
-            "gradient_norm": meter.gradient_norm / meter.updates,
-            "target_tokens": self._progress.target_tokens,
-            "target_tokens_per_second": meter.target_tokens / meter.seconds,
-            "seconds": self._progress.seconds,
-            "padding": 1 - meter.real_tokens / meter.padded_tokens,
-            "flops": self._progress.flops,
-            "memory_bytes": memory_bytes(self._workers.device),
-        }
-        if validation is not None:
-            line |= {"valid_nll": validation.nll, "valid_perplexity": validation.perplexity}
-            line |= {"valid_bleu": validation.bleu, "samples": validation.samples}
-            bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
-            log.info(
-                "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
-                update.step, self._progress.epoch, duration(self._progress.seconds), line["loss"], validation.nll,
-                validation.perplexity, bleu,
-            )  # fmt: skip
-        if self._workers.is_main:
-            append_json_line(self._run_dir / "metrics.jsonl", line)
 
     def _facts(self) -> dict[str, Any]:
         """What checkpoints and saves say of where they come from."""
@@ -341,44 +247,3 @@ class _Session:
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best))
         for old in set(checkpoints(self._run_dir)) - kept:
             remove_folder(old)
-
-
-def reason_to_stop(progress: Progress, training: TrainingConfig) -> str | None:
-    """Which limit of the recipe is reached, if one is."""
-    if training.max_steps is not None and progress.step >= training.max_steps:
-        return f"max_steps = {training.max_steps}"
-    if training.max_epochs is not None and progress.epoch >= training.max_epochs:
-        return f"max_epochs = {training.max_epochs}"
-    if training.max_minutes is not None and progress.seconds >= training.max_minutes * 60:
-        return f"max_minutes = {training.max_minutes:g}"
-    if progress.best_cost is None:
-        return None
-    if training.patience_validations is not None and progress.validations_since_best >= training.patience_validations:
-        return f"no better {training.best_metric} for patience_validations = {training.patience_validations}"
-    waited = progress.epoch - progress.best_epoch if progress.validations_since_best else 0
-    if training.patience_epochs is not None and waited >= training.patience_epochs:
-        return f"no better {training.best_metric} for patience_epochs = {training.patience_epochs}"
-    return None
-
-
-def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progress) -> bool:
-    """Whether a validation ("validate") or a checkpoint is due after an update."""
-    steps = getattr(training, f"{what}_every_steps")
-    epochs = getattr(training, f"{what}_every_epochs")
-    minutes = getattr(training, f"{what}_every_minutes")
-    if steps is not None:
-        return update.step % steps == 0
-    if epochs is not None:
-        return update.ends_epoch and progress.epoch % epochs == 0
-    last = progress.last_validation_seconds if what == "validate" else progress.last_checkpoint_seconds
-    return progress.seconds - last >= minutes * 60
-
-
-def _share_done(training: TrainingConfig, progress: Progress) -> float:
-    """How much of the training is done, from 0 to 1, by the limit that is nearest."""
-    limits = [
-        (training.max_steps, progress.step),
-        (training.max_epochs, progress.epoch),
-        (training.max_minutes, progress.seconds / 60),
-    ]
-    return max(done / limit for limit, done in limits if limit is not None)

@@ -1,0 +1,78 @@
+"""Going on with a run: from its latest whole save, after a check that data and settings are those it began with."""
+
+from pathlib import Path
+from typing import Any
+
+from nmtkit.config import Recipe, changes_that_matter, differences
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import json_line, read_json, read_json_lines, remove_folder, write_atomically
+from nmtkit.model_folder import checkpoints, step_of
+from nmtkit.training.state import TrainingState, latest_save, read_save
+from nmtkit.workers import Workers
+
+
+def resume(
+    state: TrainingState, run_dir: Path, recipe: Recipe, fingerprint: str, workers: Workers
+) -> dict[str, Any] | None:
+    """Brings ``state`` to the latest whole save of a run and forgets what was written after it.
+
+    Args:
+        fingerprint: of the run's data.
+
+    Returns:
+        The save's state.json; None where there is no save, and training begins.
+
+    Raises:
+        NmtkitError: the run was trained with other settings.
+        DataError: the data are not those the run began with.
+    """
+    save = latest_save(run_dir)
+    if save is None:
+        _refuse_foreign_checkpoints(run_dir, recipe, fingerprint)
+        if workers.is_main:
+            (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+        return None
+    stored = Recipe.model_validate(read_save(save)["recipe"])
+    changes = [f"model.{change}" for change in differences(stored.model, recipe.model)]
+    changes += [f"training.{change}" for change in changes_that_matter(stored.training, recipe.training)]
+    if changes:
+        raise NmtkitError(
+            f"{run_dir} was trained with other settings; changed: {', '.join(changes)}. "
+            "Take another --run-dir, or undo the change"
+        )
+    saved = state.load(save)
+    if saved["data_fingerprint"] != fingerprint:
+        raise DataError(f"{run_dir}: the data are not those this run began with; take another --run-dir")
+    if workers.is_main:
+        _forget_later_metrics(run_dir, state.progress.step)
+    return saved
+
+
+def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
+    """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
+    for folder in checkpoints(run_dir):
+        before = read_json(folder / "provenance.json")
+        stored = Recipe.model_validate(before["recipe"])
+        changes = differences(stored.model, recipe.model)
+        changes += changes_that_matter(stored.training, recipe.training)
+        if changes or before["data_fingerprint"] != fingerprint:
+            raise NmtkitError(
+                f"{folder} is of a training with other settings, and there is no save to go on from; remove "
+                f"{folder.parent} or take another --run-dir"
+            )
+
+
+def _forget_later_metrics(run_dir: Path, step: int) -> None:
+    """Removes the reports of updates that were made but not saved: they are made again."""
+    path = run_dir / "metrics.jsonl"
+    kept = [json_line(line) for line in read_json_lines(path) if line["step"] <= step]
+    if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
+        with write_atomically(path) as file:
+            file.writelines(kept)
+
+
+def forget_later_checkpoints(run_dir: Path, step: int) -> None:
+    """Removes the checkpoints of updates that are made again."""
+    for folder in checkpoints(run_dir):
+        if step_of(folder) > step:
+            remove_folder(folder)
