@@ -5,7 +5,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-Heads = Float[Tensor, "batch heads length head_width"]
+from nmtkit.model.dropout import Dropout
+
+MOST_SCORES = 2**26
+"""Scores of queries and keys that are held at once on a CPU: 256 MiB of float32."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -17,7 +20,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, num_heads * d_k)
         self.key = nn.Linear(d_model, num_heads * d_k)
         self.value = nn.Linear(d_model, num_heads * d_v)
@@ -52,11 +55,33 @@ class MultiHeadAttention(nn.Module):
 
         Source: equation 1.
         """
-        dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(queries, keys, values, mask, dropout, is_causal=causal)
+        num_scores = queries.shape[:3].numel() * keys.size(2)
+        if queries.device.type == "cpu" and num_scores <= MOST_SCORES:
+            heads = self._attend_by_products(queries, keys, values, mask, causal)
+        else:
+            rate = self.dropout.rate if self.training else 0.0
+            heads = F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
         joined = heads.transpose(1, 2).flatten(2)  # [batch, query, heads x d_v]
         projected: Tensor = self.output(joined)
         return projected
+
+    def _attend_by_products(
+        self,
+        queries: Float[Tensor, "batch heads query d_k"],
+        keys: Float[Tensor, "batch heads key d_k"],
+        values: Float[Tensor, "batch heads key d_v"],
+        mask: Bool[Tensor, "batch 1 1 key"] | None,
+        causal: bool,
+    ) -> Float[Tensor, "batch heads query d_v"]:
+        """The same by plain matrix products: on a CPU several times faster than torch's own for sentences."""
+        scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
+        if causal:
+            later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        weights: Tensor = self.dropout(torch.softmax(scores, dim=-1))
+        return torch.matmul(weights.to(values.dtype), values)
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:

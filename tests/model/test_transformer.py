@@ -7,10 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.config import ModelConfig
+from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.cache import LayerCache
+from nmtkit.model.dropout import Dropout
 from nmtkit.model.flops import count_parameters
-from nmtkit.model.transformer import DecoderLayer, Dropout, EncoderLayer, Transformer, sinusoidal_positions
+from nmtkit.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoidal_positions
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30
@@ -525,11 +527,34 @@ def test_dropout_stands_where_the_paper_has_it(monkeypatch: pytest.MonkeyPatch) 
     assert calls.count((0.1, 16)) == 2 + 2 * 2 + 3 * 3
     # The inner layer of each feed-forward.
     assert calls.count((0.3, 24)) == 2 + 3
-    assert len(calls) == 15 + 5
+    # The weights of each attention over their keys: 7 of the source, 6 of the target.
+    assert calls.count((0.2, 7)) == 2 + 3 and calls.count((0.2, 6)) == 3
+    assert len(calls) == 15 + 5 + 8
+    # Where torch's own attention is used, it has the same rate.
+    monkeypatch.setattr(attention, "MOST_SCORES", 0)
+    model(random_ids(3, 7), SOURCE_LENGTHS, random_ids(3, 6))
     assert of_attention == [0.2] * (2 + 2 * 3)
     of_attention.clear()
     model.eval()(random_ids(3, 7), SOURCE_LENGTHS, random_ids(3, 6))
     assert of_attention == [0.0] * (2 + 2 * 3)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("widths", [{}, {"d_k": 3, "d_v": 5}])
+def test_attention_by_products_equals_torchs_in_value_and_gradient(
+    padded: bool, widths: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
+    source, target = random_ids(3, 7), random_ids(3, 8)
+    results = []
+    for most_scores in (attention.MOST_SCORES, 0):
+        monkeypatch.setattr(attention, "MOST_SCORES", most_scores)
+        model = tiny_model(**widths)
+        logits = model(source, lengths, target)
+        gradients = torch.autograd.grad(logits.sin().sum(), list(model.parameters()))
+        results.append([logits, *gradients])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
 # ---- decoding with a cache

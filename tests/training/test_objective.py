@@ -6,9 +6,12 @@ from torch import Tensor
 from nmtkit.config import ModelConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.model.transformer import Transformer
+from nmtkit.training import objective
 from nmtkit.training.objective import batch_loss, smoothed_loss
 
 SMOOTHINGS = [0.0, 0.1, 0.3, 0.9]
+AS_THEY_ARE = torch.eye(11, dtype=torch.float64)
+"""An output matrix under which the decoder's states are the logits."""
 PAIRS = [([4, 5, 6, 7], [8, 9]), ([5], [6, 7, 8, 9, 4]), ([9, 9, 8], [4, 4, 4])]
 
 
@@ -31,7 +34,7 @@ def batch(pairs: list[tuple[list[int], list[int]]] = PAIRS) -> Batch:
 def test_the_loss_equals_torchs_cross_entropy_in_value_and_gradient(label_smoothing: float) -> None:
     targets, values = tokens_and_logits()
     ours, theirs = values.clone().requires_grad_(), values.clone().requires_grad_()
-    loss, _ = smoothed_loss(ours, targets, label_smoothing)
+    loss, _ = smoothed_loss(ours, AS_THEY_ARE, targets, label_smoothing)
     expected = F.cross_entropy(theirs, targets, label_smoothing=label_smoothing, reduction="sum")
     torch.testing.assert_close(loss, expected, rtol=1e-13, atol=1e-13)
     # Not the gradient of the loss itself but of something that follows from it, as in the training loop.
@@ -46,22 +49,54 @@ def test_the_loss_is_the_cross_entropy_with_the_papers_mixture(label_smoothing: 
     targets, values = tokens_and_logits()
     mixture = (1 - label_smoothing) * F.one_hot(targets, 11).double() + label_smoothing / 11
     expected = -(mixture * torch.log_softmax(values, 1)).sum()
-    torch.testing.assert_close(smoothed_loss(values, targets, label_smoothing)[0], expected, rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        smoothed_loss(values, AS_THEY_ARE, targets, label_smoothing)[0], expected, rtol=1e-13, atol=0
+    )
 
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
 def test_nll_is_unsmoothed_and_has_no_gradient(label_smoothing: float) -> None:
     targets, values = tokens_and_logits()
-    loss, nll = smoothed_loss(values.requires_grad_(), targets, label_smoothing)
+    loss, nll = smoothed_loss(values.requires_grad_(), AS_THEY_ARE, targets, label_smoothing)
     expected = F.cross_entropy(values.detach(), targets, reduction="sum")
     torch.testing.assert_close(nll, expected, rtol=1e-13, atol=0)
     assert loss.requires_grad and not nll.requires_grad
     assert (loss.item() == pytest.approx(nll.item(), rel=1e-12)) == (label_smoothing == 0)
 
 
+@pytest.mark.parametrize("at_once", [1, 25, 1000])
+def test_the_loss_is_the_same_however_many_logits_are_held_at_once(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(3)
+    targets, _ = tokens_and_logits()
+    values = [torch.randn(9, 4, dtype=torch.float64), torch.randn(11, 4, dtype=torch.float64)]
+    states, table = (value.clone().requires_grad_() for value in values)
+    monkeypatch.setitem(objective._LOGITS_AT_ONCE, "cpu", at_once)
+    loss, nll = smoothed_loss(states, table, targets, 0.1)
+    (3 * loss).backward()
+    other_states, other_table = (value.clone().requires_grad_() for value in values)
+    expected = F.cross_entropy(other_states @ other_table.T, targets, label_smoothing=0.1, reduction="sum")
+    (3 * expected).backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
+    assert nll.item() == pytest.approx(F.cross_entropy(values[0] @ values[1].T, targets, reduction="sum").item())
+    for mine, theirs in [(states, other_states), (table, other_table)]:
+        assert mine.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_without_a_gradient_the_loss_is_the_same() -> None:
+    targets, values = tokens_and_logits()
+    expected = smoothed_loss(values.requires_grad_(), AS_THEY_ARE, targets, 0.1)
+    with torch.inference_mode():
+        found = smoothed_loss(values, AS_THEY_ARE, targets, 0.1)
+    assert torch.equal(torch.stack(found), torch.stack(expected))
+    assert not found[0].requires_grad
+
+
 def test_very_unlikely_tokens_have_a_finite_loss_and_gradient() -> None:
     logits = torch.tensor([[0.0, 2000.0, -2000.0], [500.0, 500.0, 500.0]], requires_grad=True)
-    loss, nll = smoothed_loss(logits, torch.tensor([2, 0]), 0.1)
+    loss, nll = smoothed_loss(logits, torch.eye(3), torch.tensor([2, 0]), 0.1)
     loss.backward()
     assert nll.item() == pytest.approx(4000 + 1.0986, rel=1e-5)
     assert loss.item() == pytest.approx(0.9 * 4000 + 0.1 * 6000 / 3 + 1.0986, rel=1e-5)

@@ -1,0 +1,27 @@
+"""Dropout with cheap random numbers."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Dropout(nn.Module):
+    """Dropout, with cheaper random numbers on a CPU: 16 bits for each element, so rates are multiples of 1/65,536.
+
+    torch draws a 32-bit number for each element there, which takes a seventh of the time of training a small model.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        if not self.training or self.rate == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.rate)
+        dropped = min(round(self.rate * 2**16), 2**16 - 1)
+        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
+        return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))
