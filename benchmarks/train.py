@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--config", choices=sorted(SIZES), default="tiny")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="may be repeated")
     parser.add_argument("--precision", nargs="+", default=["float32", "bf16"], help="of nmtkit's runs")
-    parser.add_argument("--attention-dropout", type=float, default=0.0, help="of nmtkit's runs")
+    parser.add_argument("--attention-dropout", type=float, default=0.1, help="of nmtkit's runs, as the peers have it")
     parser.add_argument("--tokens-per-update", type=int, help="by default the first peer's, else 3,500")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
