@@ -9,8 +9,8 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.model.transformer import Transformer
 
-_LOGITS_AT_ONCE = {"cpu": 2**25, "other": 2**28}
-"""Most logits that are held at a time, by device."""
+_LOGITS_AT_ONCE = {"cpu": 2**22, "other": 2**28}
+"""Most logits that are held at a time, by device: on a CPU those that stay in its caches."""
 
 
 class _SmoothedLoss(torch.autograd.Function):
