@@ -213,6 +213,9 @@ class TrainingConfig(_Section):
     """Updates between lines of metrics.jsonl; a validation always has one."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """Of the matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up."""
+    compile: bool = False
+    """Whether forward pass and loss go through torch.compile. Results differ by rounding and in the dropout drawn. It
+    takes minutes at the beginning, which the log tells; for GPUs and long runs. On a CPU it needs a C++ compiler."""
 
     @model_validator(mode="before")
     @classmethod

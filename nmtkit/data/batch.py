@@ -12,6 +12,8 @@ from torch import Tensor
 from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import BOS, EOS, PAD
 
+Lengths = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -32,7 +34,7 @@ class Batch:
     target_lengths: Int[Tensor, " batch"]
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
+        """The same batch on another device; from pinned memory the copies do not wait for the device."""
         return Batch(
             self.source.to(device, non_blocking=True),
             self.source_lengths,
@@ -41,22 +43,35 @@ class Batch:
             self.target_lengths,
         )
 
+    def pinned(self) -> "Batch":
+        """The same batch in page-locked memory, from which CUDA devices copy while the host goes on."""
+        return Batch(
+            self.source.pin_memory(),
+            self.source_lengths,
+            self.target_in.pin_memory(),
+            self.target_out.pin_memory(),
+            self.target_lengths,
+        )
+
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """The batch of the pairs with those indices, in that order."""
-    sources = [data.ids(0, int(index)) for index in pairs]
-    targets = [data.ids(1, int(index)) for index in pairs]
-    return batch_of(sources, targets)
+    chosen = np.asarray(pairs, np.int64)
+    return _batch(*data.joined_ids(0, chosen), *data.joined_ids(1, chosen))
 
 
 def batch_of(sources: Sequence[Sequence[int] | npt.NDArray], targets: Sequence[Sequence[int] | npt.NDArray]) -> Batch:
     """The batch of pairs of ids without special symbols."""
+    return _batch(*_join(sources), *_join(targets))
+
+
+def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, target_lengths: Lengths) -> Batch:
     return Batch(
-        source=pad(sources, end=EOS),
-        source_lengths=torch.tensor([len(ids) + 1 for ids in sources]),
-        target_in=pad(targets, begin=BOS),
-        target_out=pad(targets, end=EOS),
-        target_lengths=torch.tensor([len(ids) + 1 for ids in targets]),
+        source=_pad(sources, source_lengths, end=EOS),
+        source_lengths=torch.from_numpy(source_lengths + 1),
+        target_in=_pad(targets, target_lengths, begin=BOS),
+        target_out=_pad(targets, target_lengths, end=EOS),
+        target_lengths=torch.from_numpy(target_lengths + 1),
     )
 
 
@@ -64,13 +79,27 @@ def pad(
     sentences: Sequence[Sequence[int] | npt.NDArray], *, begin: int | None = None, end: int | None = None
 ) -> Int[Tensor, "batch length"]:
     """Sentences as rows of one matrix, with a first or last symbol where asked, padded on the right."""
-    front, back = (begin is not None), (end is not None)
-    width = max((len(ids) for ids in sentences), default=0) + front + back
-    rows = np.full((len(sentences), width), PAD, np.int64)
-    for row, ids in zip(rows, sentences, strict=True):
-        row[front : front + len(ids)] = ids
-        if begin is not None:
-            row[0] = begin
-        if end is not None:
-            row[front + len(ids)] = end
+    return _pad(*_join(sentences), begin=begin, end=end)
+
+
+def _join(sentences: Sequence[Sequence[int] | npt.NDArray]) -> tuple[npt.NDArray, Lengths]:
+    """All ids in one row, and how many are of each sentence."""
+    lengths = np.array([len(ids) for ids in sentences], np.int64)
+    parts = [np.asarray(ids, np.int64) for ids in sentences]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64), lengths
+
+
+def _pad(
+    ids: npt.NDArray, lengths: Lengths, *, begin: int | None = None, end: int | None = None
+) -> Int[Tensor, "batch length"]:
+    """`pad` for sentences that stand in one row, without a loop over them."""
+    front = int(begin is not None)
+    width = int(lengths.max(initial=0)) + front + (end is not None)
+    rows = np.full((len(lengths), width), PAD, np.int64)
+    columns = np.arange(width - front)
+    rows[:, front:][columns < lengths[:, None]] = ids
+    if begin is not None:
+        rows[:, 0] = begin
+    if end is not None:
+        rows[np.arange(len(lengths)), lengths + front] = end
     return torch.from_numpy(rows)

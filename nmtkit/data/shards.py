@@ -96,6 +96,14 @@ class PairData:
         part: npt.NDArray[np.unsignedinteger] = self._ids[side][offsets[index] : offsets[index + 1]]
         return part
 
+    def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
+        """The ids of several sentences in one row, in the order of ``indices``, and how many are of each sentence."""
+        begins, ends = self._offsets[side][indices], self._offsets[side][indices + 1]
+        lengths = (ends - begins).astype(np.int64)
+        starts = np.cumsum(lengths) - lengths  # of each sentence in the result
+        places = np.repeat(begins - starts, lengths) + np.arange(lengths.sum())
+        return self._ids[side][places], lengths
+
 
 def _map(path: Path, kind: str, count: int) -> npt.NDArray:
     expected = count * np.dtype(kind).itemsize

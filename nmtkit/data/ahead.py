@@ -1,0 +1,74 @@
+"""Work done ahead: a thread that takes the next items of an iterator while the present one is being used."""
+
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True)
+class _Item(Generic[T]):
+    value: T
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None
+
+
+def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
+    """The same items in the same order, each made up to ``depth`` items ahead by one thread.
+
+    An exception of ``items`` is raised where its item would have come. The thread ends with this iterator, however that
+    ends: used up, closed, or left by an exception or a signal's handler.
+    """
+    queue: Queue[_Item[T] | _End] = Queue(depth)
+    stopped = threading.Event()
+
+    def put(entry: _Item[T] | _End) -> bool:
+        while not stopped.is_set():
+            try:
+                queue.put(entry, timeout=_SECONDS_BETWEEN_LOOKS)
+                return True
+            except Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for value in items:
+                if not put(_Item(value)):
+                    return
+        except BaseException as error:  # raised in the thread that takes the items
+            put(_End(error))
+        else:
+            put(_End(None))
+
+    thread = threading.Thread(target=work, name="nmtkit-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            entry = queue.get()
+            if isinstance(entry, _End):
+                if entry.error is not None:
+                    raise entry.error
+                return
+            yield entry.value
+    finally:
+        stopped.set()
+        _empty(queue)
+        thread.join()
+
+
+def _empty(queue: Queue) -> None:
+    """So that a thread waiting for a place does not wait any longer."""
+    while True:
+        try:
+            queue.get_nowait()
+        except Empty:
+            return

@@ -1,0 +1,71 @@
+"""`training.compile`: forward pass and loss of a pass through torch.compile, and what that costs."""
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from nmtkit.console import duration, log
+from nmtkit.data.batch import Batch
+from nmtkit.model.transformer import Transformer
+
+Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
+"""What `objective.batch_loss` is: sums of loss and nll of a batch."""
+
+MAX_VARIANTS = 64
+"""Compiled variants of one function that torch keeps before it goes on without compiling."""
+
+
+class CompiledLoss:
+    """A loss, compiled for shapes of any size.
+
+    Sentences, lengths and tokens of a pass are symbols in the compiled code, so it is compiled anew only for what
+    differs in kind: with and without padding, one sentence or several.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._clock = _clock()
+        self._told = self._clock.times
+        torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        self._loss = torch.compile(loss, dynamic=True)
+
+    def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        loss, nll = self._loss(model, batch, label_smoothing)
+        return loss, nll
+
+    def tell(self, step: int) -> None:
+        """Logs what was compiled since the last time, if anything was."""
+        clock = self._clock
+        if clock.times > self._told:
+            log.info(
+                "update %d: compiled %d pieces of code for new kinds of shapes; %d so far, in %s",
+                step, clock.times - self._told, clock.times, duration(clock.seconds),
+            )  # fmt: skip
+            self._told = clock.times
+
+
+class _Clock:
+    """Counts what torch compiles in this process, and the time it takes."""
+
+    def __init__(self) -> None:
+        from torch._dynamo.callback import on_compile_end, on_compile_start
+
+        self.times = 0
+        self.seconds = 0.0
+        self._begun = 0.0
+        on_compile_start(self._start)
+        on_compile_end(self._end)
+
+    def _start(self, *_: object) -> None:  # newer versions of torch say what they compile
+        self._begun = time.monotonic()
+
+    def _end(self, *_: object) -> None:
+        self.times += 1
+        self.seconds += time.monotonic() - self._begun
+
+
+@cache
+def _clock() -> _Clock:
+    return _Clock()
