@@ -1,4 +1,4 @@
-"""`training.compile`: forward pass and loss of a pass through torch.compile, and what that costs."""
+"""`training.compile`: the model's layers through torch.compile, and what that costs."""
 
 import time
 from collections.abc import Callable
@@ -19,21 +19,32 @@ MAX_VARIANTS = 64
 
 
 class CompiledLoss:
-    """A loss, compiled for shapes of any size.
+    """A loss whose encoder and decoder layers run compiled; elsewhere, as in validation, the model stays as it is.
 
-    Sentences, lengths and tokens of a pass are symbols in the compiled code, so it is compiled anew only for what
+    Layers of a kind share their code. Sentences and lengths are symbols in it, so it is compiled anew only for what
     differs in kind: with and without padding, one sentence or several.
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss, model: Transformer) -> None:
+        torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        self._loss = loss
+        self._layers = [*model.encoder, *model.decoder]
+        self._calls = []
+        for layer in self._layers:
+            layer.compile(dynamic=True)
+            self._calls.append(layer._compiled_call_impl)
+            layer._compiled_call_impl = None
         self._clock = _clock()
         self._told = self._clock.times
-        torch._dynamo.config.recompile_limit = MAX_VARIANTS
-        self._loss = torch.compile(loss, dynamic=True)
 
     def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        loss, nll = self._loss(model, batch, label_smoothing)
-        return loss, nll
+        for layer, call in zip(self._layers, self._calls, strict=True):
+            layer._compiled_call_impl = call
+        try:
+            return self._loss(model, batch, label_smoothing)
+        finally:
+            for layer in self._layers:
+                layer._compiled_call_impl = None
 
     def tell(self, step: int) -> None:
         """Logs what was compiled since the last time, if anything was."""

@@ -90,7 +90,7 @@ def train_updates(
         NmtkitError: the device has too little memory for a pass.
     """
     progress = state.progress
-    loss_of = CompiledLoss(batch_loss) if training.compile else batch_loss
+    loss_of = CompiledLoss(batch_loss, state.model) if training.compile else batch_loss
     while True:
         plan = plan_epoch(
             data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch
