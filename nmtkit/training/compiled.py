@@ -35,6 +35,7 @@ class CompiledLoss:
             self._calls.append(layer._compiled_call_impl)
             layer._compiled_call_impl = None
         self._clock = _clock()
+        self._clock.listen()
         self._told = self._clock.times
 
     def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -57,17 +58,27 @@ class CompiledLoss:
             self._told = clock.times
 
 
+def compile_cost() -> tuple[int, float]:
+    """Pieces of code that this process has compiled for `training.compile`, and the seconds that this took."""
+    clock = _clock()
+    return clock.times, clock.seconds
+
+
 class _Clock:
     """Counts what torch compiles in this process, and the time it takes."""
 
     def __init__(self) -> None:
-        from torch._dynamo.callback import on_compile_end, on_compile_start
-
         self.times = 0
         self.seconds = 0.0
         self._begun = 0.0
-        on_compile_start(self._start)
-        on_compile_end(self._end)
+
+    def listen(self) -> None:
+        """Has torch tell of what it compiles from now on, also after a reset of its compiler."""
+        from torch._dynamo.callback import callback_handler, on_compile_end, on_compile_start
+
+        if self._start not in callback_handler.start_callbacks:
+            on_compile_start(self._start)
+            on_compile_end(self._end)
 
     def _start(self, *_: object) -> None:  # newer versions of torch say what they compile
         self._begun = time.monotonic()

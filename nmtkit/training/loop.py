@@ -134,7 +134,7 @@ def _planned(
     on_cuda = workers.device.type == "cuda"
 
     def make() -> Generator[PlannedUpdate, None, None]:
-        if on_cuda:
+        if on_cuda and workers.device.index is not None:
             torch.cuda.set_device(workers.device)  # of this thread: else pinning would claim memory on the first device
         for pairs in updates:
             shares = share_update(
