@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from nmtkit.training.loop import Update
 
 PROFILED_UPDATES = 4
-MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+MATRIX_PRODUCTS = ("aten::mm", "aten::addmm")
 MATRIX_KERNELS = ("gemm", "nvjet", "cutlass", "xmma", "mkldnn")
 
 
@@ -95,7 +95,8 @@ def part_of(chain: str, kernel: str) -> str:
         return "gradient norm"
     if has(both, "smoothedloss", "log_softmax", "nll_loss"):
         return "vocabulary: products in the loss" if is_product else "vocabulary: softmax and loss"
-    if has(both, "scaled_dot_product", "efficient_attention", "flash", "fmha", "sdpa"):
+    # Batched products and a softmax outside the loss are attention by plain products, as on a CPU.
+    if has(both, "scaled_dot_product", "efficient_attention", "flash", "fmha", "sdpa", "aten::bmm", "softmax"):
         return "attention"
     if is_product:
         return "matrix products"
