@@ -111,7 +111,7 @@ class DecoderLayer(nn.Module):
             attention = self.self_attention
             is_first = cache.keys is None
             keys, values = cache.append(*attention.keys_values(x))
-            return attention.attend(attention.queries(x), keys, values, causal=is_first and x.size(1) > 1)
+            return attention.attend(attention.queries(x), keys, values, causal=is_first)
 
         def attend_to_source(x: Tensor) -> Tensor:
             # A sentence's hypotheses stand side by side as further queries on its one set of keys and values.
