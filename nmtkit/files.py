@@ -5,6 +5,8 @@ Files and folders are written to a temporary name, synced and renamed, so one th
 """
 
 import codecs
+import ctypes
+import errno
 import glob
 import gzip
 import hashlib
@@ -13,16 +15,24 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, cast
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
+_REPLACED, _REMOVED = "-old", "-gone"
+"""Ends of temporary names: a whole folder that is being replaced; one that is being removed."""
+ABANDONED_SECONDS = 600.0
+"""A temporary file of another host that has not been touched for this long is dead."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Of renameat2(2), from fcntl.h and linux/fs.h."""
 
 
 class LineReader:
@@ -134,6 +144,14 @@ def read_lines(path: Path) -> list[str]:
     return list(LineReader(path))
 
 
+def sync_and_forget(path: Path) -> None:
+    """Writes a file out to its disk and drops it from memory where the system can, so that it is read from there."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes a rename inside ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -143,15 +161,28 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary(path: Path) -> Path:
-    """The temporary name for ``path``; what a process of this host that is no more left for it is removed."""
+def _temporary(path: Path, kind: str = "") -> Path:
+    """The temporary name for ``path`` that belongs to this process."""
+    return path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}{kind}")
+
+
+def _clear_the_way(path: Path) -> Path:
+    """The temporary name for ``path``; what a killed process left for it is removed or put back."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    host = platform.node()
     for entry in path.parent.glob(glob.escape(f".{path.name}{TEMPORARY_MARK}") + "*"):
-        owner, _, process = entry.name.rsplit(TEMPORARY_MARK, 1)[1].rpartition("-")
-        if owner in ("", host) and not (process.isdigit() and _is_running(int(process))):
-            _remove(entry)
-    return path.with_name(f".{path.name}{TEMPORARY_MARK}{host}-{os.getpid()}")
+        if not _is_in_use(entry):
+            _clear(entry)
+    return _temporary(path)
+
+
+def _is_in_use(entry: Path) -> bool:
+    """Whether a process may still be writing: one of this host that runs, or one of another host not long ago."""
+    owner = re.fullmatch(rf"(?:(.+)-)?(\d+)({_REPLACED}|{_REMOVED})?", entry.name.rpartition(TEMPORARY_MARK)[2])
+    if owner is None:
+        return False
+    if owner[1] in (None, platform.node()):
+        return _is_running(int(owner[2]))
+    return entry.exists() and time.time() - entry.stat().st_mtime < ABANDONED_SECONDS
 
 
 def _is_running(process: int) -> bool:
@@ -161,6 +192,16 @@ def _is_running(process: int) -> bool:
         return False
     except PermissionError:
         return True
+    return True
+
+
+def _clear(entry: Path) -> bool:
+    """Removes a leftover and returns True; a folder whose replacement was cut short is put back instead."""
+    original = entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
+    if entry.name.endswith(_REPLACED) and not original.exists():
+        entry.rename(original)
+        return False
+    _remove(entry)
     return True
 
 
@@ -187,7 +228,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    temporary = _temporary(path)
+    temporary = _clear_the_way(path)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -231,7 +272,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
     An older folder of that name is replaced only once the new one is complete.
     """
     path = path.resolve()
-    temporary = _temporary(path)
+    temporary = _clear_the_way(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -244,34 +285,74 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
                     os.fsync(stream.fileno())
         sync_folder(temporary)
         if path.exists():
-            old = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-old")
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-            temporary.rename(path)
-            shutil.rmtree(old)
+            _replace_folder(path, temporary)
         else:
             temporary.rename(path)
+        sync_folder(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    sync_folder(path.parent)
 
 
-def remove_leftovers(folder: Path) -> list[Path]:
-    """Removes what a killed process left half-written in ``folder`` and says what that was."""
+def _replace_folder(path: Path, new: Path) -> None:
+    """Puts ``new`` in the place of ``path``: in one step where the system can, else in two.
+
+    A kill between the two leaves the old folder under a name by which the next start finds it and puts it back.
+    """
+    if not exchange(path, new):
+        old = _temporary(path, _REPLACED)
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        new.rename(path)
+        shutil.rmtree(old)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swaps two names in one step where system and file system can (renameat2 of Linux), and says whether it did."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(one))
+
+
+def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
+    """Removes what killed processes left half-written in ``folder`` and says what that was.
+
+    Args:
+        is_ours: whether nothing but this process can be writing there (see locked_run), so that all of it goes; else
+            what a running process may be at stays.
+    """
     if not folder.is_dir():
         return []
-    leftovers = [entry for entry in folder.iterdir() if TEMPORARY_MARK in entry.name]
-    for entry in leftovers:
-        _remove(entry)
-    return leftovers
+    leftovers = [entry for entry in sorted(folder.iterdir()) if TEMPORARY_MARK in entry.name]
+    return [entry for entry in leftovers if (is_ours or not _is_in_use(entry)) and _clear(entry)]
 
 
 def remove_folder(path: Path) -> None:
     """Removes a folder; a kill on the way leaves nothing that looks like it."""
-    abandoned = path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-old")
+    abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     path.rename(abandoned)
     shutil.rmtree(abandoned)
+
+
+def free_bytes(folder: Path) -> int:
+    """What can still be written to the file system of ``folder``."""
+    return shutil.disk_usage(folder).free
+
+
+def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
+    """Raises NmtkitError unless the file system of ``folder`` has that many bytes free."""
+    free = free_bytes(folder)
+    if free < num_bytes:
+        raise NmtkitError(
+            f"{folder}: {purpose} needs {num_bytes / 1e6:,.1f} MB, but only {free / 1e6:,.1f} MB are free there; "
+            "make room and run the same command again"
+        )
 
 
 def versions() -> dict[str, str]:

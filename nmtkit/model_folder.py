@@ -9,6 +9,7 @@ Nothing is ever unpickled.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import read_json, sha256_of, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.files import (
+    read_json,
+    sha256_of,
+    sha256_of_files,
+    sync_and_forget,
+    versions,
+    write_folder_atomically,
+    write_json,
+)
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -38,15 +48,31 @@ class LoadedModel:
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes a safetensors file.
+    """Writes a safetensors file, and reads it back from the disk to see that it holds the same bits.
 
     Raises:
-        NmtkitError: it cannot be written, such as on a full disk.
+        NmtkitError: it cannot be written, such as on a full disk, or reads back otherwise.
     """
+    written = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        save_file(written, path)
     except SafetensorError as error:
         raise NmtkitError(f"{path}: cannot be written ({error}); make room and run the same command again") from None
+    sync_and_forget(path)
+    found = read_tensors(path)
+    different = [name for name, tensor in written.items() if name not in found or not same_bits(found[name], tensor)]
+    if different:
+        raise NmtkitError(
+            f"{path}: reads back otherwise than it was written ({different[0]}); check the disk, and run the same "
+            "command again"
+        )
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same bit for bit; of a not-a-number too."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -100,6 +126,18 @@ def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
     expected = provenance.get("files", {}).get("model.safetensors")
     if expected != sha256_of(folder / "model.safetensors"):
         raise ModelError(f"{folder / 'model.safetensors'}: damaged, it does not have the sum in provenance.json")
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the files of a model folder by the sums in its provenance.json; None if nothing is."""
+    try:
+        expected = _read_json(folder / "provenance.json").get("files", {})
+        for name in expected or ("model.safetensors",):
+            if sha256_of(folder / name) != expected.get(name):
+                return f"{folder / name}: damaged, it does not have the sum in provenance.json"
+    except (DataError, ModelError) as error:
+        return str(error)
+    return None
 
 
 def is_model_folder(folder: Path) -> bool:
@@ -165,14 +203,46 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return [path for path in step_folders(run_dir / "checkpoints") if is_model_folder(path)]
 
 
-def best_checkpoints(run_dir: Path, count: int) -> list[Path]:
-    """The checkpoints of a run that have a validation score, best first by the run's best_metric; at most ``count``."""
+def whole_checkpoints(run_dir: Path, count: int | None = None) -> list[Path]:
+    """The checkpoints of a run whose files are whole, oldest first; the newest ``count`` of them, where given.
+
+    Damaged ones are reported and passed over.
+    """
+    return sorted(_whole(reversed(checkpoints(run_dir)), count), key=step_of)
+
+
+def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
+    """The first ``count`` folders whose files are whole."""
+    found: list[Path] = []
+    for folder in folders:
+        if len(found) == count:
+            break
+        fault = damage(folder)
+        if fault is None:
+            found.append(folder)
+        else:
+            log.warning("%s; this checkpoint is passed over, remove %s", fault, folder)
+    return found
+
+
+def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[Path]:
+    """The checkpoints of a run that have a validation score, best first by the run's best_metric; at most ``count``.
+
+    Args:
+        check: whether all files are compared with their sums; else only a broken provenance.json is noticed. What is
+            damaged is reported and passed over.
+    """
     scored = []
     for path in checkpoints(run_dir):
-        cost = validation_cost(_read_json(path / "provenance.json"))
+        try:
+            cost = validation_cost(_read_json(path / "provenance.json"))
+        except ModelError as error:
+            log.warning("%s; this checkpoint is passed over, remove %s", error, path)
+            continue
         if cost is not None:
             scored.append((cost, step_of(path), path))
-    return [path for _, _, path in sorted(scored)[:count]]
+    best = [path for _, _, path in sorted(scored)]
+    return _whole(best, count) if check else best[:count]
 
 
 def validation_cost(provenance: dict[str, Any]) -> float | None:
@@ -184,7 +254,7 @@ def validation_cost(provenance: dict[str, Any]) -> float | None:
 
 
 def find_model(path: Path) -> Path:
-    """The model folder that a MODEL argument means: itself, or a run's average, else its best or last checkpoint.
+    """The model folder that a MODEL argument means: itself, or a run's average, else its best or last whole checkpoint.
 
     Raises:
         ModelError: there is none.
@@ -195,9 +265,11 @@ def find_model(path: Path) -> Path:
         return path
     if is_model_folder(path / "averaged"):
         return path / "averaged"
-    candidates = best_checkpoints(path, 1) or checkpoints(path)[-1:]
+    candidates = best_checkpoints(path, 1) or whole_checkpoints(path, 1)
     if candidates:
         return candidates[0]
+    if checkpoints(path):
+        raise ModelError(f"{path / 'checkpoints'}: every checkpoint is damaged; train the run anew")
     if (path / "data").is_dir() or (path / "recipe.toml").is_file():
         raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
     raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")

@@ -18,7 +18,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.scoring import Score, score, scores_as_json
 from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lines
-from nmtkit.model_folder import checkpoints, find_model
+from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.workers import Workers, choose_device
@@ -58,10 +58,9 @@ def run(recipe: Recipe, run_dir: Path, *, mirror: Path | None, device: str, thre
         return RunResult(result, None, None)
     log.info("3/5 average")
     wanted = recipe.decoding.average_last
-    available = len(checkpoints(run_dir))
-    if available < wanted:
-        log.warning("average_last = %d, but there are only %d checkpoints: these are averaged", wanted, available)
-    chosen = choose_checkpoints(run_dir, last=min(wanted, available) or None)
+    chosen = choose_checkpoints(run_dir, at_most=wanted)
+    if len(chosen) < wanted:
+        log.warning("average_last = %d, but there are only %d checkpoints: these are averaged", wanted, len(chosen))
     if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
         log.info("%s is up to date", run_dir / "averaged")
     else:

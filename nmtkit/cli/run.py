@@ -1,5 +1,6 @@
 """`nmtkit run`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def command(
 
     result = run(loaded, folder, mirror=mirror, device=device, threads=threads)
     if result.training.signal is not None:
-        console.log.info("saved; the same command goes on")
+        console.log.info("saved; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
         sys.exit(128 + result.training.signal)
     assert result.scores is not None
     assert result.cost is not None

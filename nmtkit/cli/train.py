@@ -1,5 +1,6 @@
 """`nmtkit train`."""
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -23,14 +24,21 @@ def command(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=1, help="Processes on this machine, one a device.")
     ] = 1,
+    verify_resume: Annotated[
+        bool,
+        typer.Option(
+            "--verify-resume",
+            help="Trains nothing: repeats the updates between the last two saves and compares the result bit for bit.",
+        ),
+    ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Training data to checkpoints; run again, it goes on where it was.
 
-    Ctrl-C or SIGTERM saves after the update in progress and exits 130 or 143. Any number of processes sees the same
-    updates: tokens_per_update is shared among them.
+    Ctrl-C or SIGTERM saves after the update in progress and exits 130 or 143; a second one ends at once. Any number of
+    processes sees the same updates: tokens_per_update is shared among them.
 
     Example: nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
     """
@@ -48,15 +56,26 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
 
-    from nmtkit.training.train import train
-    from nmtkit.workers import Workers
-
-    workers = Workers.start(device, loaded.training.precision, threads)
+    again = f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
     try:
-        result = train(loaded, folder, workers)
-    finally:
-        workers.close()
+        from nmtkit.training.train import train
+        from nmtkit.training.verify import verify_resume as repeat_updates
+        from nmtkit.workers import Workers
+
+        workers = Workers.start(device, loaded.training.precision, threads)
+        try:
+            if verify_resume:
+                first, last = repeat_updates(loaded, folder, workers)
+                if workers.is_main:
+                    print(f"identical: updates {first} to {last}")
+                return
+            result = train(loaded, folder, workers)
+        finally:
+            workers.close()
+    except SystemExit:  # by a signal at the start, or a second one
+        console.log.info("stopped at once, with what was saved before; %s", again)
+        raise
     console.log.info("training ended at update %d: %s", result.step, result.reason)
     if result.signal is not None:
-        console.log.info("saved; the same command goes on: nmtkit %s", " ".join(sys.argv[1:]))
+        console.log.info("saved; %s", again)
         sys.exit(128 + result.signal)

@@ -47,6 +47,7 @@ from nmtkit.files import (
     write_json,
     write_lines,
 )
+from nmtkit.run_lock import locked_run
 from nmtkit.text.cleaning import RULES, rule_against_lengths, rule_against_text
 from nmtkit.text.corpora import Corpus, check_corpus, local_corpus, open_corpus
 from nmtkit.text.download import CorpusFile, Downloader
@@ -111,15 +112,29 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     if (folder / "manifest.json").is_file():
         manifest = read_json(folder / "manifest.json")
         if manifest.get("fingerprint") == fingerprint:
-            if not _is_trained(run_dir):
-                _store_recipe(recipe, run_dir)
+            if not _is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
+                with locked_run(run_dir, "prepare"):
+                    _store_recipe(recipe, run_dir)
             return Preparation(manifest, is_new=False)
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)
+    with locked_run(run_dir, "prepare"):
+        manifest = _write_data(recipe, folder, workers, fingerprint, (train, valid, tests))
+        _store_recipe(recipe, run_dir)
+    return Preparation(manifest, is_new=True)
 
+
+def _write_data(
+    recipe: Recipe,
+    folder: Path,
+    workers: int | None,
+    fingerprint: str,
+    corpora: tuple[list[Corpus], list[Corpus], dict[str, Corpus]],
+) -> dict[str, Any]:
+    """Writes RUN/data and returns its manifest."""
     begun = time.monotonic()
     with write_folder_atomically(folder) as temporary:
-        manifest = _Preparer(recipe, temporary, workers).run(train, valid, tests)
+        manifest = _Preparer(recipe, temporary, workers).run(*corpora)
         manifest = {
             "format": FORMAT,
             "fingerprint": fingerprint,
@@ -130,16 +145,19 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             "seconds": round(time.monotonic() - begun, 3),
         }
         write_json(temporary / "manifest.json", manifest)
-    _store_recipe(recipe, run_dir)
-    return Preparation(manifest, is_new=True)
+    return manifest
+
+
+def _differs_from_stored(recipe: Recipe, run_dir: Path) -> bool:
+    path = run_dir / "recipe.toml"
+    return not path.is_file() or path.read_text(encoding="utf-8") != to_toml(recipe)
 
 
 def _store_recipe(recipe: Recipe, run_dir: Path) -> None:
     """Writes RUN/recipe.toml unless it says the same already."""
-    path, content = run_dir / "recipe.toml", to_toml(recipe)
-    if not path.is_file() or path.read_text(encoding="utf-8") != content:
-        with write_atomically(path) as file:
-            file.write(content)
+    if _differs_from_stored(recipe, run_dir):
+        with write_atomically(run_dir / "recipe.toml") as file:
+            file.write(to_toml(recipe))
 
 
 def _is_trained(run_dir: Path) -> bool:
@@ -187,19 +205,25 @@ def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
     )
 
 
-def changed_text(old: DataConfig, new: DataConfig, manifest: dict[str, Any]) -> list[str]:
-    """The local files of a recipe that lie elsewhere than when the data were prepared, and hold another text."""
-    prepared = {entry["path"]: entry["sha256"] for corpus in manifest["corpora"] for entry in corpus["files"]}
+def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
+    """The local files of a recipe that hold another text than when the data were prepared, wherever they lie now."""
     changes = []
     for key in ("train", "valid", "test"):
-        before, after = getattr(old, key), getattr(new, key)
-        for was, now in zip(before, after, strict=True) if isinstance(before, tuple) else ():
-            if not (isinstance(was, LocalPair) and isinstance(now, LocalPair)):
-                continue
-            for earlier, later in ((was.source, now.source), (was.target, now.target)):
-                if earlier != later and later.is_file() and sha256_of(later) != prepared.get(str(earlier)):
-                    changes.append(f"data.{key}: {later} holds another text than {earlier} did")
+        entries = getattr(data, key)
+        prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
+        for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
+            if isinstance(entry, LocalPair):
+                for path, before in ((entry.source, files[0]), (entry.target, files[-1])):
+                    if path.is_file() and sha256_of(path) != before["sha256"]:
+                        changes.append(f"data.{key}: {path} holds another text than when the run was prepared")
     return changes
+
+
+def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
+    """The files of RUN/data that are not as `prepare` wrote them, or are missing."""
+    folder = run_dir / "data"
+    expected = manifest["files"].items()
+    return [name for name, total in expected if not (folder / name).is_file() or sha256_of(folder / name) != total]
 
 
 class _Preparer:

@@ -5,7 +5,7 @@ line -> normalised -> ids -> (cut where longer than the model takes) -> batches 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -62,6 +62,7 @@ class Translator:
         batch_sentences: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         max_source_tokens: int = MAX_SOURCE_TOKENS,
+        before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
         """One translation for each line; an empty one for a line without text.
 
@@ -69,6 +70,7 @@ class Translator:
             batch_sentences: sentences translated at once.
             batch_tokens: source tokens translated at once, padding counted, where ``batch_sentences`` is not given.
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
+            before_batch: called before each batch; what it raises ends the translation.
         """
         longest = min(max_source_tokens, self._max_tokens or max_source_tokens)
         normalized = [self.tokenizer.normalize(line) for line in lines]
@@ -84,6 +86,7 @@ class Translator:
             runs = cut_by_padded_tokens([len(parts[index][1]) + 1 for index in order], batch_tokens)
         texts = [""] * len(parts)
         for start, stop in runs:
+            before_batch()
             batch = order[start:stop]
             found = self._search([parts[index][1] for index in batch])
             for index, translation in zip(batch, found, strict=True):

@@ -4,12 +4,10 @@ The first step of ``nmtkit prepare``. A file is looked for in the mirror, then i
 into the cache. Both folders are laid out as ``<host>/<path of the URL>``, so one can serve as the other.
 """
 
-import glob
 import hashlib
 import http.client
 import os
 import shutil
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,12 +16,10 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from nmtkit.errors import DataError
-from nmtkit.files import TEMPORARY_MARK, open_plain, write_bytes_atomically
+from nmtkit.files import open_plain, write_bytes_atomically
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = 60.0
-# A running download goes on writing or gives up at the timeout: a temporary file untouched for this long is dead.
-ABANDONED_SECONDS = 600.0
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the URL, the bytes done and the bytes in total (None where the server does not say)."""
@@ -147,7 +143,6 @@ class Downloader:
 
     def _download_from(self, url: str, file: RemoteFile, path: Path) -> CorpusFile:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
         _check_space(path, file.num_bytes)
         with _request(url) as response:
             num_bytes: int | None = response.length
@@ -245,11 +240,3 @@ def _check_space(path: Path, num_bytes: int | None) -> None:
             f"{path}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder on "
             "another disk in the environment variable NMTKIT_CACHE"
         )
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Removes what killed downloads of this file left; one that another process is at right now stays."""
-    pattern = glob.escape(f".{path.name}{TEMPORARY_MARK}") + "*"
-    for leftover in path.parent.glob(pattern):
-        if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
-            leftover.unlink(missing_ok=True)

@@ -20,14 +20,18 @@ from nmtkit.model_folder import (
     read_tensors,
     save_model,
     step_of,
+    whole_checkpoints,
 )
 from nmtkit.text.tokenizer import Tokenizer
 
 
-def choose_checkpoints(run_dir: Path, *, last: int | None = None, best: int | None = None) -> list[Path]:
+def choose_checkpoints(
+    run_dir: Path, *, last: int | None = None, best: int | None = None, at_most: int | None = None
+) -> list[Path]:
     """The checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
 
-    With neither number: as many of the last as the run's average_last says.
+    With no number: as many of the last, if there are, as the run's average_last says, or ``at_most``. Damaged ones are
+    reported and passed over: those before them (or next in rank) take their place.
 
     Raises:
         ModelError: the run does not have that many.
@@ -39,18 +43,29 @@ def choose_checkpoints(run_dir: Path, *, last: int | None = None, best: int | No
         chosen = best_checkpoints(run_dir, best)
         if len(chosen) < best:
             raise ModelError(
-                f"{run_dir}: {best} best checkpoints asked, but only {len(chosen)} are there with a validation score; "
-                "take fewer, or raise training.keep_best"
+                f"{run_dir}: {best} best checkpoints asked, but only {len(chosen)} are there whole and with a "
+                "validation score; take fewer, or raise training.keep_best"
             )
         return sorted(chosen, key=step_of)
-    if last is None:
-        last = min(len(available), read_description(available[-1])["decoding"]["average_last"])
-    if len(available) < last:
+    chosen = whole_checkpoints(run_dir, last or at_most or _average_last(available))
+    if not chosen:
+        raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run anew")
+    if last is not None and len(chosen) < last:
         raise ModelError(
-            f"{run_dir}: the last {last} checkpoints asked, but only {len(available)} are there; "
+            f"{run_dir}: the last {last} checkpoints asked, but only {len(chosen)} are there; "
             "take fewer, or raise training.keep_last"
         )
-    return available[-last:]
+    return chosen
+
+
+def _average_last(folders: list[Path]) -> int:
+    """What the newest checkpoint whose model.json can be read says."""
+    for folder in reversed(folders[1:]):
+        try:
+            return int(read_description(folder)["decoding"]["average_last"])
+        except ModelError:
+            continue  # choose_checkpoints reports it
+    return int(read_description(folders[0])["decoding"]["average_last"])
 
 
 def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> None:

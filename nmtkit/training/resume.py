@@ -7,7 +7,7 @@ from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import json_line, read_json, read_json_lines, remove_folder, write_atomically
 from nmtkit.model_folder import checkpoints, step_of
-from nmtkit.training.state import TrainingState, latest_save, read_save
+from nmtkit.training.state import TrainingState, saves, whole_saves
 from nmtkit.workers import Workers
 
 
@@ -26,13 +26,32 @@ def resume(
         NmtkitError: the run was trained with other settings.
         DataError: the data are not those the run began with.
     """
-    save = latest_save(run_dir)
-    if save is None:
+    found = whole_saves(run_dir, 1)
+    if not found:
         _refuse_foreign_checkpoints(run_dir, recipe, fingerprint)
+        workers.wait()
         if workers.is_main:
             (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+            _forget_later_checkpoints(run_dir, 0)
         return None
-    stored = Recipe.model_validate(read_save(save)["recipe"])
+    folder, saved = found[0]
+    check_settings(saved, run_dir, recipe, fingerprint)
+    state.load(folder, saved)
+    workers.wait()
+    if workers.is_main:
+        step = state.progress.step
+        done = step - 1 if saved.get("unfinished") else step
+        _forget_later_metrics(run_dir, done)
+        _forget_later_checkpoints(run_dir, done)
+        for later in saves(run_dir):
+            if step_of(later) > step:  # a damaged one: its updates are made again
+                remove_folder(later)
+    return saved
+
+
+def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
+    """Raises NmtkitError unless a save was made with the same data and with settings that come to the same."""
+    stored = Recipe.model_validate(saved["recipe"])
     changes = [f"model.{change}" for change in differences(stored.model, recipe.model)]
     changes += [f"training.{change}" for change in changes_that_matter(stored.training, recipe.training)]
     if changes:
@@ -40,12 +59,8 @@ def resume(
             f"{run_dir} was trained with other settings; changed: {', '.join(changes)}. "
             "Take another --run-dir, or undo the change"
         )
-    saved = state.load(save)
     if saved["data_fingerprint"] != fingerprint:
         raise DataError(f"{run_dir}: the data are not those this run began with; take another --run-dir")
-    if workers.is_main:
-        _forget_later_metrics(run_dir, state.progress.step)
-    return saved
 
 
 def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
@@ -71,7 +86,7 @@ def _forget_later_metrics(run_dir: Path, step: int) -> None:
             file.writelines(kept)
 
 
-def forget_later_checkpoints(run_dir: Path, step: int) -> None:
+def _forget_later_checkpoints(run_dir: Path, step: int) -> None:
     """Removes the checkpoints of updates that are made again."""
     for folder in checkpoints(run_dir):
         if step_of(folder) > step:

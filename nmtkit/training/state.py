@@ -6,7 +6,8 @@
         state.json              position, counters, scores so far, and the sha256 sums of the two above
 
 The latest two saves are kept; a damaged one is recognised by its sums and the one before it used. Random numbers are
-not saved: those of an update follow from (seed, update, rank, pass).
+not saved: those of an update follow from (seed, update, rank, pass). What else an update depends on belongs into
+`TrainingState.tensors` or `Progress`: both are saved, restored, and compared by `--verify-resume`.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,7 @@ from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, wr
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
 from nmtkit.training.optimizer import new_optimizer
+from nmtkit.workers import Workers
 
 KEPT_SAVES = 2
 
@@ -79,26 +81,46 @@ class TrainingState:
         model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
         return cls(model, new_optimizer(model, training))
 
+    def note_validation(self, cost: float) -> None:
+        """Takes account of a validation, by which patience and best scores go."""
+        place = self.progress
+        if place.best_cost is None or cost < place.best_cost:
+            place.best_cost, place.best_epoch = cost, place.epoch
+            place.validations_since_best = 0
+        else:
+            place.validations_since_best += 1
+
     @property
     def parameters(self) -> list[Tensor]:
         """The model's parameters, always in the same order."""
         return list(self.model.parameters())
 
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Every tensor that the next updates depend on, by file and name: what is saved, restored and compared."""
+        return {"weights": self.model.state_dict(), "optimizer": self._optimizer_tensors()}
+
+    def num_bytes(self) -> int:
+        """What a save takes on disk, near enough; before the first update as much as after it."""
+        now = sum(tensor.nbytes for group in self.tensors().values() for tensor in group.values())
+        return max(now, 3 * sum(parameter.nbytes for parameter in self.parameters)) + 100_000
+
     def save(self, run_dir: Path, extra: dict[str, Any]) -> Path:
-        """Writes RUN/resume/step-... and removes all but the latest saves.
+        """Writes RUN/resume/step-..., reads it back, and only then removes all but the latest saves.
 
         Args:
             extra: more for state.json, such as the fingerprint of the data.
+
+        Raises:
+            NmtkitError: it cannot be written, or reads back otherwise.
         """
         folder = run_dir / "resume" / f"step-{self.progress.step:08d}"
         with write_folder_atomically(folder) as temporary:
-            write_tensors(temporary / "weights.safetensors", self.model.state_dict())
-            write_tensors(temporary / "optimizer.safetensors", self._optimizer_tensors())
+            for name, tensors in self.tensors().items():
+                write_tensors(temporary / f"{name}.safetensors", tensors)
             files = sha256_of_files(temporary)
-            write_json(
-                temporary / "state.json",
-                {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files},
-            )
+            state = {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files}
+            write_json(temporary / "state.json", state)
+            read_save(temporary)
         for old in saves(run_dir)[:-KEPT_SAVES]:
             remove_folder(old)
         return folder
@@ -110,26 +132,42 @@ class TrainingState:
                 tensors[f"{key}.{name}"] = value
         return tensors
 
-    def load(self, folder: Path) -> dict[str, Any]:
+    def load(self, folder: Path, saved: dict[str, Any] | None = None) -> dict[str, Any]:
         """Takes over a save, and returns all of its state.json.
+
+        Args:
+            saved: that state.json, where the files have been checked already.
 
         Raises:
             ModelError: it is damaged.
         """
-        saved = read_save(folder)
+        saved = saved or read_save(folder)
         try:
-            self.model.load_state_dict(read_tensors(folder / "weights.safetensors"))
-            tensors = read_tensors(folder / "optimizer.safetensors")
-        except RuntimeError as error:
+            tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+            self.model.load_state_dict(tensors["weights"])
+            moments = tensors["optimizer"]
+            for name, parameter in self.model.named_parameters():
+                self.optimizer.state[parameter] = {
+                    key: moments[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+        except (RuntimeError, KeyError) as error:
             raise ModelError(
                 f"{folder}: does not belong to this model ({' '.join(str(error).split())[:200]})"
             ) from None
-        for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = {
-                key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-            }
         self.progress = Progress(**saved["progress"])
         return saved
+
+
+def execution_facts(workers: Workers) -> dict[str, Any]:
+    """What decides, besides recipe and data, which bits come out: a save states it."""
+    name = torch.cuda.get_device_name(workers.device) if workers.device.type == "cuda" else workers.device.type
+    return {
+        "processes": workers.num_processes,
+        "threads": torch.get_num_threads(),
+        "device": name,
+        "precision": workers.precision,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def saves(run_dir: Path) -> list[Path]:
@@ -149,26 +187,27 @@ def read_save(folder: Path) -> dict[str, Any]:
     except DataError as error:
         raise ModelError(str(error)) from None
     files.pop("state.json")
-    if saved.get("files") != files:
+    if not isinstance(saved, dict) or saved.get("files") != files:
         raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")
     return saved
 
 
-def latest_save(run_dir: Path) -> Path | None:
-    """The newest save that is whole; damaged ones are reported and passed over.
+def whole_saves(run_dir: Path, count: int) -> list[tuple[Path, dict[str, Any]]]:
+    """The newest saves that are whole with their state.json, newest first, at most ``count``; damaged ones are
+    reported and passed over.
 
     Raises:
         ModelError: there are saves, but none is whole.
     """
-    damaged = None
-    for folder in reversed(saves(run_dir)):
+    found: list[tuple[Path, dict[str, Any]]] = []
+    available = saves(run_dir)
+    for folder in reversed(available):
+        if len(found) == count:
+            break
         try:
-            read_save(folder)
+            found.append((folder, read_save(folder)))
         except ModelError as error:
             log.warning("%s; using the save before it", error)
-            damaged = folder
-            continue
-        return folder
-    if damaged is not None:
+    if available and not found:
         raise ModelError(f"{run_dir / 'resume'}: no save is whole; remove the folder to train from the beginning")
-    return None
+    return found

@@ -1,10 +1,9 @@
 """`train`: drives the loop of updates; reports, validates, saves and stops."""
 
 import math
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,21 @@ import torch
 
 from nmtkit.config import Recipe, differences, stored_recipe, to_toml
 from nmtkit.console import log
-from nmtkit.data.preparation import changed_text, load_tokenizer
+from nmtkit.data.preparation import changed_text, damaged_files, load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.files import read_json, remove_folder, remove_leftovers, write_atomically
+from nmtkit.files import check_space, free_bytes, read_json, remove_folder, remove_leftovers, write_atomically
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
+from nmtkit.run_lock import locked_run
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.meters import Meter
 from nmtkit.training.reporting import Reporter
-from nmtkit.training.resume import forget_later_checkpoints, resume
-from nmtkit.training.state import Progress, TrainingState
+from nmtkit.training.resume import resume
+from nmtkit.training.state import Progress, TrainingState, execution_facts
+from nmtkit.training.stop_request import StopRequest
 from nmtkit.training.validation import Validation, Validator
 from nmtkit.workers import Workers
 
@@ -49,19 +50,46 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers) -> TrainingResult:
     """Trains a prepared run from where it is to one of the recipe's limits.
 
     Raises:
-        NmtkitError: it was not prepared, or it began with other settings.
+        NmtkitError: it was not prepared, it began with other settings, or another process is at it.
     """
-    manifest = _check_data(recipe, run_dir)
-    if workers.is_main:
-        for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
-            for leftover in remove_leftovers(folder):
-                log.info("removed %s, left half-written by an earlier run", leftover)
-    workers.wait()
-    session = _Session(recipe, run_dir, workers, manifest)
-    return session.run()
+    with holding_run(recipe, run_dir, workers) as manifest:
+        if workers.is_main:
+            for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
+                for leftover in remove_leftovers(folder, is_ours=folder != run_dir):
+                    log.info("removed %s, left half-written by an earlier run", leftover)
+        workers.wait()
+        session = _Session(recipe, run_dir, workers, manifest)
+        return session.run()
 
 
-def _check_data(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
+@contextmanager
+def holding_run(recipe: Recipe, run_dir: Path, workers: Workers) -> Iterator[dict[str, Any]]:
+    """Holds the run's lock while the block runs, after a check of its data; gives the manifest of the data.
+
+    Raises:
+        NmtkitError: on every process, when the data are not those of the recipe or another process is at the run.
+    """
+    with ExitStack() as stack:
+        fault: NmtkitError | None = None
+        if workers.is_main:
+            try:
+                check_data(recipe, run_dir)
+                stack.enter_context(locked_run(run_dir, "train"))
+            except NmtkitError as error:
+                fault = error
+        raise_together(fault, workers)
+        yield read_json(run_dir / "data" / "manifest.json")
+
+
+def raise_together(fault: NmtkitError | None, workers: Workers) -> None:
+    """Raises NmtkitError on every process when one of them has met a fault."""
+    messages = [each for each in workers.gather([str(fault) if fault else None]) if each is not None]
+    if messages:
+        raise fault or NmtkitError(messages[0])
+
+
+def check_data(recipe: Recipe, run_dir: Path) -> None:
+    """Raises NmtkitError unless RUN/data is whole and was prepared with this recipe from the same text."""
     if not (run_dir / "data" / "manifest.json").is_file():
         raise DataError(f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` with this recipe first")
     manifest: dict[str, Any] = read_json(run_dir / "data" / "manifest.json")
@@ -69,12 +97,17 @@ def _check_data(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
     changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
     changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
     if not changes:
-        changes = changed_text(stored.data, recipe.data, manifest)
+        changes = changed_text(recipe.data, manifest)
     if changes:
         raise NmtkitError(
             f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}. Run prepare again"
         )
-    return manifest
+    damaged = damaged_files(run_dir, manifest)
+    if damaged:
+        raise DataError(
+            f"{run_dir / 'data'}: not as `prepare` wrote it (changed or missing: {', '.join(damaged)}); put the files "
+            "back, or take another --run-dir and prepare it"
+        )
 
 
 class _Session:
@@ -90,13 +123,13 @@ class _Session:
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
-        if workers.is_main:
-            forget_later_checkpoints(run_dir, self._progress.step)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
+        unfinished = saved.get("unfinished") if saved is not None else None
+        self._unfinished = Update(**unfinished) if unfinished else None
         self._reporter = Reporter(run_dir, recipe.training, workers, meter)
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
-        self._signal: int | None = None
+        self._stop = StopRequest()
         self._has_validated = self._has_saved = False
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
@@ -108,23 +141,26 @@ class _Session:
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
         reason = reason_to_stop(self._progress, self._training)
-        if reason is not None:
+        if reason is not None and self._unfinished is None:
             log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
             if self._workers.is_main and not checkpoints(self._run_dir):
                 self._save_checkpoint(None)  # it was stopped by a signal in its last update
             return TrainingResult(self._progress.step, reason)
         self._announce()
+        self._check_space(None, is_with_checkpoint=True)
         if self._workers.is_main:
             with write_atomically(self._run_dir / "recipe.toml") as file:
                 file.write(to_toml(self._recipe))
-        with self._catching_signals(), self._reporter.showing(self._progress):
-            for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
-                reason = self._after(update)
-                if reason is not None:
-                    break
+        with self._stop.listening(), self._reporter.showing(self._progress):
+            reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
+            if reason is None:
+                for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
+                    reason = self._after(update)
+                    if reason is not None:
+                        break
         assert reason is not None
         self._workers.wait()
-        return TrainingResult(self._progress.step, reason, self._signal)
+        return TrainingResult(self._progress.step, reason, self._stop.number)
 
     def _announce(self) -> None:
         where = (
@@ -140,32 +176,17 @@ class _Session:
     def _flags(self) -> list[float]:
         """Whether this process was asked to stop, by which signal, and the time of rank 0, which holds for all."""
         elapsed = self._seconds_before + time.monotonic() - self._begun if self._workers.is_main else 0.0
-        return [float(self._signal is not None), float(self._signal or 0), elapsed]
-
-    @contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop after the update in progress; a second one stops at once."""
-
-        def ask(number: int, _frame: object) -> None:
-            signal.signal(number, previous[number])
-            self._signal = number
-
-        previous: dict[int, Any] = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        return [float(self._stop.number is not None), float(self._stop.number or 0), elapsed]
 
     def _after(self, update: Update) -> str | None:
-        """Reports, validates and saves as is due after an update; says why training ends here, if it does."""
-        training, place = self._training, self._progress
+        """Takes account of an update and does what is due after it; says why training ends here, if it does."""
+        place = self._progress
         if not math.isfinite(update.loss):
             raise NmtkitError(
                 f"update {update.step}: the loss is not finite, the training has diverged; lower "
                 f"training.peak_learning_rate in another --run-dir. The last save is in {self._run_dir / 'resume'}"
             )
-        asked, number, now = update.flags
+        now = update.flags[2]
         place.device_seconds += (now - place.seconds) * self._workers.num_processes
         place.seconds = now
         # By the clock of the update that follows, so that the time they take does not count.
@@ -174,48 +195,89 @@ class _Session:
         if self._has_saved:
             place.last_checkpoint_seconds = now
         self._has_validated = self._has_saved = False
-        if asked and self._signal is None:
-            self._signal = round(number / asked)
         self._reporter.add(update)
+        return self._finish(update, asked=self._hear(update.flags))
 
+    def _hear(self, flags: list[float]) -> bool:
+        """Whether any process was asked to stop, by the sums of all processes' flags; from then on all know it."""
+        asked, number = flags[:2]
+        if asked and self._stop.number is None:
+            self._stop.number = round(number / asked)
+        return bool(asked)
+
+    def _finish(self, update: Update, *, asked: bool) -> str | None:
+        """Validates, reports and saves as is due after an update; says why training ends here, if it does.
+
+        What a stop leaves undone of this (a validation, the end of the training) is done first on resume: `unfinished`.
+        """
+        training, place = self._training, self._progress
+        checkpoint_is_due = is_due("checkpoint", training, update, place)
+        if checkpoint_is_due:
+            self._check_space(update, is_with_checkpoint=True)
         validation = None
         if self._validator is not None and is_due("validate", training, update, place):
             validation = self._validate(self._validator)
-        checkpoint_is_due = is_due("checkpoint", training, update, place)
-        reason = reason_to_stop(place, training)
-        if reason is None and asked:
-            reason = f"stopped by {signal.Signals(self._signal or signal.SIGTERM).name}"
-        is_last = reason is not None
-        report_is_due = update.step % training.report_every_steps == 0 or (is_last and not asked)
-        if validation is not None or report_is_due:
+            if validation is None:
+                return self._put_off(update)
+        limit = reason_to_stop(place, training)
+        if limit is not None and asked:
+            return self._put_off(update)
+        reason = f"stopped by {self._stop.name}" if asked else limit
+        if validation is not None or update.step % training.report_every_steps == 0 or limit is not None:
             self._reporter.report(update, place, validation)
         self._reporter.show(update, place)
         self._has_validated, self._has_saved = validation is not None, checkpoint_is_due
         if self._workers.is_main:
-            ends_without_any = is_last and not asked and not checkpoints(self._run_dir)
-            if checkpoint_is_due or ends_without_any:
+            if checkpoint_is_due or (limit is not None and not checkpoints(self._run_dir)):
                 self._save_checkpoint(validation)
-            if checkpoint_is_due or is_last:
-                # The meter too, so that the reports of an interrupted run are those of an uninterrupted one.
-                self._state.save(self._run_dir, {**self._facts(), "meter": asdict(self._reporter.meter)})
+            if checkpoint_is_due or reason is not None:
+                self._save()
         return reason
 
-    def _validate(self, validator: Validator) -> Validation:
-        place = self._progress
-        validation = validator(self._state.model)
-        cost = validation.cost(self._training.best_metric)
-        epoch = place.epoch
-        if place.best_cost is None or cost < place.best_cost:
-            place.best_cost, place.best_epoch = cost, epoch
-            place.validations_since_best = 0
+    def _put_off(self, update: Update) -> str:
+        """Saves right after an update, with what is due after it still to be done, and says why training ends here."""
+        if self._workers.is_main:
+            self._save(unfinished=update)
+        return f"stopped by {self._stop.name}"
+
+    def _save(self, unfinished: Update | None = None) -> None:
+        # The meter too, so that the reports of an interrupted run are those of an uninterrupted one.
+        extra = {"meter": asdict(self._reporter.meter), "unfinished": asdict(unfinished) if unfinished else None}
+        self._state.save(self._run_dir, {**self._facts(), **extra})
+
+    def _check_space(self, update: Update | None, *, is_with_checkpoint: bool) -> None:
+        """Raises NmtkitError on every process when a save and a checkpoint do not fit on the disk any more.
+
+        Args:
+            update: the one after which they are due; it is saved if at least that fits.
+        """
+        fault: NmtkitError | None = None
+        if self._workers.is_main:
+            save = self._state.num_bytes()
+            try:
+                check_space(self._run_dir, save + is_with_checkpoint * self._checkpoint_bytes(), "saving")
+            except NmtkitError as error:
+                fault = error
+                if update is not None and free_bytes(self._run_dir) >= save:
+                    self._save(unfinished=update)
+        raise_together(fault, self._workers)
+
+    def _checkpoint_bytes(self) -> int:
+        tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())
+        return sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
+
+    def _validate(self, validator: Validator) -> Validation | None:
+        """None when a process was asked to stop meanwhile."""
+        validation = validator(self._state.model, lambda: self._stop.number is not None)
+        if validation is None:
+            self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
         else:
-            place.validations_since_best += 1
+            self._state.note_validation(validation.cost(self._training.best_metric))
         return validation
 
     def _facts(self) -> dict[str, Any]:
         """What checkpoints and saves say of where they come from."""
         place, workers = self._progress, self._workers
-        name = torch.cuda.get_device_name(workers.device) if workers.device.type == "cuda" else workers.device.type
         return {
             "run": self._recipe.name,
             "step": place.step,
@@ -224,9 +286,7 @@ class _Session:
             "flops": place.flops,
             "seconds": place.seconds,
             "device_seconds": place.device_seconds,
-            "processes": workers.num_processes,
-            "device": name,
-            "precision": workers.precision,
+            **execution_facts(workers),
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],
             "recipe": self._recipe.model_dump(mode="json"),
@@ -244,6 +304,6 @@ class _Session:
         weights = self._state.model.state_dict()
         save_model(folder, weights, self._recipe.model, self._tokenizer, self._recipe.decoding, provenance)
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
-        kept.update(best_checkpoints(self._run_dir, self._training.keep_best))
+        kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:
             remove_folder(old)

@@ -1,6 +1,7 @@
 """Validation: nll and perplexity of the reference, and BLEU of translations made by the very code of `translate`."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,15 +72,22 @@ class Validator:
     def _longest(self, pair: int) -> int:
         return int(max(self._data.source_lengths[pair], self._data.target_lengths[pair]))
 
-    def __call__(self, model: Transformer) -> Validation:
-        """Validates a model, in float32; every process takes part and has the same result."""
+    def __call__(self, model: Transformer, wants_to_stop: Callable[[], bool] = lambda: False) -> Validation | None:
+        """Validates a model, in float32; every process takes part and has the same result.
+
+        Args:
+            wants_to_stop: asked before each batch; when any process wants to, all end without a result.
+        """
         was_training = model.training
         model.eval()
+        vote = _Vote(self._workers, wants_to_stop)
         try:
-            nll = self._nll(model)
+            nll = self._nll(model, vote)
             if not self._recipe.training.validate_bleu:
                 return Validation(nll, None, [])
-            bleu, hypotheses = self._translate(model)
+            bleu, hypotheses = self._translate(model, vote)
+        except _AbandonedError:
+            return None
         finally:
             model.train(was_training)
         samples = [
@@ -89,19 +97,22 @@ class Validator:
         return Validation(nll, bleu, samples)
 
     @torch.inference_mode()
-    def _nll(self, model: Transformer) -> float:
+    def _nll(self, model: Transformer, vote: "_Vote") -> float:
         sums = torch.zeros(2, dtype=torch.float64)
         for pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
+            vote.before_batch()
             batch = make_batch(self._data, pairs).to(self._workers.device)
             _, nll = batch_loss(model, batch, 0.0)
             sums += torch.tensor([float(nll), float(batch.target_lengths.sum())], dtype=torch.float64)
+        vote.after_last_batch()
         total, tokens = self._workers.sum(sums).tolist()
         return float(total / tokens)
 
-    def _translate(self, model: Transformer) -> tuple[float, list[str]]:
+    def _translate(self, model: Transformer, vote: "_Vote") -> tuple[float, list[str]]:
         rank, processes = self._workers.rank, self._workers.num_processes
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
-        mine = translator.translate(self._sources[rank::processes])
+        mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
+        vote.after_last_batch()
         numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
         hypotheses = [text for _, text in sorted(numbered)]
         data = self._recipe.data
@@ -110,3 +121,33 @@ class Validator:
             hypotheses, self._references, target_language=data.target_language, text=data.text, metrics=[metric]
         )
         return scores[metric].score, hypotheses
+
+
+class _AbandonedError(Exception):
+    """A process was asked to stop."""
+
+
+class _Vote:
+    """Lets all processes give up at the same batch, however many batches each of them has.
+
+    Every process asks before each of its batches, and those that are through go on asking until all are.
+    """
+
+    def __init__(self, workers: Workers, wants_to_stop: Callable[[], bool]) -> None:
+        self._workers, self._wants_to_stop = workers, wants_to_stop
+
+    def before_batch(self) -> None:
+        """Raises _AbandonedError on every process if one wants to stop."""
+        self._ask(is_at_work=True)
+
+    def after_last_batch(self) -> None:
+        """Returns when all processes are through."""
+        while self._ask(is_at_work=False):
+            continue
+
+    def _ask(self, *, is_at_work: bool) -> bool:
+        """Whether any process is at work still."""
+        answers = self._workers.sum(torch.tensor([float(self._wants_to_stop()), float(is_at_work)])).tolist()
+        if answers[0]:
+            raise _AbandonedError
+        return bool(answers[1])

@@ -460,7 +460,7 @@ class TestAgain:
         assert "the text of a corpus" in project.complaint()
 
     def test_what_a_killed_preparation_left_is_removed(self, project: Project) -> None:
-        leftover = project.run / f".data{TEMPORARY_MARK}123"
+        leftover = project.run / f".data{TEMPORARY_MARK}999999999"
         leftover.mkdir(parents=True)
         (leftover / "spool.source").write_text("half")
         project.prepare()

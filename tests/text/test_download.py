@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.server
 import os
+import platform
 import shutil
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.files import TEMPORARY_MARK
+from nmtkit.files import ABANDONED_SECONDS, TEMPORARY_MARK
 from nmtkit.text import download
 from nmtkit.text.download import Downloader, RemoteFile, default_cache, mirror_path
 
@@ -365,16 +366,19 @@ def test_the_next_download_removes_what_a_killed_one_left_but_not_one_going_on(s
     file = server.file("/a.txt")
     folder = tmp_path / "127.0.0.1"
     folder.mkdir()
+    here = f"{TEMPORARY_MARK}{platform.node()}-"
     dead, alive, other = (
-        folder / f".{name}{TEMPORARY_MARK}{number}" for name, number in (("a.txt", 1), ("a.txt", 2), ("b.txt", 3))
+        folder / f".{name}{here}{process}"
+        for name, process in (("a.txt", 999999999), ("a.txt", os.getppid()), ("b.txt", 999999999))
     )
-    for leftover in (dead, alive, other):
+    elsewhere, long_gone = (folder / f".a.txt{TEMPORARY_MARK}no-host-{number}" for number in (1, 2))
+    for leftover in (dead, alive, other, elsewhere, long_gone):
         leftover.write_bytes(b"half")
-    long_ago = time.time() - 2 * download.ABANDONED_SECONDS
-    os.utime(dead, (long_ago, long_ago))
-    os.utime(other, (long_ago, long_ago))
+    long_ago = time.time() - 2 * ABANDONED_SECONDS
+    os.utime(alive, (long_ago, long_ago))
+    os.utime(long_gone, (long_ago, long_ago))
     Downloader(cache=tmp_path).fetch(file)
-    assert files_below(tmp_path) == sorted([alive, other, folder / "a.txt"])
+    assert files_below(tmp_path) == sorted([alive, other, elsewhere, folder / "a.txt"])
 
 
 @pytest.mark.parametrize(

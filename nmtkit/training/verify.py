@@ -1,0 +1,116 @@
+"""`train --verify-resume`: repeats the updates between the last two saves and compares the result bit for bit."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nmtkit.config import Recipe
+from nmtkit.data.preparation import load_tokenizer
+from nmtkit.data.shards import PairData
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json_lines, versions
+from nmtkit.model_folder import read_tensors, same_bits, step_of
+from nmtkit.training.loop import train_updates
+from nmtkit.training.resume import check_settings
+from nmtkit.training.state import TrainingState, execution_facts, whole_saves
+from nmtkit.training.train import holding_run
+from nmtkit.training.validation import Validator
+from nmtkit.workers import Workers
+
+
+def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int, int]:
+    """Repeats in memory what a run did from the save before the last one (or its beginning) up to the last one.
+
+    Nothing is written to the run. Validations are made after the updates where the run made them.
+
+    Returns:
+        The first and the last update that were repeated; all tensors and counters are the same bit for bit.
+
+    Raises:
+        NmtkitError: something differs, or there is nothing that could be compared.
+    """
+    with holding_run(recipe, run_dir, workers) as manifest:
+        found = whole_saves(run_dir, 2)
+        if not found:
+            raise NmtkitError(f"{run_dir}: no save to compare with yet; train it first")
+        last, saved = found[0]
+        check_settings(saved, run_dir, recipe, manifest["fingerprint"])
+        _check_comparable(saved, last, workers)
+        tokenizer = load_tokenizer(run_dir)
+        sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+        state = TrainingState.new(recipe.model, recipe.training, sizes, workers.device)
+        before = state.load(*found[1]) if len(found) == 2 else {}
+        first = state.progress.step + 1
+        validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
+        validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
+        _repeat(state, recipe, PairData(run_dir / "data" / "train"), workers, step_of(last), validator, validated)
+    differences = _differences(state, last, saved)
+    if differences:
+        raise NmtkitError(
+            f"{last}: repeating updates {first} to {step_of(last)} gives something else: {differences[0]}"
+            + (f" (and {len(differences) - 1} more differ)" if len(differences) > 1 else "")
+            + ("; on CUDA some kernels add up in no fixed order" if workers.device.type == "cuda" else "")
+        )
+    return first, step_of(last)
+
+
+def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> None:
+    now = execution_facts(workers)
+    if workers.device.type != "cpu":
+        now.pop("threads")
+    changes = [f"{key} = {now[key]} (was {saved[key]})" for key in now if key in saved and saved[key] != now[key]]
+    then = saved["versions"]
+    changes += [
+        f"{name} {version} (was {then.get(name)})"
+        for name, version in versions().items()
+        if name in ("nmtkit", "torch") and then.get(name) != version
+    ]
+    if changes:
+        raise NmtkitError(f"{folder}: made under other conditions, bits cannot be compared: {', '.join(changes)}")
+
+
+def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
+    """The updates after ``after`` whose validation the last save takes account of."""
+    until = saved["progress"]["step"] - bool(saved.get("unfinished"))
+    lines = read_json_lines(run_dir / "metrics.jsonl")
+    return {line["step"] for line in lines if after < line["step"] <= until and "valid_nll" in line}
+
+
+def _repeat(
+    state: TrainingState,
+    recipe: Recipe,
+    data: PairData,
+    workers: Workers,
+    last_step: int,
+    validator: Validator | None,
+    validated: set[int],
+) -> None:
+    def validate() -> None:
+        if validator is not None and state.progress.step in validated:
+            validation = validator(state.model)
+            assert validation is not None
+            state.note_validation(validation.cost(recipe.training.best_metric))
+
+    validate()  # where the save before the last one was made by a stop during a validation
+    for update in train_updates(state, data, recipe.training, workers):
+        validate()
+        if update.step >= last_step:
+            return
+
+
+def _differences(state: TrainingState, folder: Path, saved: dict[str, Any]) -> list[str]:
+    """What differs from a save, in words."""
+    found = []
+    for file, tensors in state.tensors().items():
+        expected = read_tensors(folder / f"{file}.safetensors")
+        for name, tensor in tensors.items():
+            if name not in expected or expected[name].shape != tensor.shape:
+                found.append(f"{file}: {name} is not there in this shape")
+            elif not same_bits(tensor, expected[name]):
+                by = (tensor.detach().cpu().double() - expected[name].double()).abs().max()
+                found.append(f"{file}: {name} differs by up to {float(by):.3g}")
+    counters = asdict(state.progress)
+    for key, value in saved["progress"].items():
+        if not key.endswith("seconds") and counters.get(key) != value:
+            found.append(f"{key} is {counters.get(key)}, was {value}")
+    return found
