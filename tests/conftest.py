@@ -1,0 +1,103 @@
+"""A prepared run so small that a whole training takes a fraction of a second."""
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.files import read_json, read_json_lines
+from nmtkit.training.train import TrainingResult, train
+from nmtkit.training.verify import verify_resume
+from nmtkit.workers import Workers
+
+WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
+TIMED = ("seconds", "target_tokens_per_second", "memory_bytes")
+
+
+@dataclass
+class TinyProject:
+    """A recipe and its prepared data, of which every test takes a copy.
+
+    Validations are due every 5 updates, checkpoints every 4, reports every 3; an epoch has 7 updates.
+    """
+
+    recipe: Path
+    prepared: Path
+
+    def copy(self, run: Path) -> Path:
+        shutil.copytree(self.prepared, run)
+        return run
+
+    def train(self, run: Path, *overrides: str) -> TrainingResult:
+        """Trains in this process."""
+        return train(load_recipe(str(self.recipe), overrides), run, self.workers())
+
+    def verify(self, run: Path, *overrides: str) -> tuple[int, int]:
+        """Repeats the last updates in this process."""
+        return verify_resume(load_recipe(str(self.recipe), overrides), run, self.workers())
+
+    def workers(self, threads: int = 1) -> Workers:
+        return Workers.start("cpu", "float32", threads)
+
+
+def metrics_without_time(run: Path) -> list[dict[str, Any]]:
+    """All of metrics.jsonl but what depends on time and machine."""
+    lines = read_json_lines(run / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key not in TIMED} for line in lines]
+
+
+def determined(run: Path) -> dict[str, Any]:
+    """All of a run that must be the same however often it was interrupted: weights, optimiser, counters, reports."""
+    found: dict[str, Any] = {"metrics": metrics_without_time(run)}
+    for path in sorted(run.glob("*/step-*/*.safetensors")):
+        found[str(path.relative_to(run))] = path.read_bytes()
+    for path in sorted(run.glob("resume/step-*/state.json")):
+        state = read_json(path)
+        counters = {key: value for key, value in state["progress"].items() if "seconds" not in key}
+        meter = {key: value for key, value in state["meter"].items() if key != "seconds"}
+        found[str(path.relative_to(run))] = (counters, meter, state["unfinished"])
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="session")
+def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
+    folder = tmp_path_factory.mktemp("tiny")
+    rng = random.Random(1)
+    for name, count in (("train", 200), ("valid", 20)):
+        lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    (folder / "tiny.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
+        'train = [{ source = "train.en", target = "train.de" }]\n'
+        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+        "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
+        "[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
+        "max_steps = 14\nreport_every_steps = 3\nvalidate_every_steps = 5\nvalidate_bleu = false\n"
+        "checkpoint_every_steps = 4\nkeep_last = 2\nkeep_best = 1\n[decoding]\naverage_last = 2\nbeam = 2\n",
+        encoding="utf-8",
+    )
+    prepare(load_recipe(str(folder / "tiny.toml")), folder / "run", workers=1)
+    return TinyProject(folder / "tiny.toml", folder / "run")
+
+
+@pytest.fixture
+def tiny(tiny_project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tiny project, its trainings on one thread and without a measurement of the machine's rate."""
+    monkeypatch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+    threads = torch.get_num_threads()
+    yield tiny_project
+    torch.set_num_threads(threads)

@@ -1,0 +1,483 @@
+"""A training that is stopped anywhere is the same training; what it saves is whole, and one process is at it."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TinyProject, contents, determined, metrics_without_time
+
+from nmtkit import model_folder, run_lock
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
+from nmtkit.model_folder import read_tensors
+from nmtkit.run_lock import locked_run
+from nmtkit.training import loop, state, stop_request, validation
+from nmtkit.training import train as training
+
+STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
+    threads = torch.get_num_threads()
+    assert tiny_project.train(run).step == STEPS
+    torch.set_num_threads(threads)
+    return run
+
+
+@pytest.fixture
+def trained(uninterrupted: Path, tmp_path: Path) -> Path:
+    """A copy of the run that was not interrupted: checkpoints 8 and 12 and the best one, saves 12 and 14."""
+    shutil.copytree(uninterrupted, tmp_path / "trained")
+    return tmp_path / "trained"
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """What is logged as a warning."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("nmtkit").addHandler(handler)
+    yield told
+    logging.getLogger("nmtkit").removeHandler(handler)
+
+
+def call_at(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, number: int, action: Callable[[], object]) -> None:
+    """Does something right before the ``number``-th call of a function, counted from 1."""
+    function, calls = getattr(place, name), 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            action()
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(place, name, counted)
+
+
+def ask(number: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+class TestStops:
+    @pytest.mark.parametrize("rhythm", [(), ("training.validate_every_steps=4", "training.keep_last=3")])
+    def test_a_run_stopped_after_every_single_update_is_the_same_run(
+        self, tiny: TinyProject, tmp_path: Path, rhythm: tuple[str, ...]
+    ) -> None:
+        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
+        tiny.train(other, *rhythm)
+        for step in range(1, STEPS + 1):
+            with pytest.MonkeyPatch.context() as patch:
+                call_at(patch, loop, "learning_rate", 1, ask)
+                result = tiny.train(run, *rhythm)
+            assert (result.step, result.signal) == (step, signal.SIGTERM)
+        assert tiny.train(run, *rhythm).signal is None
+        shutil.rmtree(run / "resume/step-00000013")  # every stop makes a save: those before the last one are others
+        shutil.rmtree(other / "resume/step-00000012")
+        assert determined(run) == determined(other)
+        assert len(determined(run)) >= 6
+
+    @pytest.mark.parametrize("batch", [1, 2, 3])
+    def test_a_stop_during_a_validation_gives_it_up_at_the_next_batch_and_makes_it_anew_on_resume(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        calls = 0
+        forward = validation.batch_loss
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == batch:
+                ask(signal.SIGINT)
+            return forward(*arguments)
+
+        monkeypatch.setattr(validation, "batch_loss", counted)
+        result = tiny.train(run)
+        assert (result.step, result.signal, calls) == (5, signal.SIGINT, batch)
+        assert result.reason == "stopped by SIGINT"
+        assert [line["step"] for line in metrics_without_time(run)] == [3]
+        assert read_json(run / "resume/step-00000005/state.json")["unfinished"]["step"] == 5
+        assert tiny.train(run).step == STEPS
+        assert determined(run) == determined(uninterrupted)
+
+    def test_a_stop_during_the_translations_of_a_validation_gives_them_up(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings = ("training.validate_bleu=true", "decoding.max_length_offset=2", "training.max_steps=6")
+        runs = [tiny.copy(tmp_path / name) for name in ("one", "two")]
+        tiny.train(runs[0], *settings)
+        with monkeypatch.context() as patch:
+            call_at(patch, validation.Translator, "_search", 1, ask)
+            call_at(patch, validation, "score", 1, lambda: pytest.fail("was not given up"))
+            assert tiny.train(runs[1], *settings).step == 5
+        tiny.train(runs[1], *settings)
+        lines = metrics_without_time(runs[0])
+        assert metrics_without_time(runs[1]) == lines
+        assert [line["step"] for line in lines if "valid_bleu" in line] == [5]
+
+    def test_a_stop_in_the_very_last_update_leaves_its_end_to_the_next_start(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "learning_rate", STEPS, ask)
+            assert tiny.train(run).signal == signal.SIGTERM
+        assert tiny.train(run) == training.TrainingResult(STEPS, f"max_steps = {STEPS}", None)
+        assert determined(run) == determined(uninterrupted)
+
+    def test_a_kill_after_an_unfinished_update_was_finished_reports_it_once(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, validation, "batch_loss", 1, ask)
+            tiny.train(run)
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "_update", 2, lambda: (_ for _ in ()).throw(RuntimeError("as if killed")).__next__())
+            with pytest.raises(RuntimeError, match="as if killed"):
+                tiny.train(run)
+        assert [line["step"] for line in metrics_without_time(run)] == [3, 5, 6]
+        tiny.train(run)
+        assert determined(run) == determined(uninterrupted)
+
+    def test_a_signal_while_saving_lets_the_save_be_whole(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, state, "write_tensors", 2, ask)
+            assert tiny.train(run).step == 5  # asked in the save of update 4, heard in the validation of update 5
+        assert [path.name for path in state.saves(run)] == ["step-00000004", "step-00000005"]
+        assert [folder.name for folder, _ in state.whole_saves(run, 2)] == ["step-00000005", "step-00000004"]
+
+    def test_a_second_signal_ends_at_once_without_harm(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+
+        def ask_twice() -> None:
+            ask(signal.SIGINT)
+            ask(signal.SIGINT)  # within a second: a launcher and a terminal sent the same wish
+            monkeypatch.setattr(stop_request, "_SECONDS_OF_ONE_WISH", 0.0)
+            ask(signal.SIGINT)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            call_at(patch, state, "write_tensors", 4, ask_twice)  # in the second save
+            tiny.train(run)
+        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        assert [path for path in run.rglob("*") if TEMPORARY_MARK in path.name] == []
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        tiny.train(run)
+        assert determined(run) == determined(uninterrupted)
+
+
+class TestVerifyResume:
+    def test_the_updates_between_the_last_two_saves_repeat_bit_for_bit_and_nothing_is_written(
+        self, tiny: TinyProject, trained: Path
+    ) -> None:
+        before = contents(trained)
+        assert tiny.verify(trained) == (13, 14)
+        assert contents(trained) == before
+
+    def test_a_single_save_is_compared_with_the_beginning(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=6", "training.checkpoint_every_steps=100")
+        assert tiny.verify(run) == (1, 6)
+
+    def test_validations_are_repeated_where_they_were_made(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, validation, "batch_loss", 1, ask)
+            assert tiny.train(run).step == 5  # the validation of update 5 is made by the next session
+        assert tiny.verify(run) == (5, 5)
+        tiny.train(run, "training.max_steps=7")
+        # Saves 5, without its validation, and 7, of whose counters it is part; the rhythm has changed since.
+        assert tiny.verify(run, "training.validate_every_steps=1") == (6, 7)
+
+    def test_the_first_tensor_that_differs_is_named_and_by_how_much(self, tiny: TinyProject, trained: Path) -> None:
+        folder = trained / "resume/step-00000014"
+        tensors = read_tensors(folder / "optimizer.safetensors")
+        name = next(name for name in tensors if name.startswith("exp_avg_sq."))
+        tensors[name].view(-1)[3] += 0.25
+        model_folder.write_tensors(folder / "optimizer.safetensors", tensors)
+        sign(folder)
+        with pytest.raises(NmtkitError, match=rf"updates 13 to 14 .*optimizer: {name} differs by up to 0\.25$"):
+            tiny.verify(trained)
+
+    def test_a_counter_that_differs_is_named(self, tiny: TinyProject, trained: Path) -> None:
+        sign(trained / "resume/step-00000014", lambda saved: saved["progress"].update(validations_since_best=7))
+        with pytest.raises(NmtkitError, match=r"validations_since_best is \d, was 7"):
+            tiny.verify(trained)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "message"),
+        [("processes", 2, "processes = 1 (was 2)"), ("threads", 3, "threads = 1 (was 3)"), ("torch", "0.1", "torch")],
+    )
+    def test_bits_are_not_compared_under_other_conditions(
+        self, tiny: TinyProject, trained: Path, key: str, value: object, message: str
+    ) -> None:
+        def change(saved: dict[str, Any]) -> None:
+            (saved["versions"] if key == "torch" else saved)[key] = value
+
+        sign(trained / "resume/step-00000014", change)
+        with pytest.raises(NmtkitError, match="bits cannot be compared") as caught:
+            tiny.verify(trained)
+        assert message in str(caught.value)
+
+    def test_without_a_save_there_is_nothing_to_compare(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with pytest.raises(NmtkitError, match="no save to compare with yet"):
+            tiny.verify(run)
+
+    def test_other_settings_are_refused(self, tiny: TinyProject, trained: Path) -> None:
+        with pytest.raises(NmtkitError, match=r"training.seed = 2 \(was 1\)"):
+            tiny.verify(trained, "training.seed=2")
+
+
+def sign(folder: Path, change: Callable[[dict[str, Any]], object] = lambda saved: None) -> None:
+    """Changes a save's state.json, and writes the sums of what lies there into it."""
+    saved = read_json(folder / "state.json")
+    change(saved)
+    sums = sha256_of_files(folder)
+    sums.pop("state.json")
+    (folder / "state.json").write_text(json.dumps({**saved, "files": sums}), encoding="utf-8")
+
+
+class TestSaves:
+    @pytest.mark.parametrize("write", [1, 2, 3, 4, 5])  # checkpoint 4, weights and optimiser of save 4, and of the next
+    def test_a_file_that_reads_back_otherwise_costs_no_earlier_save(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        save_file, writes = model_folder.save_file, 0
+
+        def flip_a_bit(tensors: dict[str, torch.Tensor], path: Path) -> None:
+            nonlocal writes
+            save_file(tensors, path)
+            writes += 1
+            if writes == write:
+                content = bytearray(path.read_bytes())
+                content[-1] ^= 1
+                path.write_bytes(content)
+
+        monkeypatch.setattr(model_folder, "save_file", flip_a_bit)
+        with pytest.raises(NmtkitError, match="reads back otherwise than it was written"):
+            tiny.train(run)
+        assert [path.name for path in state.saves(run)] == (["step-00000004"] if write > 3 else [])
+        tiny.train(run)
+        assert determined(run) == determined(uninterrupted)
+
+    def test_a_damaged_save_makes_way_for_the_one_before_it(
+        self, tiny: TinyProject, uninterrupted: Path, trained: Path, warnings: list[str]
+    ) -> None:
+        (trained / "resume/step-00000014/state.json").write_bytes(b"")
+        assert tiny.train(trained).step == STEPS
+        assert any("step-00000014" in warning and "using the save before it" in warning for warning in warnings)
+        assert determined(trained) == determined(uninterrupted)
+
+    def test_a_truncated_save_makes_way_for_the_one_before_it(
+        self, tiny: TinyProject, uninterrupted: Path, trained: Path
+    ) -> None:
+        path = trained / "resume/step-00000014/optimizer.safetensors"
+        path.write_bytes(path.read_bytes()[:-100])
+        tiny.train(trained)
+        assert determined(trained) == determined(uninterrupted)
+
+    def test_a_damaged_save_does_not_stay_among_the_two_that_are_kept(self, tiny: TinyProject, trained: Path) -> None:
+        (trained / "resume/step-00000014/weights.safetensors").write_bytes(b"")
+        tiny.train(trained, "training.max_steps=13")
+        assert [path.name for path in state.saves(trained)] == ["step-00000012", "step-00000013"]
+
+    def test_a_checkpoint_without_provenance_does_not_stop_the_training(
+        self, tiny: TinyProject, trained: Path, warnings: list[str]
+    ) -> None:
+        (trained / "checkpoints/step-00000012/provenance.json").write_bytes(b"")
+        assert tiny.train(trained, "training.max_steps=16").step == 16
+        assert any("step-00000012" in warning and "passed over" in warning for warning in warnings)
+
+
+class TestSpace:
+    def limit(self, monkeypatch: pytest.MonkeyPatch, *answers: int) -> None:
+        """Lets the disk have so many bytes free, asked again and again; the last answer holds from then on."""
+        left = list(answers)
+        for place in ("nmtkit.files.free_bytes", "nmtkit.training.train.free_bytes"):
+            monkeypatch.setattr(place, lambda folder: left.pop(0) if len(left) > 1 else left[0])
+
+    def test_a_disk_too_full_for_a_checkpoint_is_told_before_any_training(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        self.limit(monkeypatch, 50_000)
+        with pytest.raises(NmtkitError, match=r"saving needs 0\.\d MB, but only 0\.1 MB are free there; make room"):
+            tiny.train(run)
+        assert contents(run) == contents(tiny.prepared)
+
+    def test_where_only_a_save_fits_nothing_is_lost_and_the_run_goes_on_to_the_same_end(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            self.limit(patch, 10**9, 250_000)
+            with pytest.raises(NmtkitError, match="make room and run the same command again"):
+                tiny.train(run)
+        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        assert not (run / "checkpoints").exists()
+        assert tiny.train(run).step == STEPS
+        assert determined(run) == determined(uninterrupted)
+
+    def test_where_nothing_fits_the_saves_before_stay(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            self.limit(patch, 10**9, 10**9, 1000)
+            with pytest.raises(NmtkitError, match="make room"):
+                tiny.train(run)
+        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        tiny.train(run)
+        assert determined(run) == determined(uninterrupted)
+
+
+class TestData:
+    @pytest.mark.parametrize("name", ["train/target.ids.bin", "tokenizer/joint.model", "valid.reference.txt"])
+    @pytest.mark.parametrize("damage", ["changed", "removed"])
+    def test_a_changed_file_of_the_data_is_refused_by_name(
+        self, tiny: TinyProject, trained: Path, name: str, damage: str
+    ) -> None:
+        path = trained / "data" / name
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.unlink() if damage == "removed" else path.write_bytes(content)
+        with pytest.raises(NmtkitError) as caught:
+            tiny.train(trained, "training.max_steps=16")
+        assert f"{trained / 'data'}: not as `prepare` wrote it (changed or missing: {name})" in str(caught.value)
+
+    def test_a_changed_corpus_is_refused_by_name(self, tiny: TinyProject, tmp_path: Path) -> None:
+        moved = tmp_path / "moved"
+        shutil.copytree(tiny.recipe.parent, moved)
+        project = TinyProject(moved / tiny.recipe.name, moved / "run")
+        project.train(moved / "run", "training.max_steps=1")
+        with (moved / "train.de").open("a") as file:
+            file.write("KL\n")
+        with pytest.raises(NmtkitError, match=r"data.train: .*train\.de holds another text than when the run was"):
+            project.train(moved / "run", "training.max_steps=2")
+
+
+class TestOneProcessARun:
+    def test_a_second_training_refuses_and_names_the_first(self, tiny: TinyProject, trained: Path) -> None:
+        before = contents(trained)
+        with locked_run(trained, "train"):
+            with pytest.raises(NmtkitError) as caught:
+                tiny.train(trained, "training.max_steps=16")
+            with pytest.raises(NmtkitError, match="in use by nmtkit train"):
+                tiny.verify(trained)
+        assert str(caught.value) == (
+            f"{trained}: in use by nmtkit train, process {os.getpid()} on {platform.node()}; wait until it has ended, "
+            "or take another --run-dir"
+        )
+        assert contents(trained) == before
+
+    def test_preparing_a_run_in_training_is_refused(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        recipe = load_recipe(str(tiny.recipe), ["data.vocab_size=91"])
+        with locked_run(run, "train"), pytest.raises(NmtkitError, match="in use by nmtkit train"):
+            prepare(recipe, run, workers=1)
+        assert contents(run) == contents(tiny.prepared)
+
+    def test_a_training_holds_the_lock_until_its_end(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        refused = []
+
+        def try_to_lock() -> None:
+            with pytest.raises(NmtkitError, match="in use"), locked_run(run, "prepare"):
+                refused.append("not refused")
+            refused.append("refused")
+
+        call_at(monkeypatch, loop, "learning_rate", 2, try_to_lock)
+        tiny.train(run, "training.max_steps=2")
+        assert refused == ["refused"]
+        assert not (run / run_lock.LOCK_NAME).exists()
+
+    def test_the_lock_of_a_killed_process_does_not_block(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, time\nfrom pathlib import Path\nfrom nmtkit.run_lock import locked_run\n"
+            "with locked_run(Path(sys.argv[1]), 'train'):\n    print('locked', flush=True)\n    time.sleep(600)\n"
+        )
+        run = tmp_path / "run"
+        with subprocess.Popen([sys.executable, "-c", program, str(run)], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"locked\n"
+            with pytest.raises(NmtkitError, match=f"process {holder.pid} on "), locked_run(run, "train"):
+                pytest.fail("two processes hold one lock")
+            holder.kill()
+        assert (run / run_lock.LOCK_NAME).exists()
+        with locked_run(run, "train"):
+            assert f"process {os.getpid()} " in (run / run_lock.LOCK_NAME).read_text()
+        assert not (run / run_lock.LOCK_NAME).exists()
+
+    def test_a_file_system_without_locks_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+    ) -> None:
+        def no_locks(descriptor: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+        with locked_run(tmp_path / "run", "train"):
+            assert any("cannot be locked (No locks available)" in warning for warning in warnings)
+
+    def test_a_read_only_run_is_one_line_before_any_training(
+        self, tiny: TinyProject, trained: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        call_at(monkeypatch, loop, "learning_rate", 1, lambda: pytest.fail("trained"))
+        before = contents(trained)
+        mounted = subprocess.run(["mount", "--bind", trained, trained], check=False, capture_output=True)
+        if mounted.returncode != 0:
+            pytest.skip("no permission to mount")
+        try:
+            subprocess.run(["mount", "-o", "remount,ro,bind", trained], check=True, capture_output=True)
+            with pytest.raises(NmtkitError, match=r": cannot be written \(read-only file system\); ") as caught:
+                tiny.train(trained, "training.max_steps=16")
+        finally:
+            subprocess.run(["umount", trained], check=True)
+        assert str(caught.value).startswith(f"{trained}: ")
+        assert contents(trained) == before
+
+    @pytest.mark.parametrize("name", ["checkpoints", "resume", "metrics.jsonl"])
+    def test_a_part_that_may_not_be_written_is_named_before_any_training(
+        self, tiny: TinyProject, trained: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        call_at(monkeypatch, loop, "learning_rate", 1, lambda: pytest.fail("trained"))
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: path != trained / name and access(path, mode))
+        with pytest.raises(NmtkitError, match="cannot be written") as caught:
+            tiny.train(trained, "training.max_steps=16")
+        assert str(caught.value).startswith(f"{trained / name}: ")
+
+
+def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, trained: Path) -> None:
+    for folder in state.saves(trained):
+        (folder / "state.json").write_bytes(b"")
+    with pytest.raises(ModelError, match="no save is whole"):
+        tiny.train(trained)
