@@ -1,0 +1,251 @@
+"""kill -9 at any moment, and full disks: the run goes on, to the very end it would have had.
+
+The trainings are processes of their own, forked from one that has imported everything already, so that each of them
+starts at once.
+"""
+
+import functools
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TinyProject, contents, determined
+
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.run_lock import LOCK_NAME
+
+FILE_OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+Moment = tuple[str, float]
+"""What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""
+
+
+def _train(arguments: list[str], messages: Path, moment: Moment, file_limit: int) -> None:
+    """In a process of its own: `nmtkit train`, killed at the given moment."""
+    with messages.open("wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if file_limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    what, count = moment
+    if what == "file operations":
+        counter = _Killer(count)
+        for name in FILE_OPERATIONS:
+            setattr(os, name, counter.counting(getattr(os, name)))
+    elif what == "validation batches":
+        from nmtkit.training import validation
+
+        validation.batch_loss = _Killer(count).counting(validation.batch_loss)
+    from nmtkit.cli.main import main
+
+    sys.argv = ["nmtkit", "train", *arguments]
+    main()
+
+
+class _Killer:
+    """Kills this process instead of the n-th of the calls it counts."""
+
+    def __init__(self, count: float) -> None:
+        self._left = count
+
+    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return counted
+
+
+class Trainer:
+    """Starts trainings of the tiny project in processes of their own."""
+
+    def __init__(self, project: TinyProject, folder: Path) -> None:
+        self._project, self._messages = project, folder / "messages"
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(
+            ["nmtkit.cli.main", "nmtkit.training.verify", "torch._dynamo", "test_kill"]
+        )
+
+    def __call__(
+        self, run: Path, *overrides: str, moment: Moment = ("never", 0), file_limit: int = 0
+    ) -> tuple[int, str]:
+        """The exit code (negative: the signal) and what was said on stderr."""
+        options = [option for override in overrides for option in ("--set", override)]
+        arguments = [str(self._project.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
+        process = self._context.Process(target=_train, args=(arguments, self._messages, moment, file_limit))
+        process.start()
+        process.join(moment[1] if moment[0] == "seconds" else 120)
+        if process.is_alive():
+            assert moment[0] == "seconds", "still running after two minutes"
+            process.kill()
+            process.join()
+        assert process.exitcode is not None
+        return process.exitcode, self._messages.read_text(encoding="utf-8") if self._messages.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = Trainer(tiny_project, tmp_path_factory.mktemp("trainer"))
+    trainer(tiny_project.copy(tmp_path_factory.mktemp("warm") / "run"), "training.max_steps=1")  # starts the server
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def alone(trainer: Trainer, tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the recipe's 14 updates that nothing disturbed."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("alone") / "run")
+    assert trainer(run)[0] == 0
+    return run
+
+
+def random_moment(rng: random.Random) -> Moment:
+    """A moment at the start of a session, in its updates, its validations or its saves."""
+    return rng.choice(
+        [
+            ("seconds", rng.uniform(0.0, 0.8)),
+            ("file operations", rng.randint(1, 150)),
+            ("validation batches", rng.randint(0, 6)),
+        ]
+    )
+
+
+def check_killed(trainer: Trainer, alone: Path, run: Path, moments: list[Moment], *settings: str) -> None:
+    """A run killed at all these moments has the same end as one that was left alone."""
+    for moment in moments:
+        code, message = trainer(run, *settings, moment=moment)
+        assert code == -signal.SIGKILL, f"{moment}: {message}"
+    code, message = trainer(run, *settings)
+    assert code == 0, message
+    assert determined(run) == determined(alone)
+    assert [path for path in run.rglob("*") if TEMPORARY_MARK in path.name or path.name == LOCK_NAME] == []
+
+
+def test_a_run_killed_three_times_has_the_same_end(
+    trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
+) -> None:
+    moments: list[Moment] = [("seconds", 0.1), ("validation batches", 1), ("file operations", 25)]
+    check_killed(trainer, alone, tiny_project.copy(tmp_path / "run"), moments)
+
+
+@pytest.mark.slow
+def test_a_run_killed_25_times_at_random_moments_has_the_same_end(
+    trainer: Trainer, tiny_project: TinyProject, tmp_path: Path
+) -> None:
+    rng = random.Random(25)
+    moments = [random_moment(rng) for _ in range(25)]
+    steps = "training.max_steps=1200"
+    alone = tiny_project.copy(tmp_path / "alone")
+    assert trainer(alone, steps)[0] == 0
+    check_killed(trainer, alone, tiny_project.copy(tmp_path / "run"), moments, steps)
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_every_single_file_operation_of_a_save_has_the_same_end(
+    trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
+) -> None:
+    begun = tiny_project.copy(tmp_path / "begun")
+    trainer(begun, "training.max_steps=10")
+    for number in range(200):
+        run = tmp_path / f"run-{number}"
+        shutil.copytree(begun, run)
+        code, message = trainer(run, moment=("file operations", number))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, message
+        code, message = trainer(run)
+        assert code == 0, message
+        found, expected = determined(run), determined(alone)
+        assert found == expected, f"killed before file operation {number}"
+        shutil.rmtree(run)
+    assert 40 < number < 200
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("no permission to mount")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize("left", [0, 30_000, 250_000])
+    def test_a_full_disk_is_one_line_and_with_room_the_run_goes_on_to_the_same_end(
+        self, trainer: Trainer, tiny_project: TinyProject, alone: Path, small_disk: Path, left: int
+    ) -> None:
+        run = tiny_project.copy(small_disk / "run")
+        assert trainer(run, "training.max_steps=6")[0] == 0
+        before = contents(run)
+        with (small_disk / "other").open("wb") as file:
+            free = shutil.disk_usage(small_disk).free
+            file.write(bytes(max(0, free - left)))
+        code, message = trainer(run)
+        assert code == 1
+        assert [line for line in message.split("\n") if line.startswith("error: ")] == message.split("\n")[-2:-1]
+        assert "make room and run the same command again" in message
+        after = contents(run)
+        assert {name: after.get(name) for name in before} == before
+        (small_disk / "other").unlink()
+        assert trainer(run)[0] == 0
+        assert determined(run) == determined(alone)
+
+    def test_a_disk_that_fills_up_under_a_save_is_one_line(
+        self, trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
+    ) -> None:
+        run = tiny_project.copy(tmp_path / "run")
+        assert trainer(run, "training.max_steps=6")[0] == 0
+        saved = contents(run / "resume")
+        code, message = trainer(run, file_limit=60_000)
+        assert code == 1
+        assert [line for line in message.split("\n") if line.startswith("error: ")] == message.split("\n")[-2:-1]
+        assert "run the same command again" in message
+        assert contents(run / "resume") == saved
+        assert trainer(run)[0] == 0
+        assert determined(run) == determined(alone)
+
+
+def test_a_second_training_in_a_folder_is_refused_in_one_line(
+    trainer: Trainer, tiny_project: TinyProject, tmp_path: Path
+) -> None:
+    from nmtkit.run_lock import locked_run
+
+    run = tiny_project.copy(tmp_path / "run")
+    with locked_run(run, "train"):
+        code, message = trainer(run)
+    assert code == 1
+    assert message.count("\n") == 1
+    assert message.startswith(f"error: {run}: in use by nmtkit train, process {os.getpid()} on ")
+
+
+def test_a_signal_at_the_start_ends_with_its_code_and_the_command_to_go_on(
+    tiny_project: TinyProject, tmp_path: Path
+) -> None:
+    run = tiny_project.copy(tmp_path / "run")
+    command = [sys.executable, "-m", "nmtkit", "train", str(tiny_project.recipe), "--run-dir", str(run)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        maps = Path(f"/proc/{process.pid}/maps")
+        while "libtorch" not in maps.read_text():  # it is importing torch
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.terminate()
+        _, message = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert f"the same command goes on: nmtkit train {tiny_project.recipe} --run-dir {run}" in message
+    assert "Traceback" not in message
