@@ -12,10 +12,18 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from nmtkit.errors import RecipeError
 from nmtkit.files import open_plain
@@ -23,6 +31,17 @@ from nmtkit.files import open_plain
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: Any) -> Any:
+        """pydantic would take true for 1."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        is_number = not {int, float}.isdisjoint((kind, *get_args(kind)))
+        given = value if isinstance(value, (list, tuple)) else [value]
+        if is_number and any(isinstance(entry, bool) for entry in given):
+            raise ValueError("must be a number, not true or false")
+        return value
 
 
 class LocalPair(_Section):

@@ -216,6 +216,21 @@ class TestWrongKeys:
         assert "target" in message.replace("traget", "").replace("target_language", "")
 
 
+class TestNumbers:
+    @pytest.mark.parametrize(
+        "setting",
+        ["training.max_steps=true", "model.d_k=false", "model.dropout=false", "training.adam_betas=[true, 0.98]"],
+    )
+    def test_true_and_false_are_no_numbers(self, folder: Folder, setting: str) -> None:
+        key = setting.split("=")[0]
+        assert key in (message := folder.complaint(DATA, setting))
+        assert "must be a number, not true or false" in message
+
+    def test_switches_take_true_and_false(self, folder: Folder) -> None:
+        assert not folder.load(DATA, "training.validate_bleu=false").training.validate_bleu
+        assert folder.load(DATA, "data.byte_fallback=true").data.byte_fallback
+
+
 class TestFiles:
     def test_text_that_is_no_toml_is_told_with_its_line(self, folder: Folder) -> None:
         message = folder.complaint(f"{DATA}[training]\nseed = \n")

@@ -5,6 +5,8 @@ import hashlib
 import io
 import json
 import os
+import platform
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,11 +19,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     TEMPORARY_MARK,
     LineReader,
     append_json_line,
+    check_space,
     open_plain,
     read_json,
     read_json_lines,
@@ -269,6 +272,89 @@ class TestAtomicWrites:
         assert all(TEMPORARY_MARK in path.name for path in removed)
         assert names_in(tmp_path) == ["text"]
         assert read_lines(tmp_path / "text") == ["old"]
+
+    def test_an_old_folder_is_there_until_the_new_one_takes_its_place_in_one_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = self.folder_with(tmp_path / "folder", "old")
+        (tmp_path / "probe").mkdir()
+        if not files.exchange(path, tmp_path / "probe"):
+            pytest.skip("this file system cannot swap two names")
+        files.exchange(path, tmp_path / "probe")
+        (tmp_path / "probe").rmdir()
+        monkeypatch.setattr(Path, "rename", lambda *names: pytest.fail("the folder is gone for a moment"))
+        self.folder_with(path, "new")
+        assert names_in(tmp_path) == ["folder"]
+        assert (path / "file").read_text() == "new"
+
+    def folder_with(self, path: Path, text: str) -> Path:
+        with write_folder_atomically(path) as temporary:
+            (temporary / "file").write_text(text)
+        return path
+
+    @pytest.mark.parametrize("way_back", ["the next start", "the next write"])
+    def test_where_names_cannot_be_swapped_a_kill_between_two_renames_loses_nothing(
+        self, tmp_path: Path, way_back: str
+    ) -> None:
+        path = self.folder_with(tmp_path / "folder", "old")
+        program = (
+            "import os, signal, sys\nfrom pathlib import Path\nfrom nmtkit import files\n"
+            "files.exchange = lambda one, other: False\n"
+            "rename, names = Path.rename, []\n"
+            "def killed(old, new):\n"
+            "    names.append(new)\n"
+            "    if len(names) == 2:\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    return rename(old, new)\n"
+            "Path.rename = killed\n"
+            "with files.write_folder_atomically(Path(sys.argv[1])) as folder:\n"
+            "    (folder / 'file').write_text('new')\n"
+        )
+        killed = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert not path.exists()
+        if way_back == "the next start":
+            assert len(remove_leftovers(tmp_path)) == 1
+        else:
+            with pytest.raises(ValueError, match="stop"), write_folder_atomically(path):
+                raise ValueError("stop")
+        assert names_in(tmp_path) == ["folder"]
+        assert (path / "file").read_text() == "old"
+
+    def test_without_a_swap_the_new_folder_replaces_the_old_one_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+        self.folder_with(tmp_path / "folder", "old")
+        self.folder_with(tmp_path / "folder", "new")
+        assert names_in(tmp_path) == ["folder"]
+        assert (tmp_path / "folder" / "file").read_text() == "new"
+
+    def test_a_folder_that_was_being_removed_does_not_come_back(self, tmp_path: Path) -> None:
+        gone = tmp_path / f".folder{TEMPORARY_MARK}{platform.node()}-999999999-gone"
+        gone.mkdir()
+        assert remove_leftovers(tmp_path) == [gone]
+        assert names_in(tmp_path) == []
+
+    def test_what_a_running_process_writes_stays_unless_the_folder_is_ours(self, tmp_path: Path) -> None:
+        running = tmp_path / f".folder{TEMPORARY_MARK}{platform.node()}-{os.getppid()}"
+        elsewhere = tmp_path / f".folder{TEMPORARY_MARK}no-host-12"
+        long_gone = tmp_path / f".folder{TEMPORARY_MARK}no-host-13"
+        for folder in (running, elsewhere, long_gone):
+            folder.mkdir()
+        os.utime(long_gone, (0, 0))
+        assert remove_leftovers(tmp_path) == [long_gone]
+        assert remove_leftovers(tmp_path, is_ours=True) == sorted([running, elsewhere])
+
+    def test_too_little_space_is_told_with_what_is_needed_and_what_is_free(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        free = shutil.disk_usage(tmp_path).free
+        assert abs(files.free_bytes(tmp_path) - free) < 0.5 * free
+        check_space(tmp_path, 1000, "saving")
+        monkeypatch.setattr(files, "free_bytes", lambda folder: 2_500_000)
+        with pytest.raises(NmtkitError, match=r"saving needs 30.0 MB, but only 2.5 MB are free there; make room"):
+            check_space(tmp_path, 30_000_000, "saving")
 
     def test_there_are_no_leftovers_in_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
         assert remove_leftovers(tmp_path / "missing") == []

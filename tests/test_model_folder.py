@@ -1,4 +1,5 @@
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -6,11 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtkit import model_folder
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
-from nmtkit.errors import ModelError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import best_checkpoints, checkpoints, find_model, load_model, save_model
+from nmtkit.model_folder import (
+    best_checkpoints,
+    checkpoints,
+    find_model,
+    load_model,
+    save_model,
+    whole_checkpoints,
+    write_tensors,
+)
 from nmtkit.text.tokenizer import Tokenizer
 
 TINY = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2}
@@ -201,6 +211,40 @@ def test_best_means_what_the_runs_best_metric_says(tmp_path: Path) -> None:
     assert names(best_checkpoints(tmp_path / "bleu", 9)) == [steps[0], steps[2], steps[1]]
     assert find_model(tmp_path / "bleu").name == steps[0]
     assert names(best_checkpoints(tmp_path / "nll", 1)) == [steps[1]]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "tokenizer/joint.vocab", "provenance.json"])
+def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
+    for step, nll in [(1, 2.0), (2, 1.0), (3, 1.5)]:
+        save(tmp_path / "checkpoints" / f"step-{step:08d}", best_metric="nll", valid_nll=nll)
+    best = tmp_path / "checkpoints" / "step-00000002"
+    content = bytearray((best / name).read_bytes())
+    content[len(content) // 2] ^= 0x80
+    (best / name).write_bytes(content)
+    assert find_model(tmp_path).name == "step-00000003"
+    assert names(best_checkpoints(tmp_path, 9)) == ["step-00000003", "step-00000001"]
+    assert names(whole_checkpoints(tmp_path)) == ["step-00000001", "step-00000003"]
+    assert names(whole_checkpoints(tmp_path, 1)) == ["step-00000003"]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert any(warning.startswith(str(best / name)) and f"remove {best}" in warning for warning in warnings)
+
+
+def test_a_run_of_damaged_checkpoints_has_no_model(tmp_path: Path) -> None:
+    (save(tmp_path / "checkpoints" / "step-00000001") / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match="every checkpoint is damaged"):
+        find_model(tmp_path)
+
+
+def test_tensors_that_read_back_otherwise_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"weight": torch.tensor([1.0, float("nan"), -0.0])}
+    write_tensors(tmp_path / "whole.safetensors", tensors)
+    read = model_folder.read_tensors
+    monkeypatch.setattr(model_folder, "read_tensors", lambda path: {name: abs(t) for name, t in read(path).items()})
+    with pytest.raises(NmtkitError, match=r"reads back otherwise than it was written \(weight\)"):
+        write_tensors(tmp_path / "other.safetensors", tensors)
 
 
 def test_half_written_and_foreign_folders_are_no_checkpoints(tmp_path: Path) -> None:

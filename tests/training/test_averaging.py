@@ -199,6 +199,22 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "averaged").exists()
 
 
+def test_a_damaged_checkpoint_of_a_run_is_passed_over_for_the_one_before_it(tmp_path: Path) -> None:
+    folders = [save_checkpoint(tmp_path, step, best_metric="nll", valid_nll=1.0 / step) for step in (1, 2, 3, 4)]
+    (folders[2] / "model.safetensors").write_bytes(b"")
+    (folders[3] / "model.json").write_bytes(b"")
+    assert choose_checkpoints(tmp_path, last=2) == folders[:2]
+    assert choose_checkpoints(tmp_path) == folders[:2]
+    assert choose_checkpoints(tmp_path, at_most=1) == folders[1:2]
+    assert choose_checkpoints(tmp_path, best=1) == folders[1:2]
+    with pytest.raises(ModelError, match="only 2 are there"):
+        choose_checkpoints(tmp_path, last=3)
+    for folder in folders[:2]:
+        (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match="every checkpoint is damaged"):
+        choose_checkpoints(tmp_path)
+
+
 def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -> None:
     folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
     output = tmp_path / "averaged"
