@@ -128,7 +128,7 @@ class TrainingState:
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         tensors = {}
         for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state[parameter].items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
         return tensors
 

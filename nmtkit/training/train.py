@@ -52,11 +52,14 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers) -> TrainingResult:
     Raises:
         NmtkitError: it was not prepared, it began with other settings, or another process is at it.
     """
+    if workers.is_main:
+        leftovers = remove_leftovers(run_dir)
     with holding_run(recipe, run_dir, workers) as manifest:
         if workers.is_main:
-            for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
-                for leftover in remove_leftovers(folder, is_ours=folder != run_dir):
-                    log.info("removed %s, left half-written by an earlier run", leftover)
+            for folder in (run_dir / "checkpoints", run_dir / "resume"):
+                leftovers += remove_leftovers(folder, is_ours=True)
+            for leftover in leftovers:
+                log.info("removed %s, left half-written by an earlier run", leftover)
         workers.wait()
         session = _Session(recipe, run_dir, workers, manifest)
         return session.run()
@@ -73,8 +76,12 @@ def holding_run(recipe: Recipe, run_dir: Path, workers: Workers) -> Iterator[dic
         fault: NmtkitError | None = None
         if workers.is_main:
             try:
-                check_data(recipe, run_dir)
+                if not (run_dir / "data" / "manifest.json").is_file():
+                    raise DataError(
+                        f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` with this recipe first"
+                    )
                 stack.enter_context(locked_run(run_dir, "train"))
+                _check_data(recipe, run_dir)
             except NmtkitError as error:
                 fault = error
         raise_together(fault, workers)
@@ -88,10 +95,8 @@ def raise_together(fault: NmtkitError | None, workers: Workers) -> None:
         raise fault or NmtkitError(messages[0])
 
 
-def check_data(recipe: Recipe, run_dir: Path) -> None:
+def _check_data(recipe: Recipe, run_dir: Path) -> None:
     """Raises NmtkitError unless RUN/data is whole and was prepared with this recipe from the same text."""
-    if not (run_dir / "data" / "manifest.json").is_file():
-        raise DataError(f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` with this recipe first")
     manifest: dict[str, Any] = read_json(run_dir / "data" / "manifest.json")
     stored = stored_recipe(run_dir / "recipe.toml", recipe.name)
     changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]

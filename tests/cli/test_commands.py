@@ -109,6 +109,22 @@ def subprocess_of(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
 
 
+def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Project, nmtkit: Command) -> None:
+    command = ["train", project.recipe, "--run-dir", project.run, "--device", "cpu", "--threads", 1, "--quiet", "--set"]
+    assert nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet").code == 0
+    for steps in (2, 3):
+        assert nmtkit(*command, f"training.max_steps={steps}").code == 0
+    verify = [*command, "training.max_steps=3", "--verify-resume"]
+    assert nmtkit(*verify) == Outcome(0, "identical: updates 3 to 3\n", "")
+    state = project.run / "resume" / "step-00000003" / "state.json"
+    state.write_text(state.read_text().replace('"epoch": ', '"epoch": 1'))
+    found = nmtkit(*verify)
+    assert (found.code, found.out) == (1, "")
+    assert found.err.startswith("error: ")
+    assert "repeating updates 3 to 3 gives something else: epoch is " in found.err
+    assert found.err.count("\n") == 1
+
+
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS)
     def test_every_command_explains_itself_with_an_example(self, nmtkit: Command, command: str) -> None:
