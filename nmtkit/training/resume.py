@@ -7,7 +7,7 @@ from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import json_line, read_json, read_json_lines, remove_folder, write_atomically
 from nmtkit.model_folder import checkpoints, step_of
-from nmtkit.training.state import TrainingState, saves, whole_saves
+from nmtkit.training.state import TrainingState, remove_old_saves, saves, whole_saves
 from nmtkit.workers import Workers
 
 
@@ -46,6 +46,7 @@ def resume(
         for later in saves(run_dir):
             if step_of(later) > step:  # a damaged one: its updates are made again
                 remove_folder(later)
+        remove_old_saves(run_dir)  # a kill may have come before that
     return saved
 
 

@@ -121,8 +121,7 @@ class TrainingState:
             state = {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files}
             write_json(temporary / "state.json", state)
             read_save(temporary)
-        for old in saves(run_dir)[:-KEPT_SAVES]:
-            remove_folder(old)
+        remove_old_saves(run_dir)
         return folder
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
@@ -173,6 +172,12 @@ def execution_facts(workers: Workers) -> dict[str, Any]:
 def saves(run_dir: Path) -> list[Path]:
     """The saves of a run, oldest first."""
     return step_folders(run_dir / "resume")
+
+
+def remove_old_saves(run_dir: Path) -> None:
+    """Removes all but the latest saves."""
+    for old in saves(run_dir)[:-KEPT_SAVES]:
+        remove_folder(old)
 
 
 def read_save(folder: Path) -> dict[str, Any]:
