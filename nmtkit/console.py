@@ -4,6 +4,7 @@ The library logs to the logger "nmtkit" and never prints; the command line calls
 """
 
 import logging
+import os
 import re
 import sys
 import time
@@ -12,12 +13,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
 log = logging.getLogger("nmtkit")
 
-_SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 10.0
+"""Of progress that is told in lines, since there is no terminal."""
+
+_REFRESHES_PER_SECOND = 2
+_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 class _Formatter(logging.Formatter):
@@ -45,6 +50,51 @@ def duration(seconds: float | int) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def amount(value: float | int) -> str:
+    """A large number in three digits or more and a letter: 912, 45.2 G, 1.21 P."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(_UNITS) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
+
+
+def is_telling() -> bool:
+    """Whether progress is told at all: not with --quiet, and by the first process only."""
+    return log.isEnabledFor(logging.INFO)
+
+
+def is_live() -> bool:
+    """Whether progress is a display that changes in place, which needs a terminal that can move its cursor."""
+    return is_telling() and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+
+
+@contextmanager
+def live(display: "RenderableType") -> Iterator[None]:
+    """Keeps a display at the bottom of the terminal while the block runs, drawn anew twice a second; messages appear
+    above it, and at the end, however it comes, it is gone and the cursor back."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    shown = Live(
+        display, console=console, transient=True, refresh_per_second=_REFRESHES_PER_SECOND, redirect_stdout=False,
+        vertical_overflow="crop",
+    )  # fmt: skip
+    with shown, _messages_above(console):
+        yield
+
+
+@contextmanager
+def _messages_above(console: "Console") -> Iterator[None]:
+    """Sends messages through the console that draws a display, so that they appear above it."""
+    handlers = log.handlers
+    log.handlers = [_ConsoleHandler(console)]
+    try:
+        yield
+    finally:
+        log.handlers = handlers
+
+
 Advance = Callable[..., None]
 """advance(done, note=""): tells a progress display how much is done in all."""
 
@@ -57,9 +107,9 @@ def progress(description: str, total: float | int | None, *, start: float | int 
         total: what `done` will reach; None when it is not known.
         start: what was done before this session, left out of the rate.
     """
-    if not log.isEnabledFor(logging.INFO):
+    if not is_telling():
         yield lambda done, note="": None
-    elif sys.stderr.isatty():
+    elif is_live():
         with _live_bar(description, total, start) as advance:
             yield advance
     else:
@@ -91,12 +141,8 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120) as bar:
         task = bar.add_task(description, total=total, note="")
         bar.update(task, completed=start)
-        handlers = log.handlers
-        log.handlers = [_ConsoleHandler(console)]
-        try:
+        with _messages_above(console):
             yield lambda done, note="": bar.update(task, completed=done, note=note)
-        finally:
-            log.handlers = handlers
 
 
 class _ConsoleHandler(logging.Handler):
@@ -117,7 +163,7 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
     def advance(done: float | int, note: str = "") -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < _SECONDS_BETWEEN_LINES:
+        if now - last < SECONDS_BETWEEN_LINES:
             return
         last = now
         rate = (done - start) / (now - begun)

@@ -4,6 +4,7 @@ prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> tr
         -> score -> RUN/scores.json, RUN/cost.json
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lin
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
-from nmtkit.workers import Workers, choose_device
+from nmtkit.workers import Workers, check_trackers, choose_device
 
 _WINDOW_LINES = 500
 
@@ -41,19 +42,30 @@ class RunResult:
     cost: dict[str, Any] | None
 
 
-def run(recipe: Recipe, run_dir: Path, *, mirror: Path | None, device: str, threads: int | None) -> RunResult:
+def run(
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    mirror: Path | None,
+    device: str,
+    threads: int | None,
+    trackers: Sequence[str] = (),
+) -> RunResult:
     """Prepares, trains, averages, translates and scores; what is finished already is not done again.
+
+    Args:
+        trackers: of the training, as `train` has them.
 
     Raises:
         NmtkitError: a step cannot be done.
     """
+    check_trackers(trackers)
     log.info("1/5 prepare")
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
         log.info("%s is up to date", run_dir / "data")
     log.info("2/5 train")
     workers = Workers.start(device, recipe.training.precision, threads)
-    result = train(recipe, run_dir, workers)
-    log.info("training ended at update %d: %s", result.step, result.reason)
+    result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
         return RunResult(result, None, None)
     log.info("3/5 average")

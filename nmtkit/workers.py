@@ -1,10 +1,11 @@
-"""The only door to Accelerate: who this process is, on which device, and sums over all processes.
+"""The only door to Accelerate: who this process is, on which device, sums over all processes, and trackers.
 
 `nmtkit train --processes N` starts N processes of the same command (`launch`); under `accelerate launch` or `torchrun`
 they are started for us. Either way each one calls `Workers.start` and from then on all do the same.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -15,11 +16,14 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor
 
+from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 
 _SECONDS_TO_SPEAK = 2.0
@@ -190,6 +194,52 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fl
         return precision
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
     return "bf16" if modern else "float32"
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises NmtkitError when the package of a tracker is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise NmtkitError(f"--tracker {name}: its package is not installed; pip install 'nmtkit[{name}]'")
+
+
+def open_tracker(
+    name: str, run_dir: Path, hyperparameters: dict[str, bool | int | float | str], first_step: int
+) -> Any:
+    """One of Accelerate's trackers, started: TensorBoard into RUN/tensorboard, Weights & Biases into RUN/wandb.
+
+    Args:
+        name: tensorboard or wandb.
+        first_step: the update that training begins with in this session.
+
+    Raises:
+        NmtkitError: its package is missing, or it cannot start.
+    """
+    check_trackers([name])
+    from accelerate.tracking import TensorBoardTracker, WandBTracker
+
+    if name == "tensorboard":
+        # What an interrupted session logged after its last save is made again, and hidden.
+        tracker = TensorBoardTracker("tensorboard", run_dir, purge_step=first_step)
+        tracker.start()
+        if not any((run_dir / "tensorboard").glob("*/hparams.yml")):
+            tracker.store_init_configuration(hyperparameters)
+        return tracker
+    import wandb
+
+    known = run_dir / "wandb" / "run-id"
+    is_known = first_step > 1 and known.is_file()
+    options = {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"} if is_known else {}
+    settings = wandb.Settings(console="off", silent=not log.isEnabledFor(logging.INFO))
+    (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
+    tracker = WandBTracker("nmtkit", name=run_dir.resolve().name, dir=str(run_dir), settings=settings, **options)
+    try:
+        tracker.start()
+    except wandb.errors.Error as error:
+        raise NmtkitError(f"--tracker wandb: {error}; `wandb login`, or WANDB_MODE=offline") from None
+    known.write_text(tracker.run.id + "\n", encoding="utf-8")
+    tracker.store_init_configuration(hyperparameters)
+    return tracker
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:

@@ -41,6 +41,25 @@ DeviceOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="CPU threads.  [default: all cores]")
 ]
+
+
+def _check_trackers(trackers: list[str] | None) -> list[str]:
+    for tracker in trackers or []:
+        if tracker not in ("tensorboard", "wandb"):
+            raise typer.BadParameter(f"{tracker!r} is not one of tensorboard, wandb")
+    return list(dict.fromkeys(trackers or []))
+
+
+TrackerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tracker",
+        metavar="tensorboard|wandb",
+        callback=_check_trackers,
+        help="Gives the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases too; may be "
+        "repeated. Needs nmtkit[tensorboard] or nmtkit[wandb].",
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors on stderr.")]
 
 

@@ -13,6 +13,7 @@ from nmtkit.cli.options import (
     RunDirOption,
     SetOption,
     ThreadsOption,
+    TrackerOption,
     run_folder,
 )
 
@@ -29,6 +30,7 @@ def command(
     mirror: MirrorOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    tracker: TrackerOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """All five steps in order: prepare, train, average, translate, score. Finished ones are skipped.
@@ -45,7 +47,7 @@ def command(
 
     from nmtkit.pipeline import run
 
-    result = run(loaded, folder, mirror=mirror, device=device, threads=threads)
+    result = run(loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [])
     if result.training.signal is not None:
         console.log.info("saved; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
         sys.exit(128 + result.training.signal)

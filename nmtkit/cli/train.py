@@ -13,6 +13,7 @@ from nmtkit.cli.options import (
     RunDirOption,
     SetOption,
     ThreadsOption,
+    TrackerOption,
     run_folder,
 )
 
@@ -33,6 +34,7 @@ def command(
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    tracker: TrackerOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Training data to checkpoints; run again, it goes on where it was.
@@ -48,9 +50,10 @@ def command(
     from nmtkit.config import load_recipe
 
     if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        from nmtkit.workers import launch
+        from nmtkit.workers import check_trackers, launch
 
         load_recipe(recipe, set_ or [])
+        check_trackers(tracker or [])
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, set_ or [])
@@ -69,13 +72,13 @@ def command(
                 if workers.is_main:
                     print(f"identical: updates {first} to {last}")
                 return
-            result = train(loaded, folder, workers)
+            result = train(loaded, folder, workers, tracker or [])
         finally:
             workers.close()
     except SystemExit:  # by a signal at the start, or a second one
         console.log.info("stopped at once, with what was saved before; %s", again)
         raise
-    console.log.info("training ended at update %d: %s", result.step, result.reason)
     if result.signal is not None:
         console.log.info("saved; %s", again)
         sys.exit(128 + result.signal)
+    console.log.info("next: nmtkit average %s", folder)

@@ -32,6 +32,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     """What the training of a run has cost so far, as RUN/cost.json holds it.
 
     flops: of forward and backward of the matrix products, for the tokens seen, padding not counted.
+    flops_attention, flops_padding: of these, those of the attention's products; and what padding added to flops.
     flops_paper_estimate: seconds x devices (added up over the sessions) x sustained FLOP/s of the device, which is the
     paper's figure for its GPUs and the measured rate of plain matrix products for others. Source: section 6.1.
 
@@ -56,6 +57,8 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "device": state["device"],
         "precision": state["precision"],
         "flops": state["flops"],
+        "flops_attention": state.get("flops_attention"),
+        "flops_padding": state.get("flops_padding"),
         "flops_per_second": state["flops"] / state["seconds"] if state["seconds"] else 0.0,
         "flops_paper_estimate": device_seconds * sustained,
         "sustained_flops_per_second": sustained,

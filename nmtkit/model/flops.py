@@ -4,6 +4,7 @@ A product of an (a x b) with a (b x c) matrix is 2abc operations. Attention coun
 is computed; softmax, normalisation and other element-wise work is left out, as is usual.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +20,18 @@ TRAINING_FACTOR = 3
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations of one forward pass, by part of the model."""
+    """Operations of one forward pass, by part of the model.
+
+    Attributes:
+        encoder, decoder: of the layers.
+        output: of the product with the output embedding.
+        attention: of encoder and decoder, those of Q K^T and of the weights times V.
+    """
 
     encoder: int
     decoder: int
     output: int
+    attention: int
 
     @property
     def total(self) -> int:
@@ -48,14 +56,35 @@ def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Length
     scores = keys + values  # of Q K^T and of the weights times V, for one pair of positions
     feed_forward = 2 * width * config.d_ff
 
-    encoder = 2 * source * (projections + feed_forward) + 2 * source_source * scores
-    decoder = 2 * target * (projections + feed_forward) + 2 * target_target * scores
-    decoder += (target + source) * projections + 2 * target_source * scores
+    encoder_attention = config.encoder_layers * 2 * source_source * scores
+    decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
+    encoder = config.encoder_layers * 2 * source * (projections + feed_forward)
+    decoder = config.decoder_layers * (2 * target * (projections + feed_forward) + (target + source) * projections)
     return Flops(
-        encoder=config.encoder_layers * encoder,
-        decoder=config.decoder_layers * decoder,
+        encoder=encoder + encoder_attention,
+        decoder=decoder + decoder_attention,
         output=2 * target * width * target_vocab,
+        attention=encoder_attention + decoder_attention,
     )
+
+
+def padding_flops(
+    config: ModelConfig, source_lengths: Lengths, target_lengths: Lengths, passes: Sequence[Lengths]
+) -> int:
+    """Operations that padding adds to the forward passes of an update: of the layers, since the output product leaves
+    padded positions out.
+
+    Args:
+        source_lengths, target_lengths: tokens of all pairs of the data, end symbols counted.
+        passes: the indices of the pairs of each pass, each padded to the longest of its own.
+    """
+    if not passes:
+        return 0
+    pairs, sizes = np.concatenate(passes), [len(passed) for passed in passes]
+    starts = np.cumsum([0, *sizes[:-1]])
+    real = source_lengths[pairs], target_lengths[pairs]
+    padded = (np.repeat(np.maximum.reduceat(lengths, starts), sizes) for lengths in real)
+    return forward_flops(config, 0, *padded).total - forward_flops(config, 0, *real).total
 
 
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:

@@ -36,11 +36,12 @@ def is_due(what: str, training: TrainingConfig, update: Update, progress: Progre
     return progress.seconds - last >= minutes * 60
 
 
-def share_done(training: TrainingConfig, progress: Progress) -> float:
-    """How much of the training is done, from 0 to 1, by the limit that is nearest."""
+def shares_done(training: TrainingConfig, progress: Progress, pairs_per_epoch: int) -> dict[str, float]:
+    """How much of the way to each limit of the recipe is behind, from 0 to 1, by its words, such as "max_steps = 9"."""
+    epochs = progress.epoch + progress.pairs_done / max(1, pairs_per_epoch)
     limits = [
-        (training.max_steps, progress.step),
-        (training.max_epochs, progress.epoch),
-        (training.max_minutes, progress.seconds / 60),
+        ("max_steps", training.max_steps, progress.step),
+        ("max_epochs", training.max_epochs, epochs),
+        ("max_minutes", training.max_minutes, progress.seconds / 60),
     ]
-    return max(done / limit for limit, done in limits if limit is not None)
+    return {f"{name} = {limit:g}": min(1.0, done / limit) for name, limit, done in limits if limit is not None}

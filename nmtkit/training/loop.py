@@ -20,7 +20,7 @@ from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.batching import Indices, plan_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.training.compiled import CompiledLoss, Loss
 from nmtkit.training.objective import batch_loss
 from nmtkit.training.schedule import learning_rate
@@ -40,6 +40,8 @@ class Update:
         loss, nll: sums over its target tokens, in nats.
         real_tokens, padded_tokens: source and target tokens, without and with padding.
         flops: of the matrix products of forward and backward for the real tokens.
+        flops_attention: of these, those of the products of queries with keys and of weights with values.
+        flops_padding: what padding added to flops.
         ends_epoch: whether it was the last of its epoch.
         flags: sums over all processes of what ``local_flags`` returned.
     """
@@ -53,6 +55,8 @@ class Update:
     real_tokens: int
     padded_tokens: int
     flops: int
+    flops_attention: int
+    flops_padding: int
     seconds: float
     ends_epoch: bool
     flags: list[float]
@@ -121,6 +125,8 @@ def train_updates(
                 progress.epoch += ends_epoch
                 progress.target_tokens += update.target_tokens
                 progress.flops += update.flops
+                progress.flops_attention += update.flops_attention
+                progress.flops_padding += update.flops_padding
                 yield update
 
 
@@ -201,6 +207,8 @@ def _update(
         torch.cat([sums, torch.tensor(local_flags(), dtype=torch.float64)]).to(workers.device)
     ).tolist()
     forward = forward_flops(state.model.config, state.model.output_embedding.size(0), source_lengths, target_lengths)
+    passes = [passed for share in planned.shares for passed in share]
+    padding = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
     return Update(
         step=step,
         loss=shared[0],
@@ -209,8 +217,10 @@ def _update(
         gradient_norm=float(norms[0]),
         target_tokens=target_tokens,
         real_tokens=target_tokens + int(source_lengths.sum()),
-        padded_tokens=sum(_padded_tokens(data, passed) for share in planned.shares for passed in share),
+        padded_tokens=sum(_padded_tokens(data, passed) for passed in passes),
         flops=TRAINING_FACTOR * forward.total,
+        flops_attention=TRAINING_FACTOR * forward.attention,
+        flops_padding=TRAINING_FACTOR * padding,
         seconds=time.monotonic() - begun,
         ends_epoch=ends_epoch,
         flags=shared[2:],

@@ -1,8 +1,12 @@
-"""Sums over the updates between two reports."""
+"""What updates add up to: between two reports, and lately."""
 
 from dataclasses import dataclass
 
 import torch
+
+from nmtkit.training.loop import Update
+
+_HALF_LIFE_SECONDS = 5.0
 
 
 @dataclass
@@ -16,28 +20,65 @@ class Meter:
     target_tokens: int = 0
     real_tokens: int = 0
     padded_tokens: int = 0
+    flops: int = 0
     seconds: float = 0.0
 
-    def add(
-        self,
-        *,
-        loss: float,
-        nll: float,
-        gradient_norm: float,
-        target_tokens: int,
-        real_tokens: int,
-        padded_tokens: int,
-        seconds: float,
-    ) -> None:
-        """Adds one update. ``loss`` and ``nll`` are sums over its target tokens."""
+    def add(self, update: Update) -> None:
+        """Adds one update."""
         self.updates += 1
-        self.loss += loss
-        self.nll += nll
-        self.gradient_norm += gradient_norm
-        self.target_tokens += target_tokens
-        self.real_tokens += real_tokens
-        self.padded_tokens += padded_tokens
-        self.seconds += seconds
+        self.loss += update.loss
+        self.nll += update.nll
+        self.gradient_norm += update.gradient_norm
+        self.target_tokens += update.target_tokens
+        self.real_tokens += update.real_tokens
+        self.padded_tokens += update.padded_tokens
+        self.flops += update.flops
+        self.seconds += update.seconds
+
+
+@dataclass(frozen=True)
+class Recent:
+    """Means over the latest updates: what was five seconds of training ago counts half.
+
+    Attributes:
+        weighted: sums of loss, nll, target tokens, real tokens, padded tokens, FLOPs and seconds, so weighted.
+    """
+
+    weighted: tuple[float, ...] = (0.0,) * 7
+
+    def after(self, update: Update) -> "Recent":
+        """With one more update."""
+        kept = 0.5 ** (update.seconds / _HALF_LIFE_SECONDS)
+        new = (
+            update.loss, update.nll, update.target_tokens, update.real_tokens, update.padded_tokens, update.flops,
+            update.seconds,
+        )  # fmt: skip
+        return Recent(tuple(kept * before + more for before, more in zip(self.weighted, new, strict=True)))
+
+    @property
+    def loss(self) -> float:
+        """Of a target token, in nats."""
+        return self.weighted[0] / self.weighted[2]
+
+    @property
+    def nll(self) -> float:
+        """Of a target token, in nats, without label smoothing."""
+        return self.weighted[1] / self.weighted[2]
+
+    @property
+    def padding(self) -> float:
+        """Share of all source and target positions."""
+        return 1 - self.weighted[3] / self.weighted[4]
+
+    @property
+    def target_tokens_per_second(self) -> float:
+        """Padding not counted."""
+        return self.weighted[2] / self.weighted[6]
+
+    @property
+    def flops_per_second(self) -> float:
+        """Of matrix products for real tokens."""
+        return self.weighted[5] / self.weighted[6]
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -1,19 +1,37 @@
-"""What a run tells while it goes: the progress display, log lines, and RUN/metrics.jsonl."""
+"""What a run tells while it goes: the live panel or log lines, RUN/metrics.jsonl and the trackers; and its summary."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config import TrainingConfig
-from nmtkit.console import Advance, duration, log, progress
-from nmtkit.files import append_json_line
-from nmtkit.training.limits import share_done
+from nmtkit.console import SECONDS_BETWEEN_LINES, amount, duration, is_live, is_telling, live, log
+from nmtkit.files import append_json_line, read_json_lines
+from nmtkit.model_folder import checkpoints
+from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
-from nmtkit.training.meters import Meter, memory_bytes
+from nmtkit.training.meters import Meter, Recent, memory_bytes
+from nmtkit.training.panel import Moment, Scores, TrainingPanel, perplexity
 from nmtkit.training.state import Progress
+from nmtkit.training.tracking import Tracker
 from nmtkit.training.validation import Validation
 from nmtkit.workers import Workers
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a run is measured against.
+
+    Attributes:
+        matmul_rate: FLOP/s of plain matrix products on one device, measured at the start; MFU is a share of it.
+        pairs_per_epoch: training pairs.
+    """
+
+    matmul_rate: float
+    pairs_per_epoch: int
 
 
 class Reporter:
@@ -23,34 +41,97 @@ class Reporter:
         meter: sums since the last report; saved with the run, so that an interrupted one reports as an uninterrupted.
     """
 
-    def __init__(self, run_dir: Path, training: TrainingConfig, workers: Workers, meter: Meter) -> None:
-        self._path = run_dir / "metrics.jsonl"
+    def __init__(
+        self,
+        run_dir: Path,
+        training: TrainingConfig,
+        workers: Workers,
+        meter: Meter,
+        scale: Scale,
+        trackers: Sequence[Tracker] = (),
+    ) -> None:
+        self._run_dir, self._path = run_dir, run_dir / "metrics.jsonl"
         self._training, self._workers = training, workers
+        self._pairs_per_epoch, self._matmul_rate = scale.pairs_per_epoch, scale.matmul_rate * workers.num_processes
+        self._trackers = trackers
         self.meter = meter
-        self._advance: Advance = lambda done, note="": None
+        self._recent, self._scores = Recent(), Scores()
+        self._start: dict[str, float] = {}
+        self._start_seconds = 0.0
+        self._panel: TrainingPanel | None = None
+        self._last_line = time.monotonic()
 
     @contextmanager
     def showing(self, place: Progress) -> Iterator[None]:
-        """Shows progress while the block runs."""
-        with progress("training", 1.0, start=share_done(self._training, place)) as self._advance:
+        """Tells of progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere."""
+        self._start, self._start_seconds = shares_done(self._training, place, self._pairs_per_epoch), place.seconds
+        self._last_line = time.monotonic()
+        if self._workers.is_main and self._path.is_file():
+            for line in read_json_lines(self._path):
+                self._scores = self._scores.after(line)
+        with ExitStack() as stack:
+            for tracker in self._trackers:
+                stack.callback(tracker.finish)
+            if is_live():
+                moment = self._moment(None, place)
+                self._panel = TrainingPanel(
+                    self._run_dir.resolve().name, moment, self._scores, self._matmul_rate, self._workers.device
+                )
+                stack.enter_context(live(self._panel))
             yield
+
+    @contextmanager
+    def doing(self, activity: str) -> Iterator[None]:
+        """Says in the panel what is done meanwhile, such as "validating"."""
+        if self._panel is not None:
+            self._panel.activity = activity
+        try:
+            yield
+        finally:
+            if self._panel is not None:
+                self._panel.activity = ""
 
     def add(self, update: Update) -> None:
         """Takes account of one update."""
-        self.meter.add(
-            loss=update.loss, nll=update.nll, gradient_norm=update.gradient_norm, target_tokens=update.target_tokens,
-            real_tokens=update.real_tokens, padded_tokens=update.padded_tokens, seconds=update.seconds,
-        )  # fmt: skip
+        self.meter.add(update)
+        self._recent = self._recent.after(update)
 
     def show(self, update: Update, place: Progress) -> None:
-        """Brings the progress display up to date."""
-        rate = f"{update.target_tokens / update.seconds:,.0f} tokens/s"
-        loss = update.loss / update.target_tokens
-        self._advance(share_done(self._training, place), note=f"update {update.step}, loss {loss:.3f}, {rate}")
+        """Brings the panel up to date, or writes a line where that is due."""
+        if self._panel is not None:
+            self._panel.moment = self._moment(update, place)
+        elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            moment, recent = self._moment(update, place), self._recent
+            left = "" if moment.seconds_left is None else f", {duration(moment.seconds_left)} left"
+            log.info(
+                "training: %.0f %%%s, update %d, loss %.3f, nll %.3f, %s tokens/s, MFU %.1f %%",
+                100 * moment.share, left, update.step, recent.loss, recent.nll,
+                f"{recent.target_tokens_per_second:,.0f}", 100 * recent.flops_per_second / self._matmul_rate,
+            )  # fmt: skip
+
+    def _moment(self, update: Update | None, place: Progress) -> Moment:
+        shares = shares_done(self._training, place, self._pairs_per_epoch)
+        limit = max(shares, key=lambda name: shares[name])
+        share, gained = shares[limit], shares[limit] - self._start[limit]
+        spent = place.seconds - self._start_seconds
+        return Moment(
+            step=place.step,
+            epoch=place.epoch,
+            learning_rate=update.learning_rate if update is not None else 0.0,
+            gradient_norm=update.gradient_norm if update is not None else 0.0,
+            recent=self._recent,
+            share=share,
+            limit=limit,
+            seconds=place.seconds,
+            seconds_left=(1 - share) * spent / gained if gained > 0 else None,
+            at=time.monotonic(),
+        )
 
     def report(self, update: Update, place: Progress, validation: Validation | None) -> None:
-        """Writes one line of metrics.jsonl over the updates since the last one."""
+        """Writes one line of metrics.jsonl over the updates since the last one, and gives it to the trackers."""
         meter, self.meter = self.meter, Meter()
+        rate = meter.flops / meter.seconds
         line: dict[str, Any] = {
             "step": update.step,
             "epoch": place.epoch,
@@ -63,6 +144,10 @@ class Reporter:
             "seconds": place.seconds,
             "padding": 1 - meter.real_tokens / meter.padded_tokens,
             "flops": place.flops,
+            "flops_attention": place.flops_attention,
+            "flops_padding": place.flops_padding,
+            "flops_per_second": rate,
+            "mfu": rate / self._matmul_rate,
             "memory_bytes": memory_bytes(self._workers.device),
         }
         if validation is not None:
@@ -74,5 +159,29 @@ class Reporter:
                 update.step, place.epoch, duration(place.seconds), line["loss"], validation.nll,
                 validation.perplexity, bleu,
             )  # fmt: skip
+            self._scores = self._scores.after(line)
+            if self._panel is not None:
+                self._panel.scores = self._scores
         if self._workers.is_main:
             append_json_line(self._path, line)
+        for tracker in self._trackers:
+            tracker.log(line)
+
+    def summarize(self, place: Progress) -> None:
+        """Tells in a few lines what the whole training came to."""
+        seconds = max(place.seconds, 1e-9)
+        rate = place.flops / seconds
+        log.info(
+            "%s updates, %d whole epochs, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
+            "(validation and saving included)",
+            f"{place.step:,}", place.epoch, duration(place.seconds), f"{place.target_tokens:,}",
+            f"{place.target_tokens / seconds:,.0f}", place.flops, amount(rate), 100 * rate / self._matmul_rate,
+        )  # fmt: skip
+        scores = self._scores
+        if scores.best_nll is not None:
+            nll, step = scores.best_nll
+            bleu = "" if scores.best_bleu is None else "; BLEU {:.2f} (update {})".format(*scores.best_bleu)
+            log.info("best validation: nll %.4f, perplexity %s (update %d)%s", nll, perplexity(nll), step, bleu)
+        kept = checkpoints(self._run_dir)
+        if kept:
+            log.info("%d checkpoints in %s, the last one %s", len(kept), kept[-1].parent, kept[-1].name)

@@ -37,7 +37,7 @@ class Progress:
         step: updates made.
         epoch: epochs completed.
         pairs_done: sentence pairs of the present epoch that are behind.
-        target_tokens, flops: seen and computed so far.
+        target_tokens, flops, flops_attention, flops_padding: seen and computed so far.
         seconds: time spent training, validating and saving, over all sessions.
         device_seconds: the same, added up over the processes.
         best_cost: the best validation so far by best_metric, smaller being better; at the epoch best_epoch.
@@ -50,6 +50,8 @@ class Progress:
     pairs_done: int = 0
     target_tokens: int = 0
     flops: int = 0
+    flops_attention: int = 0
+    flops_padding: int = 0
     seconds: float = 0.0
     device_seconds: float = 0.0
     best_cost: float | None = None

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,10 +23,11 @@ from nmtkit.run_lock import locked_run
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.meters import Meter
-from nmtkit.training.reporting import Reporter
+from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import resume
 from nmtkit.training.state import Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
+from nmtkit.training.tracking import Tracker
 from nmtkit.training.validation import Validation, Validator
 from nmtkit.workers import Workers
 
@@ -46,8 +47,11 @@ class TrainingResult:
     signal: int | None = None
 
 
-def train(recipe: Recipe, run_dir: Path, workers: Workers) -> TrainingResult:
+def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[str] = ()) -> TrainingResult:
     """Trains a prepared run from where it is to one of the recipe's limits.
+
+    Args:
+        trackers: tensorboard, wandb: what is given every line of metrics.jsonl besides.
 
     Raises:
         NmtkitError: it was not prepared, it began with other settings, or another process is at it.
@@ -61,7 +65,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers) -> TrainingResult:
             for leftover in leftovers:
                 log.info("removed %s, left half-written by an earlier run", leftover)
         workers.wait()
-        session = _Session(recipe, run_dir, workers, manifest)
+        session = _Session(recipe, run_dir, workers, manifest, trackers)
         return session.run()
 
 
@@ -118,7 +122,9 @@ def _check_data(recipe: Recipe, run_dir: Path) -> None:
 class _Session:
     """One session of training: from the last save, or from the beginning, to a limit or a signal."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, workers: Workers, manifest: dict[str, Any]) -> None:
+    def __init__(
+        self, recipe: Recipe, run_dir: Path, workers: Workers, manifest: dict[str, Any], trackers: Sequence[str]
+    ) -> None:
         self._recipe, self._training = recipe, recipe.training
         self._run_dir, self._workers, self._manifest = run_dir, workers, manifest
         self._tokenizer = load_tokenizer(run_dir)
@@ -131,7 +137,8 @@ class _Session:
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
-        self._reporter = Reporter(run_dir, recipe.training, workers, meter)
+        scale = Scale(self._matmul_rate, len(self._data))
+        self._reporter = Reporter(run_dir, recipe.training, workers, meter, scale, self._open_trackers(trackers))
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._stop = StopRequest()
@@ -142,6 +149,11 @@ class _Session:
     @property
     def _progress(self) -> Progress:
         return self._state.progress
+
+    def _open_trackers(self, names: Sequence[str]) -> list[Tracker]:
+        if not self._workers.is_main or reason_to_stop(self._progress, self._training) is not None:
+            return []
+        return [Tracker.open(name, self._recipe, self._run_dir, self._progress.step + 1) for name in names]
 
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
@@ -165,6 +177,8 @@ class _Session:
                         break
         assert reason is not None
         self._workers.wait()
+        log.info("training ended at update %d: %s", self._progress.step, reason)
+        self._reporter.summarize(self._progress)
         return TrainingResult(self._progress.step, reason, self._stop.number)
 
     def _announce(self) -> None:
@@ -273,7 +287,8 @@ class _Session:
 
     def _validate(self, validator: Validator) -> Validation | None:
         """None when a process was asked to stop meanwhile."""
-        validation = validator(self._state.model, lambda: self._stop.number is not None)
+        with self._reporter.doing("validating"):
+            validation = validator(self._state.model, lambda: self._stop.number is not None)
         if validation is None:
             self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
         else:
@@ -289,6 +304,8 @@ class _Session:
             "epoch": place.epoch,
             "target_tokens": place.target_tokens,
             "flops": place.flops,
+            "flops_attention": place.flops_attention,
+            "flops_padding": place.flops_padding,
             "seconds": place.seconds,
             "device_seconds": place.device_seconds,
             **execution_facts(workers),

@@ -29,6 +29,7 @@ from nmtkit.workers import Workers
 STEPS = 40
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")
+DETERMINED += ("flops_attention", "flops_padding")
 
 
 @dataclass

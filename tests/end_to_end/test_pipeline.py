@@ -190,7 +190,8 @@ class TestNumbers:
         lines = read_json_lines(pipeline.run / "metrics.jsonl")
         assert [line["step"] for line in lines] == [4, 8, 12, 16, 20, 24]
         always = {"step", "loss", "nll", "learning_rate", "target_tokens_per_second", "gradient_norm", "epoch"}
-        always |= {"seconds", "padding", "flops", "memory_bytes"}
+        always |= {"seconds", "padding", "flops", "memory_bytes", "target_tokens"}
+        always |= {"flops_attention", "flops_padding", "flops_per_second", "mfu"}
         assert [line["step"] for line in lines if not always <= set(line)] == []
         validated = {"valid_nll", "valid_perplexity", "valid_bleu", "samples"}
         assert [line["step"] for line in lines if validated <= set(line)] == [12, 24]
@@ -208,6 +209,9 @@ class TestNumbers:
         cost = read_json(pipeline.run / "cost.json")
         last = read_json_lines(pipeline.run / "metrics.jsonl")[-1]
         assert (cost["updates"], cost["flops"], cost["target_tokens"]) == (STEPS, last["flops"], last["target_tokens"])
+        parts = (cost["flops_attention"], cost["flops_padding"])
+        assert parts == (last["flops_attention"], last["flops_padding"])
+        assert 0 < max(parts) < cost["flops"]
         assert (cost["processes"], cost["device"], cost["precision"]) == (1, "cpu", "float32")
         assert cost["seconds"] >= last["seconds"] > 0
         assert cost["flops_per_second"] == pytest.approx(cost["flops"] / cost["seconds"])

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,8 +8,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.config import ModelConfig
-from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.data.batch import make_batch
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.objective import batch_loss
 
 CONFIGS = [
     {},
@@ -74,3 +78,53 @@ def test_a_padded_batch_is_counted_by_what_its_pairs_are_padded_to() -> None:
     source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 4, 2])
     expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).total
     assert counted(lambda: model(source, lengths, target)) == expected
+
+
+def attention_as_counted(run: Callable[[], object]) -> int:
+    """Operations of batched products, of which only attention has any, as torch counts them."""
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        run()
+    return int(counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0))
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+def test_counted_operations_of_attention_are_torchs_forward_and_backward(changes: dict[str, object]) -> None:
+    model, target_vocab = model_of(changes)
+    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 9, 9])
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6))
+    assert 0 < expected.attention < expected.encoder + expected.decoder
+    assert attention_as_counted(lambda: model(source, lengths, target)) == expected.attention
+    found = attention_as_counted(lambda: model(source, lengths, target).sum().backward())
+    assert found == TRAINING_FACTOR * expected.attention
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+def test_real_operations_and_those_of_padding_are_all_that_a_pass_computes(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    model, target_vocab = model_of(changes)
+    random = np.random.default_rng(3)
+    lengths = random.integers(1, 13, size=(11, 2))
+    pairs = [tuple(random.integers(4, 31, size=length).tolist() for length in pair) for pair in lengths]
+    with ShardWriter(tmp_path / "train", (31, target_vocab)) as writer:
+        writer.add(pairs, range(1, 12))
+    data = PairData(tmp_path / "train")
+    passes = [np.array([4, 0, 9]), np.array([2]), np.array([1, 3, 5, 6, 7, 8, 10])]
+
+    padding = padding_flops(model.config, data.source_lengths, data.target_lengths, passes)
+    real = forward_flops(model.config, target_vocab, data.source_lengths, data.target_lengths).total
+    assert padding > 0
+    batches = [make_batch(data, passed) for passed in passes]
+    forward = sum(counted(lambda batch=batch: batch_loss(model, batch, 0.1)) for batch in batches)
+    assert forward == real + padding
+    both = sum(counted(lambda batch=batch: batch_loss(model, batch, 0.1)[0].backward()) for batch in batches)
+    assert both == TRAINING_FACTOR * (real + padding)
+
+
+def test_passes_of_equal_lengths_have_no_padding() -> None:
+    lengths = np.array([3, 5, 3, 5])
+    config = model_of({})[0].config
+    assert padding_flops(config, lengths, lengths, [np.array([0, 2]), np.array([1, 3])]) == 0
+    assert padding_flops(config, lengths, lengths, []) == 0
+    assert padding_flops(config, lengths, lengths, [np.array([0, 1, 2, 3])]) > 0

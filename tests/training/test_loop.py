@@ -24,7 +24,7 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import DataError
-from nmtkit.model.flops import forward_flops
+from nmtkit.model.flops import forward_flops, padding_flops
 from nmtkit.training import loop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.objective import batch_loss
@@ -327,7 +327,8 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
         assert update.step == step
         assert update.target_tokens == targets.sum() <= 60
         assert update.real_tokens == sources.sum() + targets.sum()
-        assert update.flops == 3 * forward_flops(state.model.config, VOCAB, sources, targets).total
+        flops = forward_flops(state.model.config, VOCAB, sources, targets)
+        assert (update.flops, update.flops_attention) == (3 * flops.total, 3 * flops.attention)
         padded = 0
         for passed in share_update(pairs, data.source_lengths, data.target_lengths, 40, 1)[0]:
             batch = make_batch(data, passed)
@@ -337,6 +338,20 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
         assert update.seconds > 0
     assert state.progress.target_tokens == data.target_lengths.sum()
     assert state.progress.flops == sum(update.flops for update in updates)
+    assert state.progress.flops_attention == sum(update.flops_attention for update in updates)
+    assert state.progress.flops_padding == sum(update.flops_padding for update in updates) > 0
+
+
+def test_padding_costs_what_the_passes_add(data: PairData) -> None:
+    for tokens_per_pass in (1, 40):
+        training = training_config(tokens_per_pass=tokens_per_pass)
+        state = new_state(training)
+        (update,) = run(state, data, training, 1)
+        pairs = planned(data, training)[0]
+        passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
+        expected = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
+        assert update.flops_padding == 3 * expected
+        assert (expected > 0) == (tokens_per_pass == 40)
 
 
 def test_the_sums_of_an_update_are_losses_before_it(data: PairData) -> None:
