@@ -3,12 +3,12 @@
 import math
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -86,7 +86,7 @@ class TrainingPanel:
         self._name, self._matmul_rate, self._device = name, matmul_rate, device
         self.moment, self.scores, self.activity = moment, scores, ""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         moment, scores = self.moment, self.scores
         width = max(16, options.max_width - 4)
         parts = [*_head(moment, self.activity, width), *self._blocks(moment, scores, width)]

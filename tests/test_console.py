@@ -1,0 +1,143 @@
+import io
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nmtkit import console
+from nmtkit.console import amount, duration, log
+
+ERASED, SHOWN, HIDDEN = "\x1b[2K", "\x1b[?25h", "\x1b[?25l"
+
+
+class Terminal(io.StringIO):
+    """What a terminal is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def logger() -> Iterator[None]:
+    before = log.handlers, log.level, log.propagate
+    yield
+    log.handlers, log.level, log.propagate = before
+
+
+def new_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Stands in for stderr; not a fixture, since pytest puts its own stderr in place between fixtures and test."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return terminal
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (999, "999"), (1000, "1 k"), (45_249_000_000, "45.2 G"), (999_600, "1 M"), (1.234e25, "1.23e+04 Z")],
+)
+def test_amounts_are_short(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(8.4, "8s"), (185, "3m05s"), (8220, "2h17m")])
+def test_durations_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_live_display_is_drawn_and_leaves_the_terminal_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    with console.live("figures of the training"):
+        drawn = terminal.getvalue()
+        handlers = log.handlers
+    after = terminal.getvalue()[len(drawn) :]
+    assert "figures of the training" in drawn
+    assert drawn.count(HIDDEN) == 1
+    assert after.index(SHOWN) >= 0
+    assert after.rstrip().endswith(ERASED), "the display is erased at the end"
+    assert log.handlers != handlers
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, ValueError])
+def test_however_a_live_display_ends_the_cursor_is_back_and_the_display_gone(
+    monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    handlers = log.handlers
+    with pytest.raises(end), console.live("figures"):
+        raise end
+    assert terminal.getvalue().count(HIDDEN) == terminal.getvalue().count(SHOWN) == 1
+    assert terminal.getvalue().rstrip().endswith(ERASED)
+    assert log.handlers == handlers
+    log.info("later")
+    assert terminal.getvalue().endswith("later\n")
+
+
+def test_messages_stand_above_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    with console.live("figures"):
+        before = len(terminal.getvalue())
+        log.info("[bold]a message[/bold]")
+        log.warning("another")
+        drawn = terminal.getvalue()[before:]
+    assert "[bold]a message[/bold]" in drawn, "a message is no markup"
+    assert drawn.index(ERASED) < drawn.index("a message") < drawn.index("figures") < drawn.index("warning: another")
+    assert drawn.rindex("figures") > drawn.index("warning: another")
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "quiet", "rank", "term", "expected"),
+    [
+        (True, False, 0, "xterm", (True, True)),
+        (True, False, 0, "dumb", (True, False)),
+        (False, False, 0, "xterm", (True, False)),
+        (True, True, 0, "xterm", (False, False)),
+        (True, False, 1, "xterm", (False, False)),
+    ],
+)
+def test_progress_is_told_by_the_first_process_and_live_on_terminals_only(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, quiet: bool, rank: int, term: str, expected: tuple[bool, bool]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal() if is_terminal else io.StringIO())
+    monkeypatch.setenv("TERM", term)
+    console.set_up(quiet=quiet, rank=rank)
+    assert (console.is_telling(), console.is_live()) == expected
+
+
+def test_a_bar_of_progress_leaves_the_terminal_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    with console.progress("translating", 10) as advance:
+        advance(5, note="half")
+        log.info("a message")
+    assert "translating" in terminal.getvalue()
+    assert "a message" in terminal.getvalue()
+    assert terminal.getvalue().rstrip().endswith(ERASED)
+    assert terminal.getvalue().count(SHOWN) == 1
+
+
+def test_elsewhere_progress_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    now = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    console.set_up()
+    with console.progress("translating", 100) as advance:
+        for second in range(1, 26):
+            now = float(second)
+            advance(2 * second)
+    assert stderr.getvalue() == "translating: 20 %, 40s left\ntranslating: 40 %, 30s left\n"
+
+
+def test_with_quiet_nothing_but_warnings_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up(quiet=True)
+    with console.progress("translating", 10) as advance:
+        advance(5)
+        log.info("a message")
+        log.log(logging.WARNING, "a warning")
+    assert terminal.getvalue() == "warning: a warning\n"
