@@ -236,7 +236,7 @@ def open_tracker(
     try:
         tracker.start()
     except wandb.errors.Error as error:
-        raise NmtkitError(f"--tracker wandb: {error}; `wandb login`, or WANDB_MODE=offline") from None
+        raise NmtkitError(f"--tracker wandb: {str(error).rstrip('.')}; or set WANDB_MODE=offline") from None
     known.write_text(tracker.run.id + "\n", encoding="utf-8")
     tracker.store_init_configuration(hyperparameters)
     return tracker

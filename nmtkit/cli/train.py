@@ -49,11 +49,14 @@ def command(
     from nmtkit import console
     from nmtkit.config import load_recipe
 
+    if tracker:
+        from nmtkit.workers import check_trackers
+
+        check_trackers(tracker)
     if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        from nmtkit.workers import check_trackers, launch
+        from nmtkit.workers import launch
 
         load_recipe(recipe, set_ or [])
-        check_trackers(tracker or [])
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, set_ or [])

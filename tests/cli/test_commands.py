@@ -258,6 +258,8 @@ class TestMistakes:
         ("arguments", "hint"),
         [
             ("train quickstart --device tpu", "not one of auto, cpu, cuda, mps"),
+            ("train quickstart --tracker paper", "not one of tensorboard, wandb"),
+            ("run quickstart --tracker paper", "not one of tensorboard, wandb"),
             ("translate somewhere --length-penalty wrong", "not one of wu, length, none"),
             ("translate somewhere --batch-size 1 --batch-tokens 9", "not both"),
             ("average somewhere --last 1 --best 1", "not both"),
@@ -373,6 +375,31 @@ class TestTrain:
         options = ["--device", "cpu", "--threads", "3", "--set", "training.precision=bf16"]
         assert nmtkit("train", project.recipe, *options).err == "error: noted\n"
         assert asked == ["cpu", "bf16", 3]
+
+    @pytest.mark.parametrize("command", ["train", "run"])
+    def test_trackers_reach_the_training(
+        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        def note(name: str, run_dir: Path, hyperparameters: dict[str, Any], first_step: int) -> None:
+            assert hyperparameters["training/max_steps"] == 9
+            raise NmtkitError(f"noted {name} {run_dir == prepared.run} {first_step}")
+
+        monkeypatch.setattr("nmtkit.training.tracking.open_tracker", note)
+        monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: name)
+        options = ["--set", "training.max_steps=9", "--tracker", "wandb", "--device", "cpu"]
+        outcome = nmtkit(command, prepared.recipe, "--run-dir", prepared.run, *options)
+        assert outcome.err.endswith("error: noted wandb True 1\n")
+
+    @pytest.mark.parametrize("arguments", [["train", "--processes", "2"], ["train"], ["run"]])
+    def test_a_missing_tracker_is_told_before_anything_is_done(
+        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    ) -> None:
+        monkeypatch.setattr("nmtkit.workers.launch", lambda *_: pytest.fail("started"))
+        monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: None)
+        outcome = nmtkit(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
+        assert outcome.code == 1
+        told = "error: --tracker tensorboard: its package is not installed; pip install 'nmtkit[tensorboard]'\n"
+        assert outcome.err == told
 
     def test_several_processes_are_started_with_the_same_arguments(
         self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch

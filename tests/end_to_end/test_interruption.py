@@ -22,7 +22,7 @@ from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
-from nmtkit.training import loop
+from nmtkit.training import loop, tracking
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.workers import Workers
 
@@ -496,3 +496,31 @@ def test_metrics_are_json_lines_with_every_key(uninterrupted: Path) -> None:
     ]
     always = {*DETERMINED, "step", "seconds", "target_tokens_per_second", "memory_bytes"}
     assert [line["step"] for line in lines if not always <= set(line)] == []
+
+
+def test_a_tracker_goes_on_where_the_training_does(
+    project: Project, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    class Fake:
+        name = "tensorboard"
+
+        def log(self, values: dict[str, Any], step: int | None = None) -> None:
+            told.append((step, values["loss"]))
+
+        def finish(self) -> None:
+            told.append("finished")
+
+    def open_tracker(name: str, run_dir: Path, hyperparameters: dict[str, Any], first_step: int) -> Fake:
+        told.append((name, run_dir, first_step))
+        return Fake()
+
+    monkeypatch.setattr(tracking, "open_tracker", open_tracker)
+    run = tmp_path / "run"
+    shutil.copytree(stopped, run)
+    recipe = load_recipe(str(project.recipe), ["training.max_steps=9"])
+    train(recipe, run, Workers(0, 1, torch.device("cpu"), "float32"), ["tensorboard"])
+    lines = read_json_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 10))
+    assert told == [("tensorboard", run, 8), *((line["step"], line["loss"]) for line in lines[7:]), "finished"]

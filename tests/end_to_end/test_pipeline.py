@@ -158,7 +158,11 @@ class TestOutput:
         assert "sacrebleu" in done["score"].stdout
         assert "learning subwords" in done["prepare"].stderr
         assert "update 12" in done["train"].stderr
-        assert "training ended at update 24: max_steps = 24" in done["train"].stderr
+        ended = done["train"].stderr.split("training ended at update 24: max_steps = 24\n")[1].splitlines()
+        assert ended[0].startswith("24 updates, ")
+        assert ended[1].startswith("best validation: nll ")
+        assert ended[2] == f"3 checkpoints in {pipeline.run / 'checkpoints'}, the last one step-00000024"
+        assert ended[3:] == [f"next: nmtkit average {pipeline.run}"]
 
     def test_scores_are_shown_with_their_signatures_and_the_cost(self, pipeline: Pipeline) -> None:
         scores = read_json(pipeline.run / "scores.json")["small"]
