@@ -17,7 +17,7 @@ from nmtkit.training.verify import verify_resume
 from nmtkit.workers import Workers
 
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
-TIMED = ("seconds", "target_tokens_per_second", "memory_bytes")
+TIMED = ("seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes")
 
 
 @dataclass
