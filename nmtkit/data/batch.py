@@ -25,6 +25,7 @@ class Batch:
         target_in: what the decoder sees: BOS, then the target [batch, target].
         target_out: what it has to predict: the target, then EOS [batch, target].
         target_lengths: tokens of each target, EOS counted; stays on the CPU [batch].
+        target_rows: which of the batch x target positions hold a token; None: all.
     """
 
     source: Int[Tensor, "batch source"]
@@ -32,6 +33,7 @@ class Batch:
     target_in: Int[Tensor, "batch target"]
     target_out: Int[Tensor, "batch target"]
     target_lengths: Int[Tensor, " batch"]
+    target_rows: Int[Tensor, " tokens"] | None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device; from pinned memory the copies do not wait for the device."""
@@ -41,16 +43,18 @@ class Batch:
             self.target_in.to(device, non_blocking=True),
             self.target_out.to(device, non_blocking=True),
             self.target_lengths,
+            None if self.target_rows is None else self.target_rows.to(device, non_blocking=True),
         )
 
     def pinned(self) -> "Batch":
         """The same batch in page-locked memory, from which CUDA devices copy while the host goes on."""
         return Batch(
             self.source.pin_memory(),
-            self.source_lengths,
+            self.source_lengths.pin_memory(),
             self.target_in.pin_memory(),
             self.target_out.pin_memory(),
             self.target_lengths,
+            None if self.target_rows is None else self.target_rows.pin_memory(),
         )
 
 
@@ -66,12 +70,14 @@ def batch_of(sources: Sequence[Sequence[int] | npt.NDArray], targets: Sequence[S
 
 
 def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, target_lengths: Lengths) -> Batch:
+    real = np.arange(target_lengths.max(initial=0) + 1) < target_lengths[:, None] + 1  # [batch, target]
     return Batch(
         source=_pad(sources, source_lengths, end=EOS),
         source_lengths=torch.from_numpy(source_lengths + 1),
         target_in=_pad(targets, target_lengths, begin=BOS),
         target_out=_pad(targets, target_lengths, end=EOS),
         target_lengths=torch.from_numpy(target_lengths + 1),
+        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
     )
 
 

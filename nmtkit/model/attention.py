@@ -93,4 +93,5 @@ def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch
     longest = int(lengths.max())
     if bool((lengths == longest).all()):
         return None
-    return (torch.arange(longest) < lengths[:, None]).to(device)[:, None, None, :]
+    tokens = lengths.to(device, non_blocking=True)[:, None]  # from pinned memory, without a wait for the device
+    return (torch.arange(longest, device=device) < tokens)[:, None, None, :]

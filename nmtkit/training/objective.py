@@ -90,8 +90,6 @@ def batch_loss(model: Transformer, batch: Batch, label_smoothing: float) -> tupl
     cache = model.start_decoding(*model.encode(batch.source, batch.source_lengths))
     states = model.decode(batch.target_in, cache).flatten(0, 1)  # [batch x target, width]
     targets = batch.target_out.flatten()
-    width = batch.target_in.size(1)
-    if int(batch.target_lengths.min()) < width:
-        real = (torch.arange(width) < batch.target_lengths[:, None]).flatten().nonzero().squeeze(1).to(states.device)
-        states, targets = states.index_select(0, real), targets.index_select(0, real)
+    if batch.target_rows is not None:
+        states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
     return smoothed_loss(states, model.output_embedding, targets, label_smoothing)

@@ -65,3 +65,12 @@ def test_lengths_stay_on_the_cpu_when_a_batch_moves() -> None:
     moved = batch_of([[5]], [[9]]).to(torch.device("meta"))
     assert {moved.source.device.type, moved.target_in.device.type, moved.target_out.device.type} == {"meta"}
     assert (moved.source_lengths.tolist(), moved.target_lengths.tolist()) == ([2], [2])
+
+
+def test_the_rows_of_real_target_tokens_are_known_where_there_is_padding() -> None:
+    batch = batch_of([[5], [5], [5]], [[9], [], [7, 8]])
+    assert batch.target_rows is not None
+    assert batch.target_rows.tolist() == [0, 1, 3, 6, 7, 8]
+    assert batch.target_out.flatten()[batch.target_rows].tolist() == [9, EOS, EOS, 7, 8, EOS]
+    assert batch.to(torch.device("meta")).target_rows.device.type == "meta"
+    assert batch_of([[5], [6, 7]], [[9], [8]]).target_rows is None
