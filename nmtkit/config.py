@@ -85,6 +85,9 @@ class DataConfig(_Section):
     """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
     segment_mark: str = "@@"
     """With subwords = "none": what ends a piece that the next one continues; translations are joined there."""
+    tokenizer: Path | None = None
+    """A model (model folder, run or checkpoint) whose subwords are taken instead of learning new ones, to fine-tune it;
+    vocab_size, byte_fallback and subword_sample_pairs then say nothing."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
@@ -230,11 +233,26 @@ class TrainingConfig(_Section):
     """Checkpoints kept besides, counted from the best by best_metric."""
     report_every_steps: int = Field(default=100, ge=1)
     """Updates between lines of metrics.jsonl; a validation always has one."""
-    precision: Literal["auto", "float32", "bf16"] = "auto"
-    """Of the matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up."""
     compile: bool = False
     """Whether forward pass and loss go through torch.compile. Results differ by rounding and in the dropout drawn. It
     takes minutes at the beginning, which the log tells; for GPUs and long runs. On a CPU it needs a C++ compiler."""
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    """Of the matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up. fp16:
+    with a loss scale that follows the gradients, for older GPUs."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW: each update takes learning rate x weight_decay of every matrix and embedding off it; not of biases and
+    norms. 0: off."""
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Keeps an exponential moving average of the weights, such as 0.999 of it and 0.001 of the new ones at each update
+    (at first less of it); validation and checkpoints use it. 0: off."""
+    r_drop: float = Field(default=0.0, ge=0)
+    """R-Drop: two passes with different dropout, and that much (alpha, such as 5) of their divergence in the loss, for
+    twice the cost. 0: off."""
+    freeze: tuple[str, ...] = ()
+    """Parts of the model that stay as they are, by the beginnings of their weights' names: "encoder", "decoder.0",
+    "embeddings"."""
+    init: Path | None = None
+    """A model (model folder, run or checkpoint) of the same sizes and tokenizer, whose weights training starts from."""
 
     @model_validator(mode="before")
     @classmethod
@@ -436,7 +454,7 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
             raise RecipeError(
                 f"{path}: {section} stands outside the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
-    _anchor_paths(values.get("data", {}), path.resolve().parent)
+    _anchor_paths(values, path.resolve().parent)
     layer = _Layer(str(path), text, values)
     if base is None:
         return [layer]
@@ -462,12 +480,16 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
         for rival in _rivals(key):
             group.pop(rival, None)
         group[key] = value
-    _anchor_paths(values.get("data", {}), Path.cwd())
+    _anchor_paths(values, Path.cwd())
     return _Layer("--set", "", values)
 
 
-def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of local corpora absolute; those in a recipe are relative to its file."""
+def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of local corpora and models absolute; those in a recipe are relative to its file."""
+    for section, key in (("data", "tokenizer"), ("training", "init")):
+        if isinstance(values.get(section, {}).get(key), str):
+            values[section][key] = str(folder / Path(values[section][key]).expanduser())
+    data = values.get("data", {})
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -535,14 +557,18 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
 
 def differences(old: BaseModel, new: BaseModel) -> list[str]:
     """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``; local corpora
-    count as the same when their names are."""
+    count as the same when their names are, models wherever they lie."""
     before, after = _comparable(old), _comparable(new)
     return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
 
 
 def _comparable(section: BaseModel) -> dict[str, Any]:
-    """A section's values; local corpora by name only, as they may lie anywhere (their text has a fingerprint)."""
+    """A section's values; local corpora by name only, as they may lie anywhere (their text has a fingerprint), and so
+    may models."""
     values = section.model_dump(mode="json")
+    for key in ("tokenizer", "init"):
+        if values.get(key) is not None:
+            values[key] = "a model"
     if isinstance(section, DataConfig):
         for key in ("train", "valid", "test"):
             entries = getattr(section, key)

@@ -30,7 +30,8 @@ _SECONDS_TO_SPEAK = 2.0
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
 
-Precision = Literal["auto", "float32", "bf16"]
+Precision = Literal["auto", "float32", "bf16", "fp16"]
+ComputedPrecision = Literal["float32", "bf16", "fp16"]
 
 
 def choose_device(device: str) -> torch.device:
@@ -104,7 +105,7 @@ class Workers:
     rank: int
     num_processes: int
     device: torch.device
-    precision: Literal["float32", "bf16"]
+    precision: ComputedPrecision
 
     @classmethod
     def start(cls, device: str = "auto", precision: Precision = "auto", threads: int | None = None) -> "Workers":
@@ -141,7 +142,7 @@ class Workers:
         """Where matrix products run in this process' precision."""
         if self.precision == "float32":
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16 if self.precision == "bf16" else torch.float16)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over all processes, the same on each."""
@@ -188,7 +189,7 @@ class Workers:
             PartialState().destroy_process_group()
 
 
-def resolve_precision(precision: Precision, device: torch.device) -> Literal["float32", "bf16"]:
+def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
     """auto: bf16 on CUDA devices of capability 8 and up, float32 elsewhere."""
     if precision != "auto":
         return precision

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +26,12 @@ def command(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=1, help="Processes on this machine, one a device.")
     ] = 1,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            "--init", metavar="MODEL", help="Starts from the weights of a model: short for --set training.init=MODEL."
+        ),
+    ] = None,
     verify_resume: Annotated[
         bool,
         typer.Option(
@@ -44,6 +51,7 @@ def command(
 
     Example: nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
     """
+    import json
     import os
 
     from nmtkit import console
@@ -53,13 +61,14 @@ def command(
         from nmtkit.workers import check_trackers
 
         check_trackers(tracker)
+    overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
     if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         from nmtkit.workers import launch
 
-        load_recipe(recipe, set_ or [])
+        load_recipe(recipe, overrides)
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
-    loaded = load_recipe(recipe, set_ or [])
+    loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
 
     again = f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"

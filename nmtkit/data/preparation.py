@@ -103,10 +103,11 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     check_subwords(recipe.data)
     remove_leftovers(run_dir)
     data = recipe.data
+    tokenizer = _given_tokenizer(data)
     with progress("downloading", None) as advance:
         downloader = Downloader(mirror, progress=lambda url, done, total: advance(done / 1e6, f"MB of {url}"))
         train, valid, tests = _open_corpora(data, downloader)
-    fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()])
+    fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
 
     folder = run_dir / "data"
     if (folder / "manifest.json").is_file():
@@ -119,7 +120,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)
     with locked_run(run_dir, "prepare"):
-        manifest = _write_data(recipe, folder, workers, fingerprint, (train, valid, tests))
+        manifest = _write_data(recipe, folder, workers, fingerprint, tokenizer, (train, valid, tests))
         _store_recipe(recipe, run_dir)
     return Preparation(manifest, is_new=True)
 
@@ -129,12 +130,13 @@ def _write_data(
     folder: Path,
     workers: int | None,
     fingerprint: str,
+    tokenizer: Tokenizer | None,
     corpora: tuple[list[Corpus], list[Corpus], dict[str, Corpus]],
 ) -> dict[str, Any]:
     """Writes RUN/data and returns its manifest."""
     begun = time.monotonic()
     with write_folder_atomically(folder) as temporary:
-        manifest = _Preparer(recipe, temporary, workers).run(*corpora)
+        manifest = _Preparer(recipe, temporary, workers, tokenizer).run(*corpora)
         manifest = {
             "format": FORMAT,
             "fingerprint": fingerprint,
@@ -182,12 +184,24 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     return train, [open_entry(entry) for entry in valid], tests
 
 
-def _fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
+def _given_tokenizer(data: DataConfig) -> Tokenizer | None:
+    """The tokenizer of the model that data.tokenizer names, if it names one."""
+    if data.tokenizer is None:
+        return None
+    tokenizer = Tokenizer.of_model(data.tokenizer)
+    tokenizer.check_recipe(data)
+    return tokenizer
+
+
+def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | None) -> str:
     """A sum over all that decides the content of RUN/data: settings and the bytes of the corpora, not their place."""
     settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
     for key in ("train", "valid", "test"):
         if not isinstance(settings["data"][key], int):
             settings["data"][key] = [corpus_name(entry) for entry in getattr(recipe.data, key)]
+    settings["data"].pop("tokenizer")
+    if tokenizer is not None:
+        settings["data"]["tokenizer"] = tokenizer.fingerprint()
     content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
     text = json.dumps([FORMAT, settings, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -216,6 +230,9 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
                 for path, before in ((entry.source, files[0]), (entry.target, files[-1])):
                     if path.is_file() and sha256_of(path) != before["sha256"]:
                         changes.append(f"data.{key}: {path} holds another text than when the run was prepared")
+    given = data.tokenizer if data.tokenizer is not None and data.tokenizer.exists() else None
+    if given is not None and Tokenizer.of_model(given).fingerprint() != manifest["tokenizer_sha256"]:
+        changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
     return changes
 
 
@@ -229,11 +246,12 @@ def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
 class _Preparer:
     """One preparation in a temporary folder; its methods run in the order in which they stand."""
 
-    def __init__(self, recipe: Recipe, folder: Path, workers: int | None) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, workers: int | None, tokenizer: Tokenizer | None) -> None:
         self._data: DataConfig = recipe.data
         self._cleaning: CleaningConfig = recipe.cleaning
         self._folder = folder
         self._workers = workers
+        self._tokenizer = tokenizer
         self._dropped: Counter[str] = Counter()
         self._described: list[dict[str, Any]] = []
 
@@ -243,7 +261,7 @@ class _Preparer:
         valid_pairs = self._hold_out(spool) if isinstance(self._data.valid, int) else self._read_all(valid, "valid")
         if not len(spool.lines) > len(spool.held_out):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
-        tokenizer = self._learn_subwords(spool)
+        tokenizer = self._tokenizer or self._learn_subwords(spool)
         tokenizer.save(self._folder / "tokenizer")
         train_pairs, train_tokens = self._write_shards(
             "train", tokenizer, self._pairs_to_train_on(spool), len(spool.lines), self._cleaning

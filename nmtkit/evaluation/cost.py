@@ -3,22 +3,29 @@
 import re
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import checkpoints, step_folders
+from nmtkit.workers import ComputedPrecision
 
 PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 """Sustained single-precision FLOP/s of a GPU. Source: footnote 5 of the paper."""
 
 
-def matmul_flops_per_second(device: torch.device, precision: Literal["float32", "bf16"]) -> float:
-    """The rate of plain matrix products on this device, now: the best of five of 1024 x 1024 (CUDA: 8192 x 8192)."""
-    size = 8192 if device.type == "cuda" else 1024
-    matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+_TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) -> float:
+    """The rate of plain matrix products on this device, now: the best of five of 1024 x 1024 (CUDA: 8192 x 8192).
+
+    Of float16 on a CPU, which is very slow at it, 128 x 128.
+    """
+    size = 8192 if device.type == "cuda" else 128 if device.type == "cpu" and precision == "fp16" else 1024
+    matrix = torch.ones(size, size, device=device, dtype=_TYPES[precision])
     best = float("inf")
     for _ in range(6):  # the first one warms up
         begun = time.perf_counter()

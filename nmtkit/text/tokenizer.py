@@ -298,6 +298,38 @@ class Tokenizer:
             raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
         return cls(settings, vocabularies)
 
+    @classmethod
+    def of_model(cls, path: Path) -> "Tokenizer":
+        """The tokenizer of a model folder, a run, or a checkpoint.
+
+        Raises:
+            ModelError: there is none, or it is damaged.
+        """
+        for folder in (path / "tokenizer", path / "data" / "tokenizer", path / "averaged" / "tokenizer"):
+            if (folder / "tokenizer.json").is_file():
+                return cls.load(folder)
+        raise ModelError(f"{path}: no tokenizer in it; give a model folder, a run folder or a checkpoint")
+
+    def check_recipe(self, data: DataConfig) -> None:
+        """Raises RecipeError when a recipe that takes over this tokenizer says something else of it."""
+        stated = {
+            "text": data.text,
+            "source_language": data.source_language,
+            "target_language": data.target_language,
+            "normalize": list(data.normalize),
+            "subwords": data.subwords,
+            "share_vocab": data.share_vocab,
+        }
+        own = {**self.settings, "share_vocab": "joint" in self._vocabularies}
+        if data.subwords == "none":
+            stated["segment_mark"] = data.segment_mark
+        for key, value in stated.items():
+            if own[key] != value:
+                raise RecipeError(
+                    f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
+                    "or take the recipe of its run as base"
+                )
+
     def fingerprint(self) -> str:
         """A sha256 over everything that decides what the ids mean."""
         digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())

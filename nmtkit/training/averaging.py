@@ -135,6 +135,7 @@ def _provenance(folders: list[Path]) -> dict[str, Any]:
         "device",
         "precision",
         "data_fingerprint",
+        "init_sha256",
         "recipe",
     )
     return {

@@ -7,7 +7,8 @@ position): nothing depends on how often the run was interrupted.
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,10 @@ from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.training.compiled import CompiledLoss, Loss
+from nmtkit.training.finite import count_update, reason_to_skip
 from nmtkit.training.objective import batch_loss
+from nmtkit.training.optimizer import step_if
+from nmtkit.training.r_drop import r_drop_loss
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import Workers
@@ -44,6 +48,8 @@ class Update:
         flops_padding: what padding added to flops.
         ends_epoch: whether it was the last of its epoch.
         flags: sums over all processes of what ``local_flags`` returned.
+        skipped: "" if it was made; "nonfinite" or "overflow" (`finite.reason_to_skip`) if the weights are as before.
+        lines: where the pairs of a "nonfinite" one come from, counted through the corpora in turn.
     """
 
     step: int
@@ -60,6 +66,8 @@ class Update:
     seconds: float
     ends_epoch: bool
     flags: list[float]
+    skipped: str = ""
+    lines: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,8 @@ def train_updates(
 ) -> Iterator[Update]:
     """Makes one update after the other, without end, and yields what each did; ``state`` is up to date at each yield.
 
+    Between two updates the caller may load a save into ``state``: the next update is the one that follows that save.
+
     Args:
         local_flags: numbers of this process that all processes shall know the sum of, such as a wish to stop.
 
@@ -93,9 +103,11 @@ def train_updates(
         DataError: no pair fits into tokens_per_update, or the data are not those the run began with.
         NmtkitError: the device has too little memory for a pass.
     """
-    progress = state.progress
-    loss_of = CompiledLoss(batch_loss, state.model) if training.compile else batch_loss
+    loss_of: Loss = partial(r_drop_loss, alpha=training.r_drop) if training.r_drop else batch_loss
+    if training.compile:
+        loss_of = CompiledLoss(loss_of, state.model)
     while True:
+        progress = state.progress
         plan = plan_epoch(
             data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch
         )
@@ -127,7 +139,10 @@ def train_updates(
                 progress.flops += update.flops
                 progress.flops_attention += update.flops_attention
                 progress.flops_padding += update.flops_padding
+                count_update(progress, update.skipped, workers.precision)
                 yield update
+                if state.progress is not progress:
+                    break
 
 
 def _planned(
@@ -160,9 +175,10 @@ def _report_too_long(data: PairData, pairs: Indices, limit: int) -> None:
     )  # fmt: skip
 
 
-def pass_seed(seed: int, step: int, rank: int, number: int) -> int:
-    """The seed of all random numbers of one pass."""
-    return int(np.random.SeedSequence([seed, step, rank, number]).generate_state(1, np.uint64)[0])
+def pass_seed(seed: int, step: int, rank: int, number: int, rollbacks: int = 0) -> int:
+    """The seed of all random numbers of one pass; another one each time the run went back and makes it anew."""
+    entropy = [seed, step, rank, number] + ([rollbacks] if rollbacks else [])
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
 
 
 def _update(
@@ -175,56 +191,73 @@ def _update(
     local_flags: Callable[[], list[float]],
     ends_epoch: bool,
 ) -> Update:
-    """One optimiser update from the given pairs. The device is waited for once, at its end."""
+    """One optimiser update from the given pairs; if loss or gradient are not finite, the weights stay as they are.
+
+    The device is waited for once, at its end.
+    """
     begun = time.monotonic()
     step = state.progress.step + 1
     source_lengths, target_lengths = data.source_lengths[planned.pairs], data.target_lengths[planned.pairs]
     target_tokens = int(target_lengths.sum())
     state.model.train()
     state.optimizer.zero_grad(set_to_none=True)
-    numbers: list[Tensor] = []  # of each pass its loss and nll, at the end the gradient norm; on the device [2]
+    sums = torch.zeros(2, dtype=torch.float64, device=workers.device)  # of loss and nll
+    scale = state.progress.loss_scale if workers.precision == "fp16" else 1.0
     for number, batch in enumerate(planned.batches):
-        torch.manual_seed(pass_seed(training.seed, step, workers.rank, number))
+        torch.manual_seed(pass_seed(training.seed, step, workers.rank, number, state.progress.rollbacks))
         with workers.autocast():
             loss, nll = loss_of(state.model, batch.to(workers.device), training.label_smoothing)
         # Divided by the tokens of the whole update, so that passes and processes add up to one large batch.
-        (loss / target_tokens).backward()
-        numbers.append(torch.stack([loss.detach(), nll.detach()]))
-    workers.sum_gradients(state.parameters)
-
+        (loss / target_tokens * scale).backward()
+        sums += torch.stack([loss.detach(), nll.detach()])
+    trained = state.trained_parameters
+    workers.sum_gradients(trained)
     rate = learning_rate(step, training, state.model.config.d_model)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    limit = training.gradient_clip_norm or float("inf")
-    numbers.append(torch.nn.utils.clip_grad_norm_(state.parameters, limit).expand(2))
-    state.optimizer.step()
+    flags = torch.tensor(local_flags(), dtype=torch.float64).to(workers.device, non_blocking=True)
+    shared = workers.sum(torch.cat([sums, flags]))
 
-    *of_passes, norms = torch.stack(numbers).cpu()
-    sums = torch.zeros(2, dtype=torch.float64)
-    for pair in of_passes:
-        sums += pair
-    shared = workers.sum(
-        torch.cat([sums, torch.tensor(local_flags(), dtype=torch.float64)]).to(workers.device)
-    ).tolist()
+    limit = training.gradient_clip_norm or float("inf")
+    if scale != 1:
+        _unscale(trained, scale)
+    norm = torch.nn.utils.clip_grad_norm_(trained, limit)
+    # Both are sums over all processes, so that these decide alike; the device decides, nobody waits for it.
+    is_finite = torch.isfinite(norm) & torch.isfinite(shared[0])
+    step_if(is_finite, state.optimizer)
+    state.update_average(step, is_finite)
+
+    numbers: list[float] = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()
+    loss_sum, gradient_norm = numbers[0], numbers[-1]
+    skipped = reason_to_skip(loss_sum, gradient_norm, workers.precision)
     forward = forward_flops(state.model.config, state.model.output_embedding.size(0), source_lengths, target_lengths)
     passes = [passed for share in planned.shares for passed in share]
     padding = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
+    factor = TRAINING_FACTOR * (2 if training.r_drop else 1)
     return Update(
         step=step,
-        loss=shared[0],
-        nll=shared[1],
+        loss=loss_sum,
+        nll=numbers[1],
         learning_rate=rate,
-        gradient_norm=float(norms[0]),
+        gradient_norm=gradient_norm,
         target_tokens=target_tokens,
         real_tokens=target_tokens + int(source_lengths.sum()),
         padded_tokens=sum(_padded_tokens(data, passed) for passed in passes),
-        flops=TRAINING_FACTOR * forward.total,
-        flops_attention=TRAINING_FACTOR * forward.attention,
-        flops_padding=TRAINING_FACTOR * padding,
+        flops=factor * forward.total,
+        flops_attention=factor * forward.attention,
+        flops_padding=factor * padding,
         seconds=time.monotonic() - begun,
         ends_epoch=ends_epoch,
-        flags=shared[2:],
+        flags=numbers[2:-1],
+        skipped=skipped,
+        lines=[int(line) for line in data.lines[np.sort(planned.pairs)]] if skipped == "nonfinite" else [],
     )
+
+
+def _unscale(parameters: list[Tensor], scale: float) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.div_(scale)
 
 
 def _padded_tokens(data: PairData, pairs: Indices) -> int:

@@ -1,5 +1,6 @@
 """What a run tells while it goes: the live panel or log lines, RUN/metrics.jsonl and the trackers; and its summary."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -92,12 +93,15 @@ class Reporter:
                 self._panel.activity = ""
 
     def add(self, update: Update) -> None:
-        """Takes account of one update."""
-        self.meter.add(update)
-        self._recent = self._recent.after(update)
+        """Takes account of one update; one that was skipped has no numbers to sum."""
+        if not update.skipped:
+            self.meter.add(update)
+            self._recent = self._recent.after(update)
 
     def show(self, update: Update, place: Progress) -> None:
         """Brings the panel up to date, or writes a line where that is due."""
+        if update.skipped:
+            return
         if self._panel is not None:
             self._panel.moment = self._moment(update, place)
         elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
@@ -131,32 +135,35 @@ class Reporter:
     def report(self, update: Update, place: Progress, validation: Validation | None) -> None:
         """Writes one line of metrics.jsonl over the updates since the last one, and gives it to the trackers."""
         meter, self.meter = self.meter, Meter()
-        rate = meter.flops / meter.seconds
+        rate = _mean(meter.flops, meter.seconds)
         line: dict[str, Any] = {
             "step": update.step,
             "epoch": place.epoch,
-            "loss": meter.loss / meter.target_tokens,
-            "nll": meter.nll / meter.target_tokens,
+            "loss": _mean(meter.loss, meter.target_tokens),
+            "nll": _mean(meter.nll, meter.target_tokens),
             "learning_rate": update.learning_rate,
-            "gradient_norm": meter.gradient_norm / meter.updates,
+            "gradient_norm": _mean(meter.gradient_norm, meter.updates),
             "target_tokens": place.target_tokens,
-            "target_tokens_per_second": meter.target_tokens / meter.seconds,
+            "target_tokens_per_second": _mean(meter.target_tokens, meter.seconds),
             "seconds": place.seconds,
-            "padding": 1 - meter.real_tokens / meter.padded_tokens,
+            "padding": _mean(meter.padded_tokens - meter.real_tokens, meter.padded_tokens),
             "flops": place.flops,
             "flops_attention": place.flops_attention,
             "flops_padding": place.flops_padding,
             "flops_per_second": rate,
-            "mfu": rate / self._matmul_rate,
+            "mfu": None if rate is None else rate / self._matmul_rate,
             "memory_bytes": memory_bytes(self._workers.device),
+            "skipped_updates": place.skipped_updates,
         }
+        if self._workers.precision == "fp16":
+            line |= {"loss_scale": place.loss_scale, "overflows": place.overflows}
         if validation is not None:
             line |= {"valid_nll": validation.nll, "valid_perplexity": validation.perplexity}
             line |= {"valid_bleu": validation.bleu, "samples": validation.samples}
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
             log.info(
                 "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
-                update.step, place.epoch, duration(place.seconds), line["loss"], validation.nll,
+                update.step, place.epoch, duration(place.seconds), line["loss"] or math.nan, validation.nll,
                 validation.perplexity, bleu,
             )  # fmt: skip
             self._scores = self._scores.after(line)
@@ -185,3 +192,8 @@ class Reporter:
         kept = checkpoints(self._run_dir)
         if kept:
             log.info("%d checkpoints in %s, the last one %s", len(kept), kept[-1].parent, kept[-1].name)
+
+
+def _mean(total: float | int, count: float | int) -> float | None:
+    """None of nothing, as when every update was skipped."""
+    return total / count if count else None

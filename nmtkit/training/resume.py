@@ -7,7 +7,9 @@ from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import json_line, read_json, read_json_lines, remove_folder, write_atomically
 from nmtkit.model_folder import checkpoints, step_of
-from nmtkit.training.state import TrainingState, remove_old_saves, saves, whole_saves
+from nmtkit.training.finite import forget_later_nonfinite
+from nmtkit.training.initialization import check_initial_weights, initial_sha256
+from nmtkit.training.state import Progress, TrainingState, remove_old_saves, saves, whole_saves
 from nmtkit.workers import Workers
 
 
@@ -32,6 +34,7 @@ def resume(
         workers.wait()
         if workers.is_main:
             (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+            (run_dir / "nonfinite.jsonl").unlink(missing_ok=True)
             _forget_later_checkpoints(run_dir, 0)
         return None
     folder, saved = found[0]
@@ -43,9 +46,8 @@ def resume(
         done = step - 1 if saved.get("unfinished") else step
         _forget_later_metrics(run_dir, done)
         _forget_later_checkpoints(run_dir, done)
-        for later in saves(run_dir):
-            if step_of(later) > step:  # a damaged one: its updates are made again
-                remove_folder(later)
+        _forget_later_saves(run_dir, step)  # damaged ones: their updates are made again
+        forget_later_nonfinite(run_dir, state.progress)
         remove_old_saves(run_dir)  # a kill may have come before that
     return saved
 
@@ -60,8 +62,16 @@ def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerp
             f"{run_dir} was trained with other settings; changed: {', '.join(changes)}. "
             "Take another --run-dir, or undo the change"
         )
+    check_initial_weights(recipe, saved, run_dir)
     if saved["data_fingerprint"] != fingerprint:
         raise DataError(f"{run_dir}: the data are not those this run began with; take another --run-dir")
+
+
+def forget_after_going_back(run_dir: Path, place: Progress) -> None:
+    """Removes what was written after the save that a failed run went back to."""
+    _forget_later_metrics(run_dir, place.step)
+    _forget_later_checkpoints(run_dir, place.step)
+    _forget_later_saves(run_dir, place.step)
 
 
 def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
@@ -71,7 +81,8 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
         stored = Recipe.model_validate(before["recipe"])
         changes = differences(stored.model, recipe.model)
         changes += changes_that_matter(stored.training, recipe.training)
-        if changes or before["data_fingerprint"] != fingerprint:
+        is_same_init = before.get("init_sha256") == initial_sha256(recipe)
+        if changes or before["data_fingerprint"] != fingerprint or not is_same_init:
             raise NmtkitError(
                 f"{folder} is of a training with other settings, and there is no save to go on from; remove "
                 f"{folder.parent} or take another --run-dir"
@@ -90,5 +101,11 @@ def _forget_later_metrics(run_dir: Path, step: int) -> None:
 def _forget_later_checkpoints(run_dir: Path, step: int) -> None:
     """Removes the checkpoints of updates that are made again."""
     for folder in checkpoints(run_dir):
+        if step_of(folder) > step:
+            remove_folder(folder)
+
+
+def _forget_later_saves(run_dir: Path, step: int) -> None:
+    for folder in saves(run_dir):
         if step_of(folder) > step:
             remove_folder(folder)

@@ -3,13 +3,18 @@
     RUN/resume/step-00012000/
         weights.safetensors     the model
         optimizer.safetensors   Adam's moments and counts
-        state.json              position, counters, scores so far, and the sha256 sums of the two above
+        average.safetensors     with ema_decay: the moving average of the weights
+        state.json              position, counters, scores so far, and the sha256 sums of those above
 
-The latest two saves are kept; a damaged one is recognised by its sums and the one before it used. Random numbers are
-not saved: those of an update follow from (seed, update, rank, pass). What else an update depends on belongs into
+The latest two saves are kept, and the latest good one (`is_good`); a damaged one is recognised by its sums and the one
+before it used. Random numbers are not saved: those of an update follow from (seed, update, rank, pass), and from how
+often the run went back. What else an update depends on belongs into
 `TrainingState.tensors` or `Progress`: both are saved, restored, and compared by `--verify-resume`.
 """
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +28,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
-from nmtkit.training.optimizer import new_optimizer
+from nmtkit.training.optimizer import freeze, new_optimizer
 from nmtkit.workers import Workers
 
 KEPT_SAVES = 2
@@ -43,6 +48,11 @@ class Progress:
         best_cost: the best validation so far by best_metric, smaller being better; at the epoch best_epoch.
         validations_since_best: validations that did not improve on it.
         last_validation_seconds, last_checkpoint_seconds: of `seconds`, for those that go by minutes.
+        skipped_updates, nonfinite_in_a_row: updates skipped as "nonfinite", over the run and one after the other.
+        overflows: updates of fp16 skipped as "overflow".
+        skipped_in_a_row: of both kinds, since the last update that was made.
+        rollbacks: how often the run went back to a save; the random numbers depend on it.
+        loss_scale: of fp16, for the next update; updates_since_scaling: updates without overflow since it changed.
     """
 
     step: int = 0
@@ -59,15 +69,29 @@ class Progress:
     validations_since_best: int = 0
     last_validation_seconds: float = 0.0
     last_checkpoint_seconds: float = 0.0
+    skipped_updates: int = 0
+    nonfinite_in_a_row: int = 0
+    overflows: int = 0
+    skipped_in_a_row: int = 0
+    rollbacks: int = 0
+    loss_scale: float = 2.0**16
+    updates_since_scaling: int = 0
 
 
 @dataclass
 class TrainingState:
-    """A model in training."""
+    """A model in training.
+
+    Attributes:
+        ema_decay: of the moving average of the weights; 0 where there is none.
+        average: that average in float32, by the names of the weights.
+    """
 
     model: Transformer
-    optimizer: torch.optim.Adam
+    optimizer: torch.optim.Optimizer
     progress: Progress = field(default_factory=Progress)
+    ema_decay: float = 0.0
+    average: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def new(
@@ -78,15 +102,66 @@ class TrainingState:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> "TrainingState":
-        """A model with the initial weights that the seed decides, the same on every device and process."""
+        """A model with the initial weights that the seed decides, the same on every device and process.
+
+        Raises:
+            NmtkitError: training.freeze names no part of the model, or all of it.
+        """
         torch.manual_seed(training.seed)
         model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
-        return cls(model, new_optimizer(model, training))
+        freeze(model, training.freeze)
+        state = cls(model, new_optimizer(model, training), ema_decay=training.ema_decay)
+        state._begin_average()
+        return state
+
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Replaces the initial weights by those of another model of the same sizes."""
+        self.model.load_state_dict(weights)
+        self._begin_average()
+
+    def _begin_average(self) -> None:
+        if self.ema_decay:
+            self.average = {name: weight.float().clone() for name, weight in self.model.state_dict().items()}
+
+    @torch.no_grad()
+    def update_average(self, step: int, is_made: Tensor) -> None:
+        """Takes the weights after an update into the moving average, unless the update was skipped.
+
+        It rises with the updates, min(decay, (1 + n) / (10 + n)), so that the initial weights are soon forgotten.
+
+        Args:
+            is_made: a truth value on the device, which is not waited for.
+
+        Source: tf.train.ExponentialMovingAverage, num_updates; the same rule is in Marian's exponential smoothing.
+        """
+        if not self.ema_decay:
+            return
+        weight = is_made.float() * (1 - min(self.ema_decay, (1 + step) / (10 + step)))
+        for name, parameter in self.model.named_parameters():
+            self.average[name].lerp_(parameter.float(), weight)
+
+    @contextmanager
+    def averaged(self) -> Iterator[Transformer]:
+        """The model with the averaged weights while the block runs, where the run keeps an average; else as it is."""
+        if not self.average:
+            yield self.model
+            return
+        trained = {name: weight.clone() for name, weight in self.model.state_dict().items()}
+        self.model.load_state_dict(self.average)
+        try:
+            yield self.model
+        finally:
+            self.model.load_state_dict(trained)
+
+    @property
+    def result(self) -> dict[str, Tensor]:
+        """The weights that a checkpoint holds: the moving average where the run keeps one."""
+        return self.average or self.model.state_dict()
 
     def note_validation(self, cost: float) -> None:
         """Takes account of a validation, by which patience and best scores go."""
         place = self.progress
-        if place.best_cost is None or cost < place.best_cost:
+        if math.isfinite(cost) and (place.best_cost is None or cost < place.best_cost):
             place.best_cost, place.best_epoch = cost, place.epoch
             place.validations_since_best = 0
         else:
@@ -97,17 +172,23 @@ class TrainingState:
         """The model's parameters, always in the same order."""
         return list(self.model.parameters())
 
+    @property
+    def trained_parameters(self) -> list[Tensor]:
+        """Those that are not frozen."""
+        return [parameter for parameter in self.parameters if parameter.requires_grad]
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Every tensor that the next updates depend on, by file and name: what is saved, restored and compared."""
-        return {"weights": self.model.state_dict(), "optimizer": self._optimizer_tensors()}
+        groups = {"weights": self.model.state_dict(), "optimizer": self._optimizer_tensors()}
+        return {**groups, "average": self.average} if self.average else groups
 
     def num_bytes(self) -> int:
         """What a save takes on disk, near enough; before the first update as much as after it."""
         now = sum(tensor.nbytes for group in self.tensors().values() for tensor in group.values())
-        return max(now, 3 * sum(parameter.nbytes for parameter in self.parameters)) + 100_000
+        return max(now, (4 if self.average else 3) * sum(parameter.nbytes for parameter in self.parameters)) + 100_000
 
     def save(self, run_dir: Path, extra: dict[str, Any]) -> Path:
-        """Writes RUN/resume/step-..., reads it back, and only then removes all but the latest saves.
+        """Writes RUN/resume/step-..., reads it back, and only then removes all but the latest and the good one.
 
         Args:
             extra: more for state.json, such as the fingerprint of the data.
@@ -148,9 +229,12 @@ class TrainingState:
             self.model.load_state_dict(tensors["weights"])
             moments = tensors["optimizer"]
             for name, parameter in self.model.named_parameters():
-                self.optimizer.state[parameter] = {
-                    key: moments[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-                }
+                if parameter.requires_grad:
+                    self.optimizer.state[parameter] = {
+                        key: moments[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                    }
+            for name, average in self.average.items():
+                average.copy_(tensors["average"][name])
         except (RuntimeError, KeyError) as error:
             raise ModelError(
                 f"{folder}: does not belong to this model ({' '.join(str(error).split())[:200]})"
@@ -177,9 +261,35 @@ def saves(run_dir: Path) -> list[Path]:
 
 
 def remove_old_saves(run_dir: Path) -> None:
-    """Removes all but the latest saves."""
-    for old in saves(run_dir)[:-KEPT_SAVES]:
-        remove_folder(old)
+    """Removes all but the latest saves and the latest good one."""
+    available = saves(run_dir)
+    good = next((folder for folder in reversed(available) if is_good(folder)), None)
+    for old in available[:-KEPT_SAVES]:
+        if old != good:
+            remove_folder(old)
+
+
+def is_good(folder: Path) -> bool:
+    """Whether a failing run may go back to a save: no skipped update came just before it.
+
+    One that only a stop has made does not count: the run that was not stopped would go back to another.
+    """
+    try:
+        saved = read_json(folder / "state.json")
+    except DataError:
+        return False
+    return bool(saved.get("regular", True)) and not saved["progress"].get("skipped_in_a_row")
+
+
+def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest good save that is whole, with its state.json; damaged ones are reported and passed over."""
+    for folder in reversed(saves(run_dir)):
+        if is_good(folder):
+            try:
+                return folder, read_save(folder)
+            except ModelError as error:
+                log.warning("%s; using the save before it", error)
+    return None
 
 
 def read_save(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`train`: drives the loop of updates; reports, validates, saves and stops."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,11 +19,13 @@ from nmtkit.files import check_space, free_bytes, read_json, remove_folder, remo
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.run_lock import locked_run
+from nmtkit.training.finite import go_back, has_failed, note_nonfinite
+from nmtkit.training.initialization import initial_sha256, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.meters import Meter
 from nmtkit.training.reporting import Reporter, Scale
-from nmtkit.training.resume import resume
+from nmtkit.training.resume import forget_after_going_back, resume
 from nmtkit.training.state import Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
 from nmtkit.training.tracking import Tracker
@@ -134,6 +135,9 @@ class _Session:
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
+        if saved is None:
+            start_from_model(self._state, recipe, self._tokenizer)
+        self._init_sha256 = saved.get("init_sha256") if saved is not None else initial_sha256(recipe)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
@@ -200,11 +204,12 @@ class _Session:
     def _after(self, update: Update) -> str | None:
         """Takes account of an update and does what is due after it; says why training ends here, if it does."""
         place = self._progress
-        if not math.isfinite(update.loss):
-            raise NmtkitError(
-                f"update {update.step}: the loss is not finite, the training has diverged; lower "
-                f"training.peak_learning_rate in another --run-dir. The last save is in {self._run_dir / 'resume'}"
-            )
+        if update.skipped == "nonfinite" and self._workers.is_main:
+            norm = update.gradient_norm
+            note_nonfinite(self._run_dir, place, loss=update.loss, gradient_norm=norm, lines=update.lines)
+        if has_failed(place):
+            self._go_back()
+            return None
         now = update.flags[2]
         place.device_seconds += (now - place.seconds) * self._workers.num_processes
         place.seconds = now
@@ -250,8 +255,17 @@ class _Session:
             if checkpoint_is_due or (limit is not None and not checkpoints(self._run_dir)):
                 self._save_checkpoint(validation)
             if checkpoint_is_due or reason is not None:
-                self._save()
+                self._save(is_regular=checkpoint_is_due)
         return reason
+
+    def _go_back(self) -> None:
+        """Back to the last good save; what was written since is forgotten, but for RUN/nonfinite.jsonl."""
+        saved = go_back(self._state, self._run_dir)
+        self._workers.wait()
+        if self._workers.is_main:
+            forget_after_going_back(self._run_dir, self._progress)
+        self._reporter.meter = Meter(**saved["meter"])
+        self._has_validated = self._has_saved = False
 
     def _put_off(self, update: Update) -> str:
         """Saves right after an update, with what is due after it still to be done, and says why training ends here."""
@@ -259,9 +273,13 @@ class _Session:
             self._save(unfinished=update)
         return f"stopped by {self._stop.name}"
 
-    def _save(self, unfinished: Update | None = None) -> None:
+    def _save(self, unfinished: Update | None = None, *, is_regular: bool = False) -> None:
         # The meter too, so that the reports of an interrupted run are those of an uninterrupted one.
-        extra = {"meter": asdict(self._reporter.meter), "unfinished": asdict(unfinished) if unfinished else None}
+        extra: dict[str, Any] = {
+            "meter": asdict(self._reporter.meter),
+            "unfinished": asdict(unfinished) if unfinished else None,
+        }
+        extra["regular"] = is_regular  # made by the recipe's rhythm, not by a stop
         self._state.save(self._run_dir, {**self._facts(), **extra})
 
     def _check_space(self, update: Update | None, *, is_with_checkpoint: bool) -> None:
@@ -287,8 +305,8 @@ class _Session:
 
     def _validate(self, validator: Validator) -> Validation | None:
         """None when a process was asked to stop meanwhile."""
-        with self._reporter.doing("validating"):
-            validation = validator(self._state.model, lambda: self._stop.number is not None)
+        with self._reporter.doing("validating"), self._state.averaged() as model:
+            validation = validator(model, lambda: self._stop.number is not None)
         if validation is None:
             self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
         else:
@@ -311,6 +329,7 @@ class _Session:
             **execution_facts(workers),
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],
+            "init_sha256": self._init_sha256,
             "recipe": self._recipe.model_dump(mode="json"),
         }
 
@@ -323,8 +342,7 @@ class _Session:
             "valid_nll": validation.nll if validation is not None else None,
             "valid_bleu": validation.bleu if validation is not None else None,
         }
-        weights = self._state.model.state_dict()
-        save_model(folder, weights, self._recipe.model, self._tokenizer, self._recipe.decoding, provenance)
+        save_model(folder, self._state.result, self._recipe.model, self._tokenizer, self._recipe.decoding, provenance)
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:

@@ -10,6 +10,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines, versions
 from nmtkit.model_folder import read_tensors, same_bits, step_of
+from nmtkit.training.initialization import start_from_model
 from nmtkit.training.loop import train_updates
 from nmtkit.training.resume import check_settings
 from nmtkit.training.state import TrainingState, execution_facts, whole_saves
@@ -39,7 +40,16 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         tokenizer = load_tokenizer(run_dir)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         state = TrainingState.new(recipe.model, recipe.training, sizes, workers.device)
-        before = state.load(*found[1]) if len(found) == 2 else {}
+        if len(found) == 2:
+            before = state.load(*found[1])
+        else:
+            before = {}
+            start_from_model(state, recipe, tokenizer)
+        if state.progress.rollbacks != saved["progress"].get("rollbacks", 0):
+            raise NmtkitError(
+                f"{last}: between this save and the one before it the run went back because of numbers that are not "
+                "finite; that cannot be repeated, verify after the next save"
+            )
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
@@ -87,7 +97,8 @@ def _repeat(
 ) -> None:
     def validate() -> None:
         if validator is not None and state.progress.step in validated:
-            validation = validator(state.model)
+            with state.averaged() as model:
+                validation = validator(model)
             assert validation is not None
             state.note_validation(validation.cost(recipe.training.best_metric))
 

@@ -87,7 +87,8 @@ def test_a_line_of_metrics_tells_of_the_updates_since_the_last_one(tmp_path: Pat
     reports = reporter(tmp_path)
     reports.add(UPDATE)
     reports.add(replace(UPDATE, loss=100.0, gradient_norm=1.5, flops=10_000, padded_tokens=300, seconds=6.0))
-    reports.report(replace(UPDATE, step=8), place(flops=16_000), None)
+    reports.add(replace(UPDATE, loss=float("nan"), skipped="nonfinite"))  # has no numbers to sum
+    reports.report(replace(UPDATE, step=8), place(flops=16_000, skipped_updates=1), None)
     reports.add(UPDATE)
     reports.report(replace(UPDATE, step=9), place(), VALIDATION)
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
@@ -97,6 +98,7 @@ def test_a_line_of_metrics_tells_of_the_updates_since_the_last_one(tmp_path: Pat
             "step": 8, "epoch": 1, "loss": 2.0, "nll": 2.0, "learning_rate": 0.00123, "gradient_norm": 1.0,
             "target_tokens": 100, "target_tokens_per_second": 25.0, "seconds": 4.0, "padding": 1 - 360 / 500,
             "flops": 16_000, "flops_attention": 1000, "flops_padding": 500, "flops_per_second": 2000.0, "mfu": 0.2,
+            "skipped_updates": 1,
         }
     )  # fmt: skip
     assert (second["flops_per_second"], second["mfu"]) == (3000.0, 0.3)

@@ -1,0 +1,493 @@
+"""What people expect of a trainer: each option does what it says, and fails here when it is ignored."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from nmtkit.cli.main import app
+from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe
+from nmtkit.data.batch import make_batch
+from nmtkit.data.preparation import prepare
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.errors import ModelError, NmtkitError, RecipeError
+from nmtkit.files import read_json, sha256_of
+from nmtkit.model.flops import forward_flops
+from nmtkit.model_folder import read_tensors
+from nmtkit.training import train as train_module
+from nmtkit.training.limits import reason_to_stop
+from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.r_drop import r_drop_loss
+from nmtkit.training.state import Progress, TrainingState
+from nmtkit.training.train import TrainingResult, train
+from nmtkit.training.validation import Validation
+from nmtkit.workers import Workers
+
+VOCAB = 20
+TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
+DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+Weights = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
+    """Pairs of 1 to 12 random tokens a side."""
+    rng = np.random.default_rng(1)
+    folder = tmp_path_factory.mktemp("data") / "train"
+    lengths = rng.integers(1, 13, size=(40, 2))
+    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
+        writer.add([tuple(rng.integers(4, VOCAB, size=n).tolist() for n in pair) for pair in lengths], range(1, 41))
+    return PairData(folder)
+
+
+def config(**changes: object) -> TrainingConfig:
+    values = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
+    return TrainingConfig.model_validate({**values, "warmup_steps": 3, **changes})
+
+
+def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **model: object) -> TrainingState:
+    sizes = ModelConfig.model_validate({**TINY, **model})
+    return TrainingState.new(sizes, training, (VOCAB, VOCAB), ALONE.device, dtype)
+
+
+def run(state: TrainingState, data: PairData, training: TrainingConfig, updates: int) -> list[Update]:
+    return list(itertools.islice(train_updates(state, data, training, ALONE), updates))
+
+
+def copy_of(weights: Weights) -> Weights:
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def equal(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def check_resume(data: PairData, training: TrainingConfig, folder: Path) -> TrainingState:
+    """Six updates at once, and three, saved, and three more by another state, are the same bit for bit."""
+    whole = new_state(training, **DROPOUT)
+    run(whole, data, training, 6)
+    first = new_state(training, **DROPOUT)
+    run(first, data, training, 3)
+    second = new_state(training, **DROPOUT)
+    second.load(first.save(folder, {}))
+    run(second, data, training, 3)
+    assert second.progress == whole.progress
+    for name, tensors in whole.tensors().items():
+        assert equal(tensors, second.tensors()[name])
+    return second
+
+
+# ---- weight decay
+
+
+def test_weight_decay_is_decoupled_and_spares_biases_and_norms(data: PairData) -> None:
+    state, plain = (new_state(config(weight_decay=decay), torch.float64) for decay in (0.1, 0.0))
+    before = copy_of(state.model.state_dict())
+    run(state, data, config(weight_decay=0.1), 1)
+    run(plain, data, config(), 1)
+    rate = 0.003 / 3
+    for name, expected in plain.model.state_dict().items():
+        is_decayed = before[name].dim() > 1
+        assert is_decayed == (name.startswith("embeddings") or ("weight" in name and "norm" not in name))
+        if is_decayed:
+            expected = expected - rate * 0.1 * before[name]
+        assert torch.allclose(state.model.state_dict()[name], expected, rtol=0, atol=1e-12)
+    assert not equal(dict(state.model.state_dict()), dict(plain.model.state_dict()))
+
+
+def test_a_run_with_weight_decay_goes_on_bit_for_bit(data: PairData, tmp_path: Path) -> None:
+    check_resume(data, config(weight_decay=0.1), tmp_path)
+
+
+# ---- moving average
+
+
+def test_the_average_follows_the_weights_with_a_decay_that_rises(data: PairData) -> None:
+    training = config(ema_decay=0.25)
+    state = new_state(training)
+    expected = {name: weight.double() for name, weight in copy_of(state.model.state_dict()).items()}
+    for step, _ in enumerate(itertools.islice(train_updates(state, data, training, ALONE), 6), start=1):
+        decay = min(0.25, (1 + step) / (10 + step))
+        for name, weight in state.model.state_dict().items():
+            expected[name] = decay * expected[name] + (1 - decay) * weight.double()
+        for name, average in state.average.items():
+            assert average.dtype == torch.float32
+            assert torch.allclose(average.double(), expected[name], rtol=0, atol=1e-6)
+    assert not equal(state.average, dict(state.model.state_dict()))
+
+
+def test_the_average_changes_nothing_of_the_training(data: PairData) -> None:
+    with_average, without = new_state(config(ema_decay=0.9)), new_state(config())
+    run(with_average, data, config(ema_decay=0.9), 4)
+    run(without, data, config(), 4)
+    assert equal(dict(with_average.model.state_dict()), dict(without.model.state_dict()))
+    assert without.average == {}
+
+
+def test_a_run_with_an_average_goes_on_bit_for_bit(data: PairData, tmp_path: Path) -> None:
+    check_resume(data, config(ema_decay=0.9), tmp_path)
+    assert (
+        read_tensors(tmp_path / "resume" / "step-00000003" / "average.safetensors").keys()
+        == dict(new_state(config()).model.named_parameters()).keys()
+    )
+
+
+def test_the_averaged_model_has_the_average_only_meanwhile(data: PairData) -> None:
+    training = config(ema_decay=0.9)
+    state = new_state(training)
+    run(state, data, training, 3)
+    trained = copy_of(state.model.state_dict())
+    with state.averaged() as model:
+        assert equal(dict(model.state_dict()), state.average)
+    assert equal(dict(state.model.state_dict()), trained)
+
+
+# ---- R-Drop
+
+
+def test_r_drop_is_the_papers_loss_with_its_gradient(data: PairData) -> None:
+    training = config(r_drop=5.0)
+    model = new_state(training, torch.float64, dropout=0.3).model
+    batch = make_batch(data, [0, 1, 2])
+    torch.manual_seed(1)
+    loss, nll = r_drop_loss(model, batch, 0.1, 5.0)
+    loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    torch.manual_seed(1)
+    passes = [model(batch.source, batch.source_lengths, batch.target_in) for _ in range(2)]
+    expected, expected_nll = torch.zeros((), dtype=torch.float64), 0.0
+    for row, length in enumerate(batch.target_lengths.tolist()):
+        logits = [passed[row, :length] for passed in passes]
+        target = batch.target_out[row, :length]
+        for one, other in (logits, logits[::-1]):
+            smoothed = torch.nn.functional.cross_entropy(one, target, label_smoothing=0.1, reduction="sum")
+            log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
+            divergence = torch.nn.functional.kl_div(log_q, log_p, log_target=True, reduction="sum")
+            expected = expected + (smoothed + 5.0 / 2 * divergence) / 2
+            expected_nll += torch.nn.functional.cross_entropy(one, target, reduction="sum").item() / 2
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert float(nll) == pytest.approx(expected_nll, rel=1e-12)
+    assert not torch.equal(passes[0], passes[1])
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(gradients[name], parameter.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_r_drop_is_part_of_an_updates_loss_and_of_its_cost(data: PairData) -> None:
+    results = {}
+    for alpha in (0.0, 1.0, 5.0):
+        training = config(r_drop=alpha, tokens_per_pass=1000)
+        (results[alpha],) = run(new_state(training, **DROPOUT), data, training, 1)
+    assert results[1.0].nll == results[5.0].nll != results[0.0].nll
+    assert results[5.0].loss > results[1.0].loss
+    assert results[5.0].flops == results[1.0].flops == 2 * results[0.0].flops
+    sizes = ModelConfig.model_validate(TINY)
+    assert results[0.0].flops < 3 * forward_flops(sizes, VOCAB, data.source_lengths, data.target_lengths).total
+
+
+def test_a_run_with_r_drop_goes_on_bit_for_bit(data: PairData, tmp_path: Path) -> None:
+    check_resume(data, config(r_drop=5.0), tmp_path)
+
+
+# ---- frozen parts
+
+
+@pytest.mark.parametrize(
+    ("freeze", "are_frozen"),
+    [
+        (["encoder"], lambda name: name.startswith("encoder.")),
+        (["encoder.1", "embeddings"], lambda name: name.startswith(("encoder.1.", "embeddings."))),
+        (["decoder.0.feed_forward"], lambda name: name.startswith("decoder.0.feed_forward.")),
+    ],
+)
+def test_frozen_parts_stay_and_the_others_change(
+    data: PairData, tmp_path: Path, freeze: list[str], are_frozen: Callable[[str], bool]
+) -> None:
+    training = config(freeze=freeze, weight_decay=0.1, ema_decay=0.5)
+    state = new_state(training, **DROPOUT)
+    before = copy_of(state.model.state_dict())
+    run(state, data, training, 3)
+    for name, parameter in state.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == are_frozen(name)
+        assert torch.equal(state.average[name], before[name]) == are_frozen(name)
+        assert (parameter.grad is None) == are_frozen(name)
+    assert any(are_frozen(name) for name in before)
+    check_resume(data, training, tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["encode", "encoder.2", "decoder.0.", "", "output"])
+def test_an_unknown_part_is_refused_with_those_that_exist(prefix: str) -> None:
+    with pytest.raises(NmtkitError) as caught:
+        new_state(config(freeze=["embeddings", prefix]))
+    message = str(caught.value)
+    assert f"has no part {prefix!r}" in message
+    assert "embeddings, embeddings.shared, encoder, encoder.0, encoder.1, decoder, decoder.0" in message
+
+
+def test_freezing_everything_is_refused() -> None:
+    with pytest.raises(NmtkitError, match="leaves nothing to train"):
+        new_state(config(freeze=["embeddings", "encoder", "decoder"]))
+
+
+# ---- patience
+
+
+@pytest.mark.parametrize(
+    ("options", "since_best", "epoch", "expected"),
+    [
+        ({"patience_validations": 3}, 3, 9, "no better nll for patience_validations = 3"),
+        ({"patience_validations": 3}, 2, 9, None),
+        ({"patience_epochs": 4}, 1, 6, "no better nll for patience_epochs = 4"),
+        ({"patience_epochs": 4}, 1, 5, None),
+        ({"patience_epochs": 4}, 0, 9, None),
+        ({"patience_validations": 1, "best_metric": "bleu"}, 1, 2, "no better bleu for patience_validations = 1"),
+        ({}, 99, 99, None),
+    ],
+)
+def test_training_ends_when_patience_does(
+    options: dict[str, object], since_best: int, epoch: int, expected: str | None
+) -> None:
+    place = Progress(step=5, epoch=epoch, best_cost=1.0, best_epoch=2, validations_since_best=since_best)
+    assert reason_to_stop(place, config(max_steps=1000, **options)) == expected
+
+
+# ---- whole runs
+
+WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
+    'train = [{ source = "train.en", target = "train.de" }]\nvalid = [{ source = "valid.en", target = "valid.de" }]\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+    "[training]\ntokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 8\nreport_every_steps = 1\n"
+    "validate_every_steps = 1\nvalidate_bleu = false\ncheckpoint_every_steps = 1\nkeep_last = 1\nkeep_best = 0\n"
+    "[decoding]\naverage_last = 1\n"
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text and the recipe base.toml."""
+    folder = tmp_path_factory.mktemp("project")
+    rng = random.Random(1)
+    for name, count in (("train", 120), ("valid", 4), ("new", 80)):
+        lines = [rng.choices(WORDS, k=rng.randint(3, 9)) for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    (folder / "base.toml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def train_run(recipe: Path, run_dir: Path, *overrides: str) -> TrainingResult:
+    loaded = load_recipe(str(recipe), overrides)
+    prepare(loaded, run_dir, workers=1)
+    return train(loaded, run_dir, Workers.start("cpu", "float32", 1))
+
+
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (run_dir / "checkpoints").iterdir())
+
+
+NLL = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8]
+BLEU = [1.0, 9.0, 2.0, 3.0, 8.0, 4.0, 5.0, 6.0]
+
+
+@pytest.fixture
+def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each update is validated with the next of NLL and BLEU."""
+    scores = iter(zip(NLL, BLEU, strict=True))
+    monkeypatch.setattr(train_module.Validator, "__call__", lambda *_: Validation(*next(scores), []))
+
+
+@pytest.mark.usefixtures("scripted_validations")
+@pytest.mark.parametrize(
+    ("options", "last_step", "kept"),
+    [
+        ((), 8, [8]),
+        (("keep_last=3",), 8, [6, 7, 8]),
+        (("keep_best=3",), 8, [4, 5, 6, 8]),
+        (("keep_last=2", "keep_best=2", "best_metric=bleu", "validate_bleu=true"), 8, [2, 5, 7, 8]),
+        (("patience_validations=2",), 6, [6]),
+        (("patience_validations=1",), 3, [3]),
+        (("patience_validations=4", "best_metric=bleu", "validate_bleu=true"), 6, [6]),
+    ],
+)
+def test_patience_and_kept_checkpoints_go_by_the_best_metric(
+    project: Path, tmp_path: Path, options: tuple[str, ...], last_step: int, kept: list[int]
+) -> None:
+    result = train_run(project / "base.toml", tmp_path / "run", *(f"training.{option}" for option in options))
+    assert result.step == last_step
+    assert checkpoint_steps(tmp_path / "run") == kept
+
+
+def test_validation_and_checkpoints_use_the_average_and_the_save_holds_both(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated: list[Weights] = []
+
+    def validate(_: object, model: Any, *others: object) -> Validation:
+        validated.append(copy_of(model.state_dict()))
+        return Validation(1.0, None, [])
+
+    monkeypatch.setattr(train_module.Validator, "__call__", validate)
+    train_run(project / "base.toml", tmp_path / "run", "training.ema_decay=0.9", "training.max_steps=3")
+    checkpoint = read_tensors(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
+    save = tmp_path / "run" / "resume" / "step-00000003"
+    assert equal(checkpoint, validated[-1])
+    assert equal(checkpoint, read_tensors(save / "average.safetensors"))
+    assert not equal(checkpoint, read_tensors(save / "weights.safetensors"))
+
+
+# ---- fine-tuning
+
+
+@pytest.fixture(scope="module")
+def trained(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of base.toml: the model to fine-tune."""
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    threads = torch.get_num_threads()
+    train_run(project / "base.toml", run_dir)
+    torch.set_num_threads(threads)
+    return run_dir
+
+
+@pytest.fixture
+def tuned(project: Path, trained: Path) -> Path:
+    """The recipe of the documentation: another text, the model's recipe, subwords and weights."""
+    path = project / "tuned.toml"
+    path.write_text(
+        f'base = "{trained / "recipe.toml"}"\n'
+        f'[data]\ntrain = [{{ source = "new.en", target = "new.de" }}]\ntokenizer = "{trained}"\n'
+        f'[training]\ninit = "{trained}"\nmax_steps = 2\n'
+    )
+    return path
+
+
+def test_fine_tuning_starts_from_the_models_weights_with_a_new_optimizer(
+    tuned: Path, trained: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    train_run(tuned, run_dir, "training.peak_learning_rate=1e-12", "training.schedule=constant")
+    model = trained / "checkpoints" / "step-00000008" / "model.safetensors"
+    weights, found = read_tensors(model), read_tensors(run_dir / "resume" / "step-00000002" / "weights.safetensors")
+    assert weights.keys() == found.keys()
+    assert all(torch.allclose(weights[name], found[name], rtol=0, atol=1e-6) for name in weights)
+    moments = read_tensors(run_dir / "resume" / "step-00000002" / "optimizer.safetensors")
+    assert {float(moment) for name, moment in moments.items() if name.startswith("step.")} == {2.0}
+    for part in ("resume/step-00000002/state.json", "checkpoints/step-00000002/provenance.json"):
+        assert read_json(run_dir / part)["init_sha256"] == sha256_of(model)
+
+
+def test_prepare_takes_the_subwords_of_the_model(tuned: Path, trained: Path, tmp_path: Path) -> None:
+    one = prepare(load_recipe(str(tuned)), tmp_path / "one", workers=1)
+    assert one.manifest["tokenizer_sha256"] == read_json(trained / "data" / "manifest.json")["tokenizer_sha256"]
+    assert prepare(load_recipe(str(tuned)), tmp_path / "one", workers=1).is_new is False
+    checkpoint = f"data.tokenizer={trained / 'checkpoints' / 'step-00000008'}"  # the same subwords from elsewhere
+    assert prepare(load_recipe(str(tuned), [checkpoint]), tmp_path / "one", workers=1).is_new is False
+
+
+def test_subwords_that_the_recipe_describes_otherwise_are_refused(tuned: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"data\.normalize = \['nfc'\], but the tokenizer of .* has \['blanks'\]"):
+        prepare(load_recipe(str(tuned), ['data.normalize=["nfc"]']), tmp_path / "run")
+    with pytest.raises(ModelError, match="no tokenizer in it"):
+        prepare(load_recipe(str(tuned), [f"data.tokenizer={tmp_path}"]), tmp_path / "run")
+
+
+def test_a_model_with_another_tokenizer_is_refused(project: Path, trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(NmtkitError) as caught:
+        train_run(project / "base.toml", tmp_path / "run", "data.vocab_size=59", f"training.init={trained}")
+    assert "has another tokenizer than the data of this run" in str(caught.value)
+    assert f'data.tokenizer = "{trained}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ("model.d_ff=48", "model.d_ff = 32 and not 48"),
+        ("model.encoder_layers=2", "model.encoder_layers = 1 and not 2"),
+        ("model.num_heads=4", "model.num_heads = 2 and not 4"),
+        ("model.share_embeddings=none", "model.share_embeddings = all and not none"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_by_the_first_difference(
+    tuned: Path, tmp_path: Path, change: str, difference: str
+) -> None:
+    with pytest.raises(NmtkitError, match=difference):
+        train_run(tuned, tmp_path / "run", change)
+
+
+def test_dropout_may_be_another_than_the_models(tuned: Path, tmp_path: Path) -> None:
+    assert train_run(tuned, tmp_path / "run", "model.dropout=0.3").step == 2
+
+
+def test_going_on_with_another_init_is_refused(project: Path, tuned: Path, trained: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train_run(tuned, run_dir, "training.max_steps=1")
+    other = tmp_path / "run" / "checkpoints" / "step-00000001"
+    with pytest.raises(NmtkitError, match="began with other weights than training"):
+        train_run(tuned, run_dir, f"training.init={other}")
+    without = project / "without.toml"
+    without.write_text(
+        "".join(line for line in tuned.read_text().splitlines(keepends=True) if not line.startswith("init"))
+    )
+    with pytest.raises(NmtkitError, match=r"training\.init = None"):
+        train_run(without, run_dir)
+    elsewhere = trained / "checkpoints" / "step-00000008"  # the same weights by another name
+    assert train_run(tuned, run_dir, f"training.init={elsewhere}").step == 2
+
+
+def test_a_run_goes_on_when_the_model_it_began_with_is_gone(tuned: Path, trained: Path, tmp_path: Path) -> None:
+    init = tmp_path / "model"
+    init.symlink_to(trained / "checkpoints" / "step-00000008")
+    train_run(tuned, tmp_path / "run", f"training.init={init}", "training.max_steps=1")
+    init.unlink()
+    assert train_run(tuned, tmp_path / "run", f"training.init={init}").step == 2
+
+
+def test_paths_of_models_are_relative_to_the_recipe(project: Path) -> None:
+    path = project / "relative.toml"
+    path.write_text('base = "base.toml"\n[data]\ntokenizer = "m"\n[training]\ninit = "runs/m"\n')
+    recipe = load_recipe(str(path))
+    assert (recipe.data.tokenizer, recipe.training.init) == (project / "m", project / "runs" / "m")
+    assert load_recipe(str(path), ["training.init=x"]).training.init == Path.cwd() / "x"
+
+
+def test_the_command_line_has_a_short_form(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path | None] = []
+
+    def noted(recipe: Recipe, *_: object) -> TrainingResult:
+        seen.append(recipe.training.init)
+        return TrainingResult(1, "for a test")
+
+    monkeypatch.setattr(train_module, "train", noted)
+    monkeypatch.setattr("nmtkit.console.set_up", lambda **_: None)  # which would log to what CliRunner closes
+    place = ["--run-dir", str(tmp_path), "--device", "cpu"]
+    for init in (["--init", 'my "model"'], ["--set", "training.init=my/model"], []):
+        assert CliRunner().invoke(app, ["train", str(project / "base.toml"), *place, *init]).exit_code == 0
+    assert seen == [Path.cwd() / 'my "model"', Path.cwd() / "my/model", None]
+
+
+def test_a_validation_that_is_not_a_number_is_never_the_best(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([math.nan, 4.0, math.nan])
+    monkeypatch.setattr(train_module.Validator, "__call__", lambda *_: Validation(next(scores), None, []))
+    train_run(project / "base.toml", tmp_path / "run", "training.max_steps=3")
+    progress = read_json(tmp_path / "run" / "resume" / "step-00000003" / "state.json")["progress"]
+    assert (progress["best_cost"], progress["validations_since_best"]) == (4.0, 1)
