@@ -183,7 +183,7 @@ class TrainingConfig(_Section):
     """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
     tokens_per_pass: int = Field(default=0, ge=0)
     """Most target (or source) tokens, padding counted, that one device takes at once; an update is split into as many
-    passes as that needs. 0: what suits the device, 4,096 on a CPU and 16,384 elsewhere."""
+    passes as that needs. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """The optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)

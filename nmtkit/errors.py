@@ -19,3 +19,7 @@ class DataError(NmtkitError):
 
 class ModelError(NmtkitError):
     """A model folder, checkpoint or run folder that cannot be used."""
+
+
+class PeerLostError(NmtkitError):
+    """Another process of the same training is gone, so that this one cannot go on."""

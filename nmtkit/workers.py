@@ -7,26 +7,39 @@ they are started for us. Either way each one calls `Workers.start` and from then
 import ctypes
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import log
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 
+PEER_LOST = 75
+"""Exit code of a process of `launch` that ended because another one is gone: `launch` tells what became of that one."""
+_LAUNCHED = "NMTKIT_LAUNCHED"
+"""Set in the environment of the processes of `launch`."""
 _SECONDS_TO_SPEAK = 2.0
+_GOING_ON = "; the same command goes on from the last save"
+_STARTING_TIMEOUT = timedelta(minutes=30)
+"""For processes to meet, and for one exchange: who is gone is found out sooner by the heartbeat."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
 
@@ -50,6 +63,21 @@ def choose_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+def check_processes(processes: int, device: str) -> None:
+    """Refuses more processes on this machine than it has devices.
+
+    Raises:
+        NmtkitError: there are too many.
+    """
+    chosen = choose_device(device)
+    available = {"cuda": torch.cuda.device_count() if chosen.type == "cuda" else 0, "mps": 1}.get(chosen.type)
+    if available is not None and processes > available:
+        devices = f"{available} {chosen.type} device{'s' if available > 1 else ''}"
+        raise NmtkitError(
+            f"{processes} processes on a machine with {devices}: each needs one of its own; ask for at most {available}"
+        )
+
+
 def set_threads(threads: int | None, processes: int = 1) -> None:
     """Sets the CPU threads of this process; by default the machine's cores shared among the processes on it."""
     torch.set_num_threads(threads or threads_each(processes))
@@ -59,6 +87,12 @@ def threads_each(processes: int) -> int:
     """The cores that this process may use, shared among so many."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // processes)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory was too small, on whatever device; only CUDA's has an exception of its own."""
+    words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def keep_freed_memory() -> None:
@@ -93,40 +127,48 @@ def choose_products() -> None:
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among its peers.
+    """This process among its peers. As a context manager it leaves them at the end of the block.
 
     Attributes:
         rank: this process' number, from 0.
         num_processes: how many there are.
         device: where this process computes.
         precision: of the matrix products.
+        heartbeat: tells which of them are there; None for one process.
     """
 
     rank: int
     num_processes: int
     device: torch.device
     precision: ComputedPrecision
+    heartbeat: Heartbeat | None = field(default=None, repr=False, compare=False)
+    _flat: dict[tuple[torch.dtype, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def start(cls, device: str = "auto", precision: Precision = "auto", threads: int | None = None) -> "Workers":
         """Joins the process group that the environment describes, if any.
 
         Raises:
-            NmtkitError: the device is not there.
+            NmtkitError: the device is not there, or the other processes are not.
         """
         chosen = choose_device(device)
+        rank, num_processes, heartbeat = 0, 1, None
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import PartialState
-
-            state = PartialState(cpu=chosen.type == "cpu")
-            rank, num_processes, chosen = state.process_index, state.num_processes, state.device
-        else:
-            rank, num_processes = 0, 1
+            check_processes(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), device)
+            rank, num_processes, chosen, heartbeat = _join(chosen)
         keep_freed_memory()
         if chosen.type == "cpu":
             choose_products()
         set_threads(threads, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return cls(rank, num_processes, chosen, resolve_precision(precision, chosen))
+        return cls(rank, num_processes, chosen, resolve_precision(precision, chosen), heartbeat)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
 
     @property
     def is_main(self) -> bool:
@@ -134,9 +176,19 @@ class Workers:
         return self.rank == 0
 
     @property
+    def widest_float(self) -> torch.dtype:
+        """In which sums are kept: float64, where the device has it."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    @property
     def tokens_per_pass(self) -> int:
         """Padded tokens that suit this device, many enough to fill it."""
         return 4096 if self.device.type == "cpu" else 16384
+
+    def free_memory(self) -> None:
+        """Gives the device's memory that no tensor uses back to it."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Where matrix products run in this process' precision."""
@@ -148,22 +200,36 @@ class Workers:
         """The sum of a tensor over all processes, the same on each."""
         if self.num_processes == 1:
             return tensor
-        from accelerate.utils import reduce
-
-        total: Tensor = reduce(tensor.to(self.device), reduction="sum")
+        total = tensor.detach().to(self.device, copy=True)
+        with self._exchanging():
+            torch.distributed.all_reduce(total)
         return total.to(tensor.device)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replaces every gradient by its sum over all processes, in one exchange; a missing one counts as zeros."""
+        """Replaces every gradient by its sum over all processes, in one exchange; a missing one counts as zeros.
+
+        The gradients become views of one flat tensor, which is kept for the next update.
+        """
         if self.num_processes == 1:
             return
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        total = self.sum(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-        start = 0
-        for parameter in parameters:
-            part = total[start : start + parameter.numel()]
-            parameter.grad = part.view_as(parameter).clone()
-            start += parameter.numel()
+        dtype, size = parameters[0].dtype, sum(parameter.numel() for parameter in parameters)
+        flat = self._flat.get((dtype, size))
+        if flat is None:
+            flat = self._flat[dtype, size] = torch.empty(size, dtype=dtype, device=parameters[0].device)
+        parts = [
+            part.view_as(parameter)
+            for part, parameter in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
+        ]
+        for part, parameter in zip(parts, parameters, strict=True):
+            if parameter.grad is None:
+                part.zero_()
+            else:
+                part.copy_(parameter.grad)
+            parameter.grad = None
+        with self._exchanging():
+            torch.distributed.all_reduce(flat)
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.grad = part
 
     def gather(self, values: list[Any]) -> list[Any]:
         """The lists of all processes, joined in the order of the ranks, the same on each."""
@@ -171,7 +237,8 @@ class Workers:
             return values
         from accelerate.utils import gather_object
 
-        gathered: list[Any] = gather_object(values)
+        with self._exchanging():
+            gathered: list[Any] = gather_object(values)
         return gathered
 
     def wait(self) -> None:
@@ -179,14 +246,77 @@ class Workers:
         if self.num_processes > 1:
             from accelerate import PartialState
 
-            PartialState().wait_for_everyone()
+            with self._exchanging():
+                PartialState().wait_for_everyone()
 
-    def close(self) -> None:
-        """Leaves the process group."""
-        if self.num_processes > 1:
+    def close(self, error: BaseException | None = None) -> None:
+        """Leaves the process group; the others are told of an error that makes this process end."""
+        if self.heartbeat is not None:
+            blamed = str(error).removesuffix(_GOING_ON) if isinstance(error, PeerLostError) else None
+            failure = None if error is None else blamed or _in_short(error)
+            self.heartbeat.stop(failure, is_of_others=blamed is not None)
+        if self.num_processes > 1 and error is None:
             from accelerate import PartialState
 
             PartialState().destroy_process_group()
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Turns a broken connection into an error that names the process to blame."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.heartbeat is None or not _is_broken_connection(error):
+                raise
+            raise PeerLostError(_going_on(self.heartbeat.blame())) from None
+
+
+def is_launched() -> bool:
+    """Whether this is a process of `launch`."""
+    return _LAUNCHED in os.environ
+
+
+def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
+    """Meets the other processes; returns this one's rank, their number, this one's device and heartbeat."""
+    from accelerate import PartialState
+
+    rank, num_processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
+        name = meet(store, rank, num_processes)
+        group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
+        state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
+        own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
+    except RuntimeError as error:
+        if not _is_broken_connection(error):
+            raise
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise NmtkitError(f"cannot meet the other processes through {place}: {_in_short(error)}") from None
+
+    def end(message: str) -> None:
+        if is_launched():
+            end_process("", PEER_LOST)
+        end_process(f"process {rank}: {_going_on(message)}", 1)
+
+    return rank, num_processes, state.device, Heartbeat(PrefixStore(name, own_store), rank, num_processes, end)
+
+
+def _going_on(message: str) -> str:
+    return message + _GOING_ON
+
+
+def _in_short(error: BaseException) -> str:
+    """What an error says, for a line of another process."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "stopped by a signal"
+    return " ".join((str(error) or type(error).__name__).split())[:300]
+
+
+def _is_broken_connection(error: RuntimeError) -> bool:
+    """Whether an exchange failed because of the other side; gloo says so in words only."""
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return re.search(r"connection|socket|timed out|broken pipe|by peer", str(error), re.IGNORECASE) is not None
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
@@ -246,14 +376,16 @@ def open_tracker(
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
     """Runs `nmtkit ARGUMENTS` as that many processes on this machine and returns their exit code.
 
-    Signals are passed on to all. When one process fails the others are ended, and the first one that failed is heard:
-    a mistake that all make is told once.
+    Signals are passed on to all. When one process fails the others are ended, and the one to blame is heard: a mistake
+    that all make is told once, and a process that was killed is named.
     """
     with ExitStack() as stack:
         messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
         children = _start_processes(num_processes, arguments, messages)
+        asked: list[int] = []
 
         def pass_on(number: int, _frame: object) -> None:
+            asked.append(number)
             for child in children:
                 if child.poll() is None:
                     child.send_signal(number)
@@ -262,15 +394,31 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         try:
-            failed = _wait_for_end(children)
+            failed, hangs = _wait_for_end(children)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+        code = children[failed or 0].returncode
         if failed:
             messages[failed - 1].seek(0)
             sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
-    code = children[failed or 0].returncode
+        if failed is not None and not (asked and -code in asked) and (hangs or code < 0 or code == PEER_LOST):
+            what = "gave no sign of life and was ended" if hangs else _how_it_ended(code)
+            sys.stderr.write(f"error: {_going_on(f'process {failed} of {num_processes} {what}')}\n")
+    if hangs or code == PEER_LOST:
+        return 1
     return code if code >= 0 else 128 - code
+
+
+def _how_it_ended(code: int) -> str:
+    """What an exit code of a process says."""
+    if code >= 0:
+        return "lost touch with the others"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}{', perhaps for want of memory' if -code == signal.SIGKILL else ''}"
 
 
 def _start_processes(
@@ -291,6 +439,7 @@ def _start_processes(
             "LOCAL_WORLD_SIZE": str(num_processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            _LAUNCHED: "1",
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]
         output = messages[rank - 1] if rank else None
@@ -298,19 +447,45 @@ def _start_processes(
     return children
 
 
-def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> int | None:
-    """Waits for all; ends the others when one fails, and returns which one that was."""
+def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, bool]:
+    """Waits for all, and ends the others when one fails.
+
+    Returns:
+        The process to blame, if one failed, and whether that one did not fail by itself but hung.
+    """
     while any(child.poll() is None for child in children):
-        failed = [rank for rank, child in enumerate(children) if child.returncode not in (None, 0, 130, 143)]
-        if failed:
+        codes = _codes(children)
+        if any(code not in (None, 0, 130, 143) for code in codes):
+            killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
             time.sleep(_SECONDS_TO_SPEAK)  # the first process shall tell of a mistake that all make
+            codes = _codes(children)
             for child in children:
                 if child.poll() is None:
                     child.terminate()
-            _wait_or_kill(children)
-            return 0 if children[0].returncode not in (0, 143, -signal.SIGTERM) else failed[0]
+            blamed = (killed, False) if killed is not None else _to_blame(codes)
+            _wait_or_kill(children, 10 if blamed[1] else 30)
+            return blamed
         time.sleep(0.1)
-    return next((rank for rank, child in enumerate(children) if child.returncode), None)
+    return _to_blame(_codes(children))
+
+
+def _codes(children: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    return [child.poll() for child in children]
+
+
+def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
+    """Which process failed first of all, by the exit codes at the time; and whether it hung, the others missing it.
+
+    In this order: one that failed of itself, one that still runs though others miss it, one that lost the others.
+    """
+    of_itself = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
+    if of_itself:
+        return of_itself[0], False
+    if None in codes:
+        return codes.index(None), True
+    failed = [rank for rank, code in enumerate(codes) if code == PEER_LOST]
+    stopped = [rank for rank, code in enumerate(codes) if code]
+    return next(iter([*failed, *stopped]), None), False
 
 
 def _wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
@@ -320,3 +495,4 @@ def _wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) 
             child.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             child.kill()
+            child.wait()

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nmtkit.cli import average, prepare, recipes, run, score, train, translate
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
     name="nmtkit",
@@ -78,6 +78,12 @@ def main() -> None:
         signal.signal(number, _stop)
     try:
         app()
+    except PeerLostError as error:
+        from nmtkit.workers import PEER_LOST, is_launched
+
+        if is_launched():
+            sys.exit(PEER_LOST)  # `launch` tells it
+        _fail(str(error))
     except NmtkitError as error:
         _fail(str(error))
     except OSError as error:

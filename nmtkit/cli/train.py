@@ -63,9 +63,10 @@ def command(
         check_trackers(tracker)
     overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
     if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        from nmtkit.workers import launch
+        from nmtkit.workers import check_processes, launch
 
         load_recipe(recipe, overrides)
+        check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, overrides)
@@ -77,16 +78,13 @@ def command(
         from nmtkit.training.verify import verify_resume as repeat_updates
         from nmtkit.workers import Workers
 
-        workers = Workers.start(device, loaded.training.precision, threads)
-        try:
+        with Workers.start(device, loaded.training.precision, threads) as workers:
             if verify_resume:
                 first, last = repeat_updates(loaded, folder, workers)
                 if workers.is_main:
                     print(f"identical: updates {first} to {last}")
                 return
             result = train(loaded, folder, workers, tracker or [])
-        finally:
-            workers.close()
     except SystemExit:  # by a signal at the start, or a second one
         console.log.info("stopped at once, with what was saved before; %s", again)
         raise

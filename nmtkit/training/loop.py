@@ -29,7 +29,7 @@ from nmtkit.training.optimizer import step_if
 from nmtkit.training.r_drop import r_drop_loss
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
+from nmtkit.workers import Workers, is_out_of_memory
 
 UPDATES_AHEAD = 2
 """Updates whose batches are made while a CUDA device computes."""
@@ -103,7 +103,7 @@ def train_updates(
         DataError: no pair fits into tokens_per_update, or the data are not those the run began with.
         NmtkitError: the device has too little memory for a pass.
     """
-    loss_of: Loss = partial(r_drop_loss, alpha=training.r_drop) if training.r_drop else batch_loss
+    loss_of = plain_loss(training)
     if training.compile:
         loss_of = CompiledLoss(loss_of, state.model)
     while True:
@@ -119,34 +119,36 @@ def train_updates(
         first = int(np.searchsorted(ends, progress.pairs_done, side="right"))
         if progress.pairs_done and ends[first - 1] != progress.pairs_done:
             raise DataError(f"{data.folder}: not the data this run began with; the saved position is inside an update")
-        planned = _planned(data, plan.updates[first:], training.tokens_per_pass or workers.tokens_per_pass, workers)
-        with closing(planned):
-            for index, ahead in enumerate(planned, start=first):
-                ends_epoch = index == len(plan.updates) - 1
-                try:
+        index = first
+        while index < len(plan.updates) and state.progress is progress:
+            limit = tokens_per_pass(state, training, workers)
+            with closing(_planned(data, plan.updates[index:], limit, workers)) as planned:
+                for ahead in planned:
+                    ends_epoch = index == len(plan.updates) - 1
                     update = _update(state, data, ahead, training, workers, loss_of, local_flags, ends_epoch)
-                except torch.OutOfMemoryError:
-                    tokens = training.tokens_per_pass or workers.tokens_per_pass
-                    raise NmtkitError(
-                        f"{workers.device}: out of memory in passes of {tokens} tokens; lower training.tokens_per_pass"
-                    ) from None
-                if isinstance(loss_of, CompiledLoss):
-                    loss_of.tell(update.step)
-                progress.step = update.step
-                progress.pairs_done = 0 if ends_epoch else int(ends[index])
-                progress.epoch += ends_epoch
-                progress.target_tokens += update.target_tokens
-                progress.flops += update.flops
-                progress.flops_attention += update.flops_attention
-                progress.flops_padding += update.flops_padding
-                count_update(progress, update.skipped, workers.precision)
-                yield update
-                if state.progress is not progress:
-                    break
+                    if isinstance(loss_of, CompiledLoss):
+                        loss_of.tell(update.step)
+                    progress.step = update.step
+                    progress.pairs_done = 0 if ends_epoch else int(ends[index])
+                    progress.epoch += ends_epoch
+                    progress.target_tokens += update.target_tokens
+                    progress.flops += update.flops
+                    progress.flops_attention += update.flops_attention
+                    progress.flops_padding += update.flops_padding
+                    count_update(progress, update.skipped, workers.precision)
+                    index += 1
+                    yield update
+                    if state.progress is not progress or tokens_per_pass(state, training, workers) != limit:
+                        break  # what was made ahead is of another place, or cut by the old limit
+
+
+def plain_loss(training: TrainingConfig) -> Loss:
+    """The loss that the recipe asks for, not compiled."""
+    return partial(r_drop_loss, alpha=training.r_drop) if training.r_drop else batch_loss
 
 
 def _planned(
-    data: PairData, updates: Sequence[Indices], tokens_per_pass: int, workers: Workers
+    data: PairData, updates: Sequence[Indices], limit: int, workers: Workers
 ) -> Generator[PlannedUpdate, None, None]:
     """Deals updates to the processes and makes this one's batches; for CUDA devices ahead and in pinned memory.
 
@@ -158,9 +160,7 @@ def _planned(
         if on_cuda and workers.device.index is not None:
             torch.cuda.set_device(workers.device)  # of this thread: else pinning would claim memory on the first device
         for pairs in updates:
-            shares = share_update(
-                pairs, data.source_lengths, data.target_lengths, tokens_per_pass, workers.num_processes
-            )
+            shares = share_update(pairs, data.source_lengths, data.target_lengths, limit, workers.num_processes)
             batches = [make_batch(data, passed) for passed in shares[workers.rank]]
             yield PlannedUpdate(pairs, shares, [batch.pinned() for batch in batches] if on_cuda else batches)
 
@@ -175,10 +175,127 @@ def _report_too_long(data: PairData, pairs: Indices, limit: int) -> None:
     )  # fmt: skip
 
 
-def pass_seed(seed: int, step: int, rank: int, number: int, rollbacks: int = 0) -> int:
-    """The seed of all random numbers of one pass; another one each time the run went back and makes it anew."""
-    entropy = [seed, step, rank, number] + ([rollbacks] if rollbacks else [])
+def tokens_per_pass(state: TrainingState, training: TrainingConfig, workers: Workers) -> int:
+    """The limit by which passes are cut: the run's, once it is settled, else the recipe's, else the device's."""
+    return state.progress.tokens_per_pass or training.tokens_per_pass or workers.tokens_per_pass
+
+
+def lower_limit(limit: int) -> int:
+    """The limit that follows one that the memory of a device was too small for."""
+    return max(1, limit * 3 // 4)
+
+
+def pass_seed(seed: int, step: int, rank: int, number: int, rollbacks: int = 0, *, piece: int = 1) -> int:
+    """The seed of all random numbers of one pass, or of a piece of it as `Piece` counts them; another one each time
+    the run went back and makes it anew."""
+    entropy = [seed, step, rank, number]
+    if piece != 1:
+        entropy += [rollbacks, piece]
+    elif rollbacks:
+        entropy += [rollbacks]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Pairs that a device takes at once: a pass, or what memory left of it.
+
+    Attributes:
+        number: of the pass, from 0.
+        piece: 1 is the whole pass, 2 and 3 are its halves, 4 and 5 the halves of 2, and so on.
+        pairs: their indices.
+    """
+
+    number: int
+    piece: int
+    pairs: Indices
+
+    def halves(self) -> list["Piece"]:
+        """The first half of the pairs, and the rest."""
+        middle = len(self.pairs) // 2
+        parts = (self.pairs[:middle], self.pairs[middle:])
+        return [Piece(self.number, 2 * self.piece + index, part) for index, part in enumerate(parts)]
+
+
+def run_pass(
+    state: TrainingState, batch: Batch, target_tokens: int, training: TrainingConfig, workers: Workers, loss_of: Loss
+) -> Tensor:
+    """Forward and backward of one pass, whose gradients are added to those there.
+
+    Args:
+        target_tokens: of the whole update, which the loss is divided by, so that passes and processes add up to one
+            large batch.
+
+    Returns:
+        Sums of loss and nll over the pass, in nats, on the device [2].
+    """
+    with workers.autocast():
+        loss, nll = loss_of(state.model, batch.to(workers.device), training.label_smoothing)
+    (loss / target_tokens * loss_scale(state, workers)).backward()
+    return torch.stack([loss.detach(), nll.detach()])
+
+
+def _add_up_gradients(
+    state: TrainingState,
+    data: PairData,
+    planned: PlannedUpdate,
+    training: TrainingConfig,
+    workers: Workers,
+    loss_of: Loss,
+) -> tuple[list[Tensor], int]:
+    """Makes this process' passes of an update; nothing in here waits for another process.
+
+    When the device's memory is too small for a pass, the gradients are thrown away (a backward that broke off has left
+    some of its own), that pass and all as large are halved, and all are made anew: the sums stay those of the update.
+
+    Returns:
+        What `run_pass` returned each time, and how often memory was too small.
+
+    Raises:
+        NmtkitError: it is too small for a single pair.
+    """
+    step, target_tokens = state.progress.step + 1, int(data.target_lengths[planned.pairs].sum())
+    pieces = [Piece(number, 1, pairs) for number, pairs in enumerate(planned.shares[workers.rank])]
+    rollbacks, num_failures = state.progress.rollbacks, 0
+    while True:
+        state.optimizer.zero_grad(set_to_none=True)
+        sums: list[Tensor] = []
+        failed = None
+        for piece in pieces:
+            batch = planned.batches[piece.number] if piece.piece == 1 else make_batch(data, piece.pairs)
+            torch.manual_seed(pass_seed(training.seed, step, workers.rank, piece.number, rollbacks, piece=piece.piece))
+            try:
+                sums.append(run_pass(state, batch, target_tokens, training, workers, loss_of))
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                failed = piece
+                break
+        if failed is None:
+            return sums, num_failures
+        if len(failed.pairs) == 1:
+            raise too_large(data, int(failed.pairs[0]), workers)
+        num_failures += 1
+        workers.free_memory()
+        pieces = _halved(data, pieces, padded_tokens(data, failed.pairs))
+
+
+def _halved(data: PairData, pieces: list[Piece], size: int) -> list[Piece]:
+    """The pieces, those of at least so many padded tokens in halves."""
+    halved: list[Piece] = []
+    for piece in pieces:
+        is_too_large = len(piece.pairs) > 1 and padded_tokens(data, piece.pairs) >= size
+        halved += piece.halves() if is_too_large else [piece]
+    return halved
+
+
+def too_large(data: PairData, pair: int, workers: Workers) -> NmtkitError:
+    """What to say when a single pair does not fit into the memory of a device."""
+    return NmtkitError(
+        f"{workers.device}: out of memory for a single pair, line {int(data.lines[pair])} of the corpora with "
+        f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens; leave it out "
+        "with cleaning.max_tokens, or take a smaller model or a larger device"
+    )
 
 
 def _update(
@@ -200,27 +317,22 @@ def _update(
     source_lengths, target_lengths = data.source_lengths[planned.pairs], data.target_lengths[planned.pairs]
     target_tokens = int(target_lengths.sum())
     state.model.train()
-    state.optimizer.zero_grad(set_to_none=True)
-    sums = torch.zeros(2, dtype=torch.float64, device=workers.device)  # of loss and nll
-    scale = state.progress.loss_scale if workers.precision == "fp16" else 1.0
-    for number, batch in enumerate(planned.batches):
-        torch.manual_seed(pass_seed(training.seed, step, workers.rank, number, state.progress.rollbacks))
-        with workers.autocast():
-            loss, nll = loss_of(state.model, batch.to(workers.device), training.label_smoothing)
-        # Divided by the tokens of the whole update, so that passes and processes add up to one large batch.
-        (loss / target_tokens * scale).backward()
-        sums += torch.stack([loss.detach(), nll.detach()])
+    # Of each pass its loss and nll, on the device [2]
+    of_passes, num_failures = _add_up_gradients(state, data, planned, training, workers, loss_of)
     trained = state.trained_parameters
     workers.sum_gradients(trained)
     rate = learning_rate(step, training, state.model.config.d_model)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    flags = torch.tensor(local_flags(), dtype=torch.float64).to(workers.device, non_blocking=True)
-    shared = workers.sum(torch.cat([sums, flags]))
+    sums = torch.zeros(2, dtype=workers.widest_float, device=workers.device)  # of loss and nll
+    for pair in of_passes:
+        sums += pair
+    own = torch.tensor([float(num_failures), *local_flags()], dtype=sums.dtype).to(workers.device, non_blocking=True)
+    shared = workers.sum(torch.cat([sums, own]))
 
     limit = training.gradient_clip_norm or float("inf")
-    if scale != 1:
-        _unscale(trained, scale)
+    if loss_scale(state, workers) != 1:
+        _unscale(trained, loss_scale(state, workers))
     norm = torch.nn.utils.clip_grad_norm_(trained, limit)
     # Both are sums over all processes, so that these decide alike; the device decides, nobody waits for it.
     is_finite = torch.isfinite(norm) & torch.isfinite(shared[0])
@@ -230,6 +342,8 @@ def _update(
     numbers: list[float] = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()
     loss_sum, gradient_norm = numbers[0], numbers[-1]
     skipped = reason_to_skip(loss_sum, gradient_norm, workers.precision)
+    if numbers[2]:
+        _lower_limit(state, step, tokens_per_pass(state, training, workers))
     forward = forward_flops(state.model.config, state.model.output_embedding.size(0), source_lengths, target_lengths)
     passes = [passed for share in planned.shares for passed in share]
     padding = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
@@ -242,16 +356,21 @@ def _update(
         gradient_norm=gradient_norm,
         target_tokens=target_tokens,
         real_tokens=target_tokens + int(source_lengths.sum()),
-        padded_tokens=sum(_padded_tokens(data, passed) for passed in passes),
+        padded_tokens=sum(padded_tokens(data, passed) for passed in passes),
         flops=factor * forward.total,
         flops_attention=factor * forward.attention,
         flops_padding=factor * padding,
         seconds=time.monotonic() - begun,
         ends_epoch=ends_epoch,
-        flags=numbers[2:-1],
+        flags=numbers[3:-1],
         skipped=skipped,
         lines=[int(line) for line in data.lines[np.sort(planned.pairs)]] if skipped == "nonfinite" else [],
     )
+
+
+def loss_scale(state: TrainingState, workers: Workers) -> float:
+    """What losses are multiplied by, so that the gradients of fp16 do not vanish; 1 in other precisions."""
+    return state.progress.loss_scale if workers.precision == "fp16" else 1.0
 
 
 def _unscale(parameters: list[Tensor], scale: float) -> None:
@@ -260,5 +379,16 @@ def _unscale(parameters: list[Tensor], scale: float) -> None:
             parameter.grad.div_(scale)
 
 
-def _padded_tokens(data: PairData, pairs: Indices) -> int:
+def _lower_limit(state: TrainingState, step: int, limit: int) -> None:
+    """From the next update on every process cuts its passes smaller: they all know of it from the update's sums."""
+    state.progress.tokens_per_pass = lower_limit(limit)
+    log.warning(
+        "update %d: out of memory in passes of %s tokens; they were halved and the update is the same; from now on "
+        "passes have %s tokens, which changes the dropout drawn but nothing else",
+        step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
+    )  # fmt: skip
+
+
+def padded_tokens(data: PairData, pairs: Indices) -> int:
+    """Source and target tokens of the pairs as one batch, padding counted."""
     return len(pairs) * int(data.source_lengths[pairs].max() + data.target_lengths[pairs].max())

@@ -53,6 +53,7 @@ class Progress:
         skipped_in_a_row: of both kinds, since the last update that was made.
         rollbacks: how often the run went back to a save; the random numbers depend on it.
         loss_scale: of fp16, for the next update; updates_since_scaling: updates without overflow since it changed.
+        tokens_per_pass: the limit that passes are cut by, which decides dropout; 0 before it was settled.
     """
 
     step: int = 0
@@ -76,6 +77,7 @@ class Progress:
     rollbacks: int = 0
     loss_scale: float = 2.0**16
     updates_since_scaling: int = 0
+    tokens_per_pass: int = 0
 
 
 @dataclass

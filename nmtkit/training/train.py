@@ -23,6 +23,7 @@ from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.memory import settle_tokens_per_pass
 from nmtkit.training.meters import Meter
 from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import forget_after_going_back, resume
@@ -169,6 +170,7 @@ class _Session:
             return TrainingResult(self._progress.step, reason)
         self._announce()
         self._check_space(None, is_with_checkpoint=True)
+        settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if self._workers.is_main:
             with write_atomically(self._run_dir / "recipe.toml") as file:
                 file.write(to_toml(self._recipe))
@@ -190,10 +192,9 @@ class _Session:
             f"going on at update {self._progress.step + 1}" if self._progress.step else "training from the beginning"
         )
         log.info(
-            "%s: %s parameters, %s pairs, up to %s target tokens an update on %d x %s (%s), passes of %s tokens",
-            where, f"{self._num_parameters:,}", f"{len(self._data):,}", f"{self._training.tokens_per_update:,}",
-            self._workers.num_processes, self._workers.device, self._workers.precision,
-            f"{self._training.tokens_per_pass or self._workers.tokens_per_pass:,}",
+            "%s: %s parameters, %s pairs, %d x %s (%s)",
+            where, f"{self._num_parameters:,}", f"{len(self._data):,}", self._workers.num_processes,
+            self._workers.device, self._workers.precision,
         )  # fmt: skip
 
     def _flags(self) -> list[float]:

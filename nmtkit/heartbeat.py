@@ -1,0 +1,175 @@
+"""Which of the processes that train together are still there.
+
+Each one writes a number into the key-value store of its process group once a second, from a thread of its own, and
+reads those of the others. So a process that was killed, hangs or lost its machine is found out and named, while one
+that is only slow (rank 0 while it saves) goes on counting. What a process died of is left there for the others, too.
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from torch.distributed.distributed_c10d import Store
+
+from nmtkit.console import log
+
+INTERVAL_SECONDS = 1.0
+SILENCE_SECONDS = 40.0
+"""A process that was silent for so long is given up."""
+FAREWELL_SECONDS = 10.0
+"""What the others have, once a process failed or the store is gone, to find that out in an exchange of their own."""
+STORE_TIMEOUT = timedelta(seconds=SILENCE_SECONDS)
+
+_MEETING = "nmtkit/meeting"
+_ENDED, _FAILED, _LOST = "ended", "failed: ", "lost: "
+
+
+class Heartbeat:
+    """This process' sign of life, and its eye on the others.
+
+    Args:
+        store: of the process group, through a connection of its own; keys of other groups must not meet these.
+        on_loss: called from the thread, with what to say, when another process is gone for good; it is to end this one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        num_processes: int,
+        on_loss: Callable[[str], None],
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+        farewell_seconds: float = FAREWELL_SECONDS,
+    ) -> None:
+        self._store, self._rank, self._num_processes, self._on_loss = store, rank, num_processes, on_loss
+        self._interval = interval_seconds
+        self._silence = max(1, round(silence_seconds / interval_seconds))
+        self._farewell = max(1, round(farewell_seconds / interval_seconds))
+        self._others = [other for other in range(num_processes) if other != rank]
+        self._over = threading.Event()
+        self._store.set(_key(rank), "0")
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self, failure: str | None = None, *, is_of_others: bool = False) -> None:
+        """Ends the signs of life, and tells the others that this process has ended.
+
+        Args:
+            failure: what made it end.
+            is_of_others: whether ``failure`` says what became of another process, as `blame` does.
+        """
+        self._over.set()
+        self._thread.join(self._interval + 1)
+        prefix = _LOST if is_of_others else _FAILED
+        try:
+            self._store.set(_key(self._rank), _ENDED if failure is None else prefix + failure)
+        except RuntimeError:
+            return  # the store is gone, and nobody is left to be told
+
+    def blame(self) -> str:
+        """Says which process is to blame for an exchange that failed: one that is silent, or that says it failed."""
+        try:
+            before = self._read()
+            for _ in range(4):
+                time.sleep(self._interval)
+                after = self._read()
+                if fault := self._fault(after):
+                    return fault
+        except RuntimeError:
+            return self._without_store()
+        silent = [rank for rank in self._others if after[rank] == before[rank]]
+        ended = [rank for rank in silent if after[rank] == _ENDED]
+        if ended:
+            return f"{self._name(ended)} ended before the others"
+        if silent:
+            return f"{self._name(silent)} answers no more: killed, or its machine or network is gone"
+        return "the connection between the processes broke, though all of them answer"
+
+    def _run(self) -> None:
+        """Counts, and looks whether the others do. Time is own beats: on a machine asleep no one is late."""
+        count = 0
+        last: dict[int, str] = {}
+        waited = dict.fromkeys(self._others, 0)
+        while not self._over.wait(self._interval):
+            count += 1
+            try:
+                self._store.set(_key(self._rank), str(count))
+                values = self._read()
+            except RuntimeError:
+                # Process 0 ends first sometimes; this one may be about to end as well.
+                if not self._over.wait(self._interval * self._farewell):
+                    self._on_loss(self._without_store())
+                return
+            for rank, value in values.items():
+                waited[rank] = waited[rank] + 1 if value == last.get(rank) and value != _ENDED else 0
+            last = values
+            failed = [rank for rank in self._others if waited[rank] >= self._farewell and _has_failed(values[rank])]
+            silent = [rank for rank in self._others if waited[rank] >= self._silence]
+            if failed:
+                self._on_loss(self._fault(values) or "")
+                return
+            if silent:
+                self._on_loss(
+                    f"{self._name(silent)} gave no sign of life for {round(self._silence * self._interval)} seconds"
+                )
+                return
+
+    def _read(self) -> dict[int, str]:
+        values = self._store.multi_get([_key(rank) for rank in self._others])
+        return {rank: bytes(value).decode("utf-8") for rank, value in zip(self._others, values, strict=True)}
+
+    def _fault(self, values: dict[int, str]) -> str | None:
+        """What the first of the failed processes says; one that itself was left alone repeats what it was told."""
+        for rank, value in sorted(values.items()):
+            if value.startswith(_FAILED):
+                return f"{self._name([rank])} {value}"
+        return next((value.removeprefix(_LOST) for value in values.values() if value.startswith(_LOST)), None)
+
+    def _without_store(self) -> str:
+        return f"{self._name([0])}, or what started it, answers no more: killed, or its machine or network is gone"
+
+    def _name(self, ranks: Sequence[int]) -> str:
+        numbers = ", ".join(str(rank) for rank in ranks)
+        return f"process{'es' if len(ranks) > 1 else ''} {numbers} of {self._num_processes}"
+
+
+def meet(store: Store, rank: int, num_processes: int) -> str:
+    """Returns when all processes have come here, with a name they share that no earlier group in the store had.
+
+    Under torchrun the store outlives the processes: those of a second attempt find there what those of the first left,
+    such as addresses where nobody listens. So process 0 thinks of a name, and each of the others goes by the one under
+    which it finds itself expected.
+    """
+    own = secrets.token_hex(8)
+    if rank == 0:
+        store.set(_MEETING, own)
+        guests = [store.get(f"{own}/{other}").decode() for other in range(1, num_processes)]
+        store.set(f"{own}/guests", " ".join(guests))
+        return own
+    while True:
+        name = store.get(_MEETING).decode()
+        store.set(f"{name}/{rank}", own)
+        while store.get(_MEETING).decode() == name:
+            if store.check([f"{name}/guests"]) and own in store.get(f"{name}/guests").decode().split():
+                return name
+            time.sleep(0.02)
+
+
+def _key(rank: int) -> str:
+    return f"heartbeat/{rank}"
+
+
+def _has_failed(value: str) -> bool:
+    return value.startswith((_FAILED, _LOST))
+
+
+def end_process(message: str, code: int) -> None:
+    """Ends this process from a thread, its main thread being stuck in an exchange that will never come to an end."""
+    if message:
+        log.error("%s", message)
+    os._exit(code)
