@@ -1,0 +1,212 @@
+"""`train` in several processes: of its own, under torchrun and accelerate launch, and when one of them is killed."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import nmtkit
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.files import read_json_lines
+
+STEPS = 150
+WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
+DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
+
+
+@dataclass
+class Project:
+    """A recipe and its prepared data, of which every test takes a copy."""
+
+    recipe: Path
+    prepared: Path
+
+    def copy(self, run: Path) -> Path:
+        shutil.copytree(self.prepared, run)
+        return run
+
+    def arguments(self, run: Path, *options: str) -> list[str]:
+        return ["train", str(self.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("project")
+    rng = random.Random(1)
+    lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(300)]
+    (folder / "train.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (folder / "train.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    (folder / "mine.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
+        'train = [{ source = "train.en", target = "train.de" }]\n'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
+        "[training]\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
+        f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 20\nkeep_last = 5\n",
+        encoding="utf-8",
+    )
+    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
+    return Project(folder / "mine.toml", folder / "run")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+
+
+def start(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=environment(), stdout=file, stderr=file)
+
+
+def num_reports(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_until(is_so: Callable[[], bool], *processes: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes), "ended too early"
+        time.sleep(0.005)
+
+
+def workers_of(process: "subprocess.Popen[bytes]") -> list[int]:
+    """The processes that one has started, in the order of their ranks."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in found if b"nmtkit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def saved(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.glob(f"resume/step-{STEPS:08d}/*.safetensors")}
+
+
+def metrics(run: Path) -> list[dict[str, object]]:
+    return [{key: line[key] for key in DETERMINED} for line in read_json_lines(run / "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes to its end."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run = project.copy(folder / "run")
+    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    process = start(command, folder / "log")
+    assert process.wait(300) == 0, (folder / "log").read_text()
+    assert len(saved(run)) == 2
+    return run
+
+
+def assert_same_run(run: Path, uninterrupted: Path) -> None:
+    assert [line["step"] for line in metrics(run)] == list(range(1, STEPS + 1))
+    assert metrics(run) == metrics(uninterrupted)
+    assert saved(run) == saved(uninterrupted)
+
+
+def test_a_killed_process_is_named_the_others_end_and_the_same_command_goes_on(
+    project: Project, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 30, process)
+        begun = time.monotonic()
+        os.kill(workers_of(process)[1], signal.SIGKILL)
+        assert process.wait(60) == 128 + signal.SIGKILL
+    assert time.monotonic() - begun < 30
+    errors = [line for line in log.read_text().splitlines() if line.startswith(("error", "Traceback"))]
+    assert errors == [
+        "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from the "
+        "last save"
+    ]
+    with start(command, log) as process:
+        assert process.wait(300) == 0, log.read_text()
+    assert "of up to 120 tokens, as this run has had" in log.read_text()
+    assert_same_run(run, uninterrupted)
+
+
+def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        processes = torch.cuda.device_count() + 1
+        device, words = "cuda", f"error: {processes} processes on a machine with {processes - 1} cuda device"
+    else:
+        processes, device, words = 2, "cuda", "error: --device cuda: this machine has none"
+    arguments = project.arguments(project.prepared, "--processes", str(processes))
+    arguments[arguments.index("cpu")] = device
+    log = tmp_path / "log"
+    with start([sys.executable, "-m", "nmtkit", *arguments], log) as process:
+        assert process.wait(100) == 1
+    assert log.read_text().startswith(words)
+    assert log.read_text().count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_parameters(
+    project: Project, uninterrupted: Path, tmp_path: Path, victim: int
+) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command = [sys.executable, *torchrun, "--master-port", str(port), "-m", "nmtkit", *project.arguments(run)]
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 30, process)
+        os.kill(workers_of(process)[victim], signal.SIGKILL)
+        assert process.wait(300) == 0, log.read_text()
+    assert "going on at update" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    if victim == 1:
+        assert "error: process 1 of 2 answers no more" in log.read_text()
+    assert_same_run(run, uninterrupted)
+
+
+@pytest.mark.slow
+def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_killed(
+    project: Project, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run = project.copy(tmp_path / "run")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
+    meeting = ["--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    meeting += ["--local-addr", "127.0.0.1"]
+    command = [sys.executable, *torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
+    logs = [tmp_path / "first.log", tmp_path / "second.log"]
+    with start(command, logs[0]) as first, start(command, logs[1]) as second:
+        wait_until(lambda: num_reports(run) > 30, first, second)
+        os.kill(workers_of(second)[0], signal.SIGKILL)
+        codes = [process.wait(300) for process in (first, second)]
+    text = "".join(log.read_text() for log in logs)
+    assert codes == [0, 0], text
+    assert "going on at update" in text
+    assert "Traceback" not in text
+    assert_same_run(run, uninterrupted)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_starts_the_same_run(project: Project, uninterrupted: Path, tmp_path: Path) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    accelerate = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    accelerate += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(port)]
+    command = [sys.executable, *accelerate, "-m", "nmtkit", *project.arguments(run)]
+    with start(command, log) as process:
+        assert process.wait(300) == 0, log.read_text()
+    assert "2 x cpu" in log.read_text()
+    assert_same_run(run, uninterrupted)
