@@ -112,9 +112,7 @@ def assert_same_run(run: Path, uninterrupted: Path) -> None:
     assert saved(run) == saved(uninterrupted)
 
 
-def test_a_killed_process_is_named_the_others_end_and_the_same_command_goes_on(
-    project: Project, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
     with start(command, log) as process:
@@ -128,10 +126,35 @@ def test_a_killed_process_is_named_the_others_end_and_the_same_command_goes_on(
         "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from the "
         "last save"
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_parameters(
+    project: Project, uninterrupted: Path, tmp_path: Path, victim: int
+) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 30, process)
+        os.kill(workers_of(process)[victim], signal.SIGKILL)
+        assert process.wait(60) == 128 + signal.SIGKILL
     with start(command, log) as process:
         assert process.wait(300) == 0, log.read_text()
+    assert f"error: process {victim} of 2 was killed by SIGKILL" in log.read_text()
     assert "of up to 120 tokens, as this run has had" in log.read_text()
     assert_same_run(run, uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Project, tmp_path: Path) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 30, process)
+        os.kill(workers_of(process)[1], signal.SIGSTOP)
+        assert process.wait(60) == 1
+    assert "error: process 1 of 2 gave no sign of life and was ended" in log.read_text()
 
 
 def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_path: Path) -> None:
