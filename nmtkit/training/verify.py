@@ -45,6 +45,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         else:
             before = {}
             start_from_model(state, recipe, tokenizer)
+            state.progress.tokens_per_pass = saved["progress"].get("tokens_per_pass", 0)
         if state.progress.rollbacks != saved["progress"].get("rollbacks", 0):
             raise NmtkitError(
                 f"{last}: between this save and the one before it the run went back because of numbers that are not "
