@@ -19,7 +19,17 @@ LEVELS = [
     [["nmtkit.decoding"], ["nmtkit.evaluation.cost", "nmtkit.evaluation.report"]],
     [["nmtkit.model_folder"], ["nmtkit.data"], ["nmtkit.evaluation.scoring", "nmtkit.evaluation.evalb"]],
     [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"]],
-    [["nmtkit.config", "nmtkit.console", "nmtkit.files", "nmtkit.run_lock", "nmtkit.workers", "nmtkit.heartbeat"]],
+    [
+        [
+            "nmtkit.config",
+            "nmtkit.console",
+            "nmtkit.files",
+            "nmtkit.run_lock",
+            "nmtkit.workers",
+            "nmtkit.launcher",
+            "nmtkit.heartbeat",
+        ]
+    ],
     [["nmtkit.errors"]],
 ]
 """From the top: groups of one level do not import each other; within a group the order is free but has no circle."""

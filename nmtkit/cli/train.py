@@ -63,7 +63,8 @@ def command(
         check_trackers(tracker)
     overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
     if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        from nmtkit.workers import check_processes, launch
+        from nmtkit.launcher import launch
+        from nmtkit.workers import check_processes
 
         load_recipe(recipe, overrides)
         check_processes(processes, device)

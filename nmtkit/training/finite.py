@@ -122,6 +122,7 @@ def go_back(state: TrainingState, run_dir: Path) -> dict[str, Any]:
     place = state.progress
     place.rollbacks = failed.rollbacks + 1
     place.skipped_updates, place.overflows = failed.skipped_updates, failed.overflows
+    place.tokens_per_pass = failed.tokens_per_pass  # what memory has proved too small for stays known
     log.warning(
         "update %d: %s; going back to update %d, once, with other dropout", failed.step, _what(failed), place.step
     )

@@ -343,7 +343,8 @@ def _update(
     loss_sum, gradient_norm = numbers[0], numbers[-1]
     skipped = reason_to_skip(loss_sum, gradient_norm, workers.precision)
     if numbers[2]:
-        _lower_limit(state, step, tokens_per_pass(state, training, workers))
+        largest = max(pass_size(data, passed) for share in planned.shares for passed in share)
+        _lower_limit(state, step, min(largest, tokens_per_pass(state, training, workers)))
     forward = forward_flops(state.model.config, state.model.output_embedding.size(0), source_lengths, target_lengths)
     passes = [passed for share in planned.shares for passed in share]
     padding = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
@@ -387,6 +388,11 @@ def _lower_limit(state: TrainingState, step: int, limit: int) -> None:
         "passes have %s tokens, which changes the dropout drawn but nothing else",
         step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
     )  # fmt: skip
+
+
+def pass_size(data: PairData, pairs: Indices) -> int:
+    """What `tokens_per_pass` limits: source or target tokens of the pairs as one batch, whichever are more."""
+    return len(pairs) * int(max(data.source_lengths[pairs].max(), data.target_lengths[pairs].max()))
 
 
 def padded_tokens(data: PairData, pairs: Indices) -> int:

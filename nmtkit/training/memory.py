@@ -18,7 +18,7 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_epoch, share_update
 from nmtkit.data.shards import PairData
-from nmtkit.training.loop import lower_limit, padded_tokens, plain_loss, run_pass, too_large
+from nmtkit.training.loop import lower_limit, padded_tokens, pass_size, plain_loss, run_pass, too_large
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import Workers, is_out_of_memory
 
@@ -135,6 +135,9 @@ def settle_tokens_per_pass(state: TrainingState, data: PairData, training: Train
         alone = next((passed for passed in all_failed if len(passed) == 1), None)
         if alone is not None:
             raise too_large(data, int(alone[0]), workers)
+        limit = min(
+            limit, max(pass_size(data, passed) for passed in passes)
+        )  # the least limit by which they are cut so
         log.warning("out of memory in passes of %s tokens; trying %s", f"{limit:,}", f"{lower_limit(limit):,}")
         limit, origin = lower_limit(limit), "lowered to the device's memory"
     place.tokens_per_pass = limit
@@ -216,7 +219,7 @@ def _fit_to_memory(
 
     def measure(limit: int) -> tuple[int, int] | None:
         passes = heaviest_passes(plan, data, limit, processes)
-        size = max(len(p) * int(max(data.source_lengths[p].max(), data.target_lengths[p].max())) for p in passes)
+        size = max(pass_size(data, passed) for passed in passes)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(workers.device)
         before = torch.cuda.memory_reserved(workers.device)

@@ -81,6 +81,15 @@ class Reporter:
                 stack.enter_context(live(self._panel))
             yield
 
+    def went_back(self, meter: Meter) -> None:
+        """Forgets the updates that the run went back over, which metrics.jsonl does not have any more."""
+        self.meter, self._recent, self._scores = meter, Recent(), Scores()
+        if self._workers.is_main and self._path.is_file():
+            for line in read_json_lines(self._path):
+                self._scores = self._scores.after(line)
+        if self._panel is not None:
+            self._panel.scores = self._scores
+
     @contextmanager
     def doing(self, activity: str) -> Iterator[None]:
         """Says in the panel what is done meanwhile, such as "validating"."""
@@ -100,10 +109,10 @@ class Reporter:
 
     def show(self, update: Update, place: Progress) -> None:
         """Brings the panel up to date, or writes a line where that is due."""
-        if update.skipped:
-            return
         if self._panel is not None:
             self._panel.moment = self._moment(update, place)
+        elif update.skipped:
+            return
         elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             moment, recent = self._moment(update, place), self._recent
@@ -130,6 +139,7 @@ class Reporter:
             seconds=place.seconds,
             seconds_left=(1 - share) * spent / gained if gained > 0 else None,
             at=time.monotonic(),
+            skipped=place.skipped_updates + place.overflows,
         )
 
     def report(self, update: Update, place: Progress, validation: Validation | None) -> None:

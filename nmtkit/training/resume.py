@@ -74,6 +74,19 @@ def forget_after_going_back(run_dir: Path, place: Progress) -> None:
     _forget_later_saves(run_dir, place.step)
 
 
+def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:
+    """Raises NmtkitError on every process unless all are at the same save, or at the same beginning.
+
+    Args:
+        start: sha256 of the weights that the run begins with, where those are of another model.
+    """
+    here = (step, saved["files"] if saved is not None else start)
+    if any(place != here for place in workers.gather([here])):
+        raise NmtkitError(
+            "the processes found different saves to go on from; RUN has to be one folder that all machines share"
+        )
+
+
 def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
     """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
     for folder in checkpoints(run_dir):

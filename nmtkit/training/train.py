@@ -1,5 +1,6 @@
 """`train`: drives the loop of updates; reports, validates, saves and stops."""
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.memory import settle_tokens_per_pass
 from nmtkit.training.meters import Meter
 from nmtkit.training.reporting import Reporter, Scale
-from nmtkit.training.resume import forget_after_going_back, resume
+from nmtkit.training.resume import check_same_place, forget_after_going_back, resume
 from nmtkit.training.state import Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
 from nmtkit.training.tracking import Tracker
@@ -139,6 +140,7 @@ class _Session:
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
         self._init_sha256 = saved.get("init_sha256") if saved is not None else initial_sha256(recipe)
+        check_same_place(self._progress.step, saved, self._init_sha256, workers)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
@@ -147,7 +149,7 @@ class _Session:
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._stop = StopRequest()
-        self._has_validated = self._has_saved = False
+        self._has_validated, self._has_saved = _done_at(saved)
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
 
@@ -156,7 +158,8 @@ class _Session:
         return self._state.progress
 
     def _open_trackers(self, names: Sequence[str]) -> list[Tracker]:
-        if not self._workers.is_main or reason_to_stop(self._progress, self._training) is not None:
+        has_ended = self._unfinished is None and reason_to_stop(self._progress, self._training) is not None
+        if not self._workers.is_main or has_ended:
             return []
         return [Tracker.open(name, self._recipe, self._run_dir, self._progress.step + 1) for name in names]
 
@@ -227,7 +230,8 @@ class _Session:
         """Whether any process was asked to stop, by the sums of all processes' flags; from then on all know it."""
         asked, number = flags[:2]
         if asked and self._stop.number is None:
-            self._stop.number = round(number / asked)
+            # Where processes were sent different ones, SIGTERM is what all are told.
+            self._stop.number = signal.SIGINT if number / asked <= signal.SIGINT else signal.SIGTERM
         return bool(asked)
 
     def _finish(self, update: Update, *, asked: bool) -> str | None:
@@ -261,12 +265,18 @@ class _Session:
 
     def _go_back(self) -> None:
         """Back to the last good save; what was written since is forgotten, but for RUN/nonfinite.jsonl."""
-        saved = go_back(self._state, self._run_dir)
-        self._workers.wait()
+        fault: NmtkitError | None = None
+        saved: dict[str, Any] = {}
+        try:
+            saved = go_back(self._state, self._run_dir)
+        except NmtkitError as error:
+            fault = error
+        raise_together(fault, self._workers)
+        check_same_place(self._progress.step, saved, None, self._workers)
         if self._workers.is_main:
             forget_after_going_back(self._run_dir, self._progress)
-        self._reporter.meter = Meter(**saved["meter"])
-        self._has_validated = self._has_saved = False
+        self._reporter.went_back(Meter(**saved["meter"]))
+        self._has_validated, self._has_saved = _done_at(saved)
 
     def _put_off(self, update: Update) -> str:
         """Saves right after an update, with what is due after it still to be done, and says why training ends here."""
@@ -281,6 +291,7 @@ class _Session:
             "unfinished": asdict(unfinished) if unfinished else None,
         }
         extra["regular"] = is_regular  # made by the recipe's rhythm, not by a stop
+        extra["validated"], extra["checkpointed"] = self._has_validated, self._has_saved
         self._state.save(self._run_dir, {**self._facts(), **extra})
 
     def _check_space(self, update: Update | None, *, is_with_checkpoint: bool) -> None:
@@ -348,3 +359,8 @@ class _Session:
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:
             remove_folder(old)
+
+
+def _done_at(saved: dict[str, Any] | None) -> tuple[bool, bool]:
+    """Whether a validation and a checkpoint were made at a save: their clocks start with the update that follows."""
+    return (bool(saved.get("validated")), bool(saved.get("checkpointed"))) if saved is not None else (False, False)

@@ -19,7 +19,7 @@ from nmtkit.evaluation.scoring import score
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.objective import batch_loss
-from nmtkit.workers import Workers
+from nmtkit.workers import Workers, is_out_of_memory
 
 NUM_SAMPLES = 3
 
@@ -101,12 +101,24 @@ class Validator:
         sums = torch.zeros(2, dtype=torch.float64)
         for pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
             vote.before_batch()
-            batch = make_batch(self._data, pairs).to(self._workers.device)
-            _, nll = batch_loss(model, batch, 0.0)
-            sums += torch.tensor([float(nll), float(batch.target_lengths.sum())], dtype=torch.float64)
+            sums += self._nll_of(model, pairs)
         vote.after_last_batch()
         total, tokens = self._workers.sum(sums).tolist()
         return float(total / tokens)
+
+    def _nll_of(self, model: Transformer, pairs: list[int]) -> torch.Tensor:
+        """Sums of nll and target tokens over some pairs [2]; in halves where memory is too small for all at once."""
+        try:
+            batch = make_batch(self._data, pairs).to(self._workers.device)
+            nll = float(batch_loss(model, batch, 0.0)[1])
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(pairs) == 1:
+                raise
+        else:
+            return torch.tensor([nll, float(batch.target_lengths.sum())], dtype=torch.float64)
+        self._workers.free_memory()
+        middle = len(pairs) // 2
+        return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])
 
     def _translate(self, model: Transformer, vote: "_Vote") -> tuple[float, list[str]]:
         rank, processes = self._workers.rank, self._workers.num_processes

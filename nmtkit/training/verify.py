@@ -51,6 +51,11 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
                 f"{last}: between this save and the one before it the run went back because of numbers that are not "
                 "finite; that cannot be repeated, verify after the next save"
             )
+        if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"].get("tokens_per_pass", 0):
+            raise NmtkitError(
+                f"{last}: between this save and the one before it memory was too small and passes were cut smaller; "
+                "that cannot be repeated, verify after the next save"
+            )
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None

@@ -394,7 +394,7 @@ class TestTrain:
     def test_a_missing_tracker_is_told_before_anything_is_done(
         self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
-        monkeypatch.setattr("nmtkit.workers.launch", lambda *_: pytest.fail("started"))
+        monkeypatch.setattr("nmtkit.launcher.launch", lambda *_: pytest.fail("started"))
         monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: None)
         outcome = nmtkit(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
         assert outcome.code == 1
@@ -410,7 +410,7 @@ class TestTrain:
             asked.extend([num_processes, arguments])
             return 7
 
-        monkeypatch.setattr("nmtkit.workers.launch", note)
+        monkeypatch.setattr("nmtkit.launcher.launch", note)
         arguments = ["train", str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
         assert nmtkit(*arguments).code == 7
         assert asked == [4, arguments]
@@ -418,7 +418,7 @@ class TestTrain:
     def test_a_mistake_in_the_recipe_starts_no_processes(
         self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.workers.launch", lambda *_: pytest.fail("started"))
+        monkeypatch.setattr("nmtkit.launcher.launch", lambda *_: pytest.fail("started"))
         outcome = nmtkit("train", project.recipe, "--processes", "4", "--set", "training.sead=1")
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
 

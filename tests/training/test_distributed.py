@@ -49,12 +49,12 @@ from safetensors.torch import save_file
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData
-from nmtkit.training import loop, memory
+from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.memory import settle_tokens_per_pass
 from nmtkit.training.objective import batch_loss
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
+from nmtkit.workers import Workers, check_processes
 
 folder, output, model, values, updates = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:6])
 data, training = PairData(folder), TrainingConfig.model_validate(values)
@@ -78,12 +78,12 @@ def small_memory(model, batch, label_smoothing):
 with Workers.start("cpu", "float32", threads=1) as workers:
     run("plain", new_state(), updates)
 
-    loop.batch_loss = memory.batch_loss = small_memory
+    loop.batch_loss = small_memory
     run("small", new_state(), 6)
     state = new_state()
     settle_tokens_per_pass(state, data, training, workers)
     results["settled"] = state.progress.tokens_per_pass
-    loop.batch_loss = memory.batch_loss = batch_loss
+    loop.batch_loss = batch_loss
 
     # Two processes, then one (the first, for itself), then two; the pairs of every update are written down.
     pairs = results["pairs"] = []

@@ -1,0 +1,132 @@
+"""What holds between parts of the training: saves shared by all, memory in validation, clocks over a stop."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TinyProject
+from torch import Tensor
+
+from nmtkit.config import load_recipe
+from nmtkit.data.batch import Batch
+from nmtkit.data.preparation import load_tokenizer
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json, remove_folder
+from nmtkit.training import validation
+from nmtkit.training.loop import pass_size
+from nmtkit.training.objective import batch_loss
+from nmtkit.training.resume import check_same_place
+from nmtkit.training.state import TrainingState
+from nmtkit.training.validation import Validator
+from nmtkit.workers import Workers, is_out_of_memory
+
+
+class OtherPlace(Workers):
+    """This process beside another one that is elsewhere."""
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        return [*values, (4, {"weights.safetensors": "other"})]
+
+
+def test_processes_that_found_different_saves_do_not_train_together() -> None:
+    alone = Workers.start("cpu", "float32", 1)
+    check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, alone)
+    with pytest.raises(NmtkitError, match="different saves to go on from; RUN has to be one folder that all machines"):
+        check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, OtherPlace(0, 2, alone.device, "float32"))
+
+
+def test_a_training_whose_processes_are_at_different_places_is_refused(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, "training.max_steps=4")
+
+    class Elsewhere(Workers):
+        def gather(self, values: list[Any]) -> list[Any]:
+            is_place = values and isinstance(values[0], tuple)
+            return [*values, (0, None)] if is_place else values
+
+    from nmtkit.training.train import train
+
+    workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
+    with pytest.raises(NmtkitError, match="different saves"):
+        train(load_recipe(str(tiny.recipe)), run, workers)
+
+
+def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, recipe = tiny.copy(tmp_path / "run"), load_recipe(str(tiny.recipe), ["training.validate_bleu=false"])
+    tokenizer, workers = load_tokenizer(run), tiny.workers()
+    sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    model = TrainingState.new(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
+    expected = Validator(recipe, run, tokenizer, workers)(model)
+    tried: list[int] = []
+
+    def limited(model: Any, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        tried.append(len(batch.source))
+        if len(batch.source) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch_loss(model, batch, label_smoothing)
+
+    monkeypatch.setattr(validation, "batch_loss", limited)
+    found = Validator(recipe, run, tokenizer, workers)(model)
+    assert expected is not None and found is not None
+    assert found.nll == pytest.approx(expected.nll, rel=1e-12)
+    assert max(tried) > 1 and tried.count(1) > 1
+
+
+@pytest.mark.parametrize(("kind", "step"), [("checkpoint", 4), ("validation", 5)])
+def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
+    tiny: TinyProject, tmp_path: Path, kind: str, step: int
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, f"training.max_steps={step}")
+    before = read_json(run / f"resume/step-{step:08d}/state.json")
+    assert before["checkpointed"] == (kind == "checkpoint") and before["validated"] == (kind == "validation")
+    assert before["progress"][f"last_{kind}_seconds"] < before["progress"]["seconds"]
+    tiny.train(run, f"training.max_steps={step + 1}", "training.keep_last=5")
+    after = read_json(run / f"resume/step-{step + 1:08d}/state.json")
+    assert after["progress"][f"last_{kind}_seconds"] == after["progress"]["seconds"]
+
+
+def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, "training.max_steps=8")
+    first, last = sorted((run / "resume").iterdir())
+    state = TrainingState.new(*_model_of(tiny, run), torch.device("cpu"))
+    extra = {key: value for key, value in state.load(last).items() if key not in ("progress", "versions", "files")}
+    remove_folder(last)
+    state.progress = replace(state.progress, tokens_per_pass=state.progress.tokens_per_pass // 2)
+    state.save(run, extra)
+    assert first.is_dir()
+    with pytest.raises(NmtkitError, match="memory was too small and passes were cut smaller; that cannot be repeated"):
+        tiny.verify(run, "training.max_steps=8")
+
+
+def _model_of(tiny: TinyProject, run: Path) -> tuple[Any, Any, tuple[int, int]]:
+    recipe, tokenizer = load_recipe(str(tiny.recipe)), load_tokenizer(run)
+    return recipe.model, recipe.training, (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.OutOfMemoryError("CUDA out of memory"),
+        lambda: RuntimeError("CUDA error: out of memory"),
+        lambda: RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
+    ],
+)
+def test_every_kind_of_lack_of_memory_is_recognised(make: Callable[[], RuntimeError]) -> None:
+    assert is_out_of_memory(make())
+    assert not is_out_of_memory(RuntimeError("shape mismatch"))
+
+
+def test_a_pass_is_as_large_as_its_longer_side(tiny: TinyProject) -> None:
+    from nmtkit.data.shards import PairData
+
+    data = PairData(tiny.prepared / "data" / "train")
+    pairs = torch.arange(5).numpy()
+    sides = (data.source_lengths[pairs].max(), data.target_lengths[pairs].max())
+    assert pass_size(data, pairs) == 5 * int(max(sides))
