@@ -29,7 +29,7 @@ from nmtkit.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another one is gone: `launch` tells what became of that one."""
-LAUNCHED = "NMTKITLAUNCHED"
+LAUNCHED = "NMTKIT_LAUNCHED"
 """Set in the environment of the processes of `launch`."""
 _GOING_ON = "; the same command goes on from the last save"
 _STARTING_TIMEOUT = timedelta(minutes=30)
@@ -105,9 +105,9 @@ def keep_freed_memory() -> None:
 def choose_products() -> None:
     """Lets oneDNN compute float32 matrix products on a CPU where that is faster and just as exact.
 
-    torch gives them to MKL, which on AMD processors reaches less than half the rate. There is no switch for it, but
-    where bfloat16 arithmetic is allowed for float32 products torch asks oneDNN, and that uses float32 all the same
-    unless the processor has matrix units (AMX) for bfloat16. A product that would show rounding decides.
+    torch gives them to MKL, which reached less than half the rate on the AMD processor measured. There is no switch for
+    it, but where bfloat16 arithmetic is allowed for float32 products torch asks oneDNN, and that uses float32 all the
+    same unless the processor has matrix units (AMX) for bfloat16. A product that would show rounding decides.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")

@@ -135,9 +135,8 @@ def settle_tokens_per_pass(state: TrainingState, data: PairData, training: Train
         alone = next((passed for passed in all_failed if len(passed) == 1), None)
         if alone is not None:
             raise too_large(data, int(alone[0]), workers)
-        limit = min(
-            limit, max(pass_size(data, passed) for passed in passes)
-        )  # the least limit by which they are cut so
+        # From the least limit by which passes are cut as they are: a larger one would be lowered for nothing.
+        limit = min(limit, max(pass_size(data, passed) for passed in passes))
         log.warning("out of memory in passes of %s tokens; trying %s", f"{limit:,}", f"{lower_limit(limit):,}")
         limit, origin = lower_limit(limit), "lowered to the device's memory"
     place.tokens_per_pass = limit

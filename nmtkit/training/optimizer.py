@@ -58,9 +58,7 @@ def new_optimizer(model: Transformer, training: TrainingConfig) -> torch.optim.O
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_fused = trained[0].device.type in _FUSED
     if not training.weight_decay:
-        return torch.optim.Adam(
-            trained, lr=0.0, betas=training.adam_betas, eps=training.adam_epsilon, fused=is_fused
-        )  # fmt: skip
+        return torch.optim.Adam(trained, lr=0.0, betas=training.adam_betas, eps=training.adam_epsilon, fused=is_fused)
     groups = [
         {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": training.weight_decay},
         {"params": [parameter for parameter in trained if parameter.dim() <= 1], "weight_decay": 0.0},
