@@ -46,6 +46,15 @@ class TinyProject:
         return Workers.start("cpu", "float32", threads)
 
 
+def write_corpus(folder: Path, **counts: int) -> None:
+    """Writes random words and the same in capitals, so many lines as <name>.en and <name>.de."""
+    rng = random.Random(1)
+    for name, count in counts.items():
+        lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+
+
 def metrics_without_time(run: Path) -> list[dict[str, Any]]:
     """All of metrics.jsonl but what depends on time and machine."""
     lines = read_json_lines(run / "metrics.jsonl")
@@ -74,11 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="session")
 def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     folder = tmp_path_factory.mktemp("tiny")
-    rng = random.Random(1)
-    for name, count in (("train", 200), ("valid", 20)):
-        lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
-        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
-        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    write_corpus(folder, train=200, valid=20)
     (folder / "tiny.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import random
 import resource
 import shutil
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import write_corpus
 
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
@@ -27,7 +27,6 @@ from nmtkit.training.train import TrainingResult, train
 from nmtkit.workers import Workers
 
 STEPS = 40
-WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")
 DETERMINED += ("flops_attention", "flops_padding")
 
@@ -59,11 +58,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("project")
-    rng = random.Random(1)
-    for name, count in (("train", 500), ("valid", 20)):
-        lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
-        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
-        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    write_corpus(folder, train=500, valid=20)
     (folder / "mine.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'

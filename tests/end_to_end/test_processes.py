@@ -1,7 +1,6 @@
 """`train` in several processes: of its own, under torchrun and accelerate launch, and when one of them is killed."""
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from conftest import write_corpus
 
 import nmtkit
 from nmtkit.config import load_recipe
@@ -20,7 +20,6 @@ from nmtkit.data.preparation import prepare
 from nmtkit.files import read_json_lines
 
 STEPS = 150
-WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
 
 
@@ -42,10 +41,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("project")
-    rng = random.Random(1)
-    lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(300)]
-    (folder / "train.en").write_text("".join(" ".join(line) + "\n" for line in lines))
-    (folder / "train.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    write_corpus(folder, train=300)
     (folder / "mine.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'
