@@ -199,7 +199,7 @@ def memory_of(device: torch.device) -> dict[str, int]:
 def passes_per_update(data: PairData, training: TrainingConfig, workers: Workers) -> float:
     """Mean over the first epoch's updates."""
     lengths_of = (data.source_lengths, data.target_lengths)
-    plan = plan_epoch(*lengths_of, training.tokens_per_update, training.seed, 0)
+    plan = plan_epoch(*lengths_of, training.tokens_per_update, training.seed, 0, training.lengths_per_update)
     per_pass = training.tokens_per_pass or workers.tokens_per_pass
     return statistics.mean(len(share_update(pairs, *lengths_of, per_pass, 1)[0]) for pairs in plan.updates)
 

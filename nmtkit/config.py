@@ -181,6 +181,9 @@ class TrainingConfig(_Section):
     """Decides initial weights, order of the batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1)
     """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
+    lengths_per_update: int = Field(default=1, ge=1)
+    """Groups of pairs of similar length in an update. 1: an update's pairs are all of about one length, for the least
+    padding. More: as on that many devices which each take a length of their own, so that updates are more alike."""
     tokens_per_pass: int = Field(default=0, ge=0)
     """Most target (or source) tokens, padding counted, that one device takes at once; an update is split into as many
     passes as that needs. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""

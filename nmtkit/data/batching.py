@@ -1,6 +1,6 @@
 """Which sentence pairs make up which update: pure functions of (lengths, tokens per update, seed, epoch).
 
-    plan_epoch      all pairs of an epoch, cut into updates of pairs of similar length, in random order
+    plan_epoch      all pairs of an epoch, cut into updates of pairs of one or a few lengths, in random order
     share_update    one update's pairs, dealt to the processes and cut into passes that fit a device
 
 Every process computes the same plan, so the data position of a run is a number of sentence pairs and survives a change
@@ -35,30 +35,42 @@ def plan_epoch(
     tokens_per_update: int,
     seed: int,
     epoch: int,
+    lengths_per_update: int = 1,
 ) -> EpochPlan:
     """Cuts an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
     Pairs are put in random order, then sorted by target and source length, so that equal lengths meet in ever new
-    company; updates are filled in that order and then shuffled. Every pair is in exactly one update.
+    company, and cut in that order into groups of one ``lengths_per_update``-th of an update. The groups are shuffled,
+    and that many in a row are an update. Every pair is in exactly one update.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, int64 [pairs].
         epoch: number of the epoch, from 0.
+        lengths_per_update: groups in an update, each of pairs of similar length.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(target_lengths))
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     fits = target_lengths[order] <= tokens_per_update
     too_long, order = order[~fits], order[fits]
-    ends = np.cumsum(target_lengths[order])
-    updates = []
+    ends = np.concatenate([[0], np.cumsum(target_lengths[order])])
+    groups: list[tuple[int, int]] = []
     start = 0
     while start < len(order):
-        filled = ends[start - 1] if start else 0
-        stop = int(np.searchsorted(ends, filled + tokens_per_update, side="right"))
-        updates.append(order[start:stop])
-        start = stop
-    return EpochPlan([updates[index] for index in random.permutation(len(updates))], np.sort(too_long))
+        stop = int(np.searchsorted(ends, ends[start] + tokens_per_update // lengths_per_update, side="right")) - 1
+        groups.append((start, max(stop, start + 1)))  # a pair beyond its share is a group of its own
+        start = groups[-1][1]
+    updates: list[list[tuple[int, int]]] = []
+    room = 0
+    for start, stop in (groups[index] for index in random.permutation(len(groups))):
+        tokens = int(ends[stop] - ends[start])
+        if not updates or len(updates[-1]) == lengths_per_update or tokens > room:
+            updates.append([])
+            room = tokens_per_update
+        updates[-1].append((start, stop))
+        room -= tokens
+    in_order_of_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
+    return EpochPlan(in_order_of_length, np.sort(too_long))
 
 
 def share_update(

@@ -109,8 +109,9 @@ def train_updates(
     while True:
         progress = state.progress
         plan = plan_epoch(
-            data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch
-        )
+            data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch,
+            training.lengths_per_update,
+        )  # fmt: skip
         if progress.epoch == 0 and len(plan.too_long):
             _report_too_long(data, plan.too_long, training.tokens_per_update)
         if not plan.updates:

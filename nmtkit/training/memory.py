@@ -115,7 +115,10 @@ def settle_tokens_per_pass(state: TrainingState, data: PairData, training: Train
         NmtkitError: the memory of a device is too small for a single pair.
     """
     place = state.progress
-    plan = plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, place.epoch)
+    plan = plan_epoch(
+        data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, place.epoch,
+        training.lengths_per_update,
+    )  # fmt: skip
     if not plan.updates:
         return
     if place.tokens_per_pass:
