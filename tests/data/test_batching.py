@@ -95,6 +95,33 @@ class TestPlan:
         updates = plan_epoch(source, target, 2000, 1, 0).updates
         assert len(updates) <= 1.03 * target.sum() / 2000 + 1
 
+    @settings(deadline=None, max_examples=100)
+    @given(lengths=pair_lengths, budget=st.integers(1, 200), count=st.integers(1, 12), seed=st.integers(0, 9))
+    def test_with_several_lengths_an_update_every_pair_is_planned_once_within_the_budget_by_length(
+        self, lengths: list[tuple[int, int]], budget: int, count: int, seed: int
+    ) -> None:
+        source, target = sides(lengths)
+        plan = plan_epoch(source, target, budget, seed, 0, count)
+        planned = [int(pair) for pairs in plan.updates for pair in pairs]
+        assert sorted([*planned, *plan.too_long.tolist()]) == list(range(len(lengths)))
+        assert plan.too_long.tolist() == [pair for pair, (_, length) in enumerate(lengths) if length > budget]
+        for pairs in plan.updates:
+            assert 0 < target[pairs].sum() <= budget
+            assert np.all(np.diff(target[pairs]) >= 0)
+
+    @pytest.mark.parametrize("count", [2, 8])
+    def test_an_update_of_several_lengths_has_that_many_and_is_filled(self, count: int) -> None:
+        source, target = many_pairs()
+        one = plan_epoch(source, target, 2000, 1, 0).updates
+        several = plan_epoch(source, target, 2000, 1, 0, count).updates
+        assert len(several) <= 1.1 * len(one)
+        # Apart from steps of a few tokens, lengths rise only from one group to the next.
+        jumps = [int((np.diff(target[pairs]) > 3).sum()) for pairs in several[:-1]]
+        assert max(jumps) <= count - 1 + 3  # the longest pairs are far apart even within a group
+        assert np.mean(jumps) > 0.4 * (count - 1)
+        spread = [np.std([target[pairs].mean() for pairs in updates]) for updates in (one, several)]
+        assert spread[1] < spread[0] / 1.2
+
     def test_an_epoch_of_only_too_long_pairs_has_no_updates(self) -> None:
         plan = plan_epoch(np.array([1, 1]), np.array([5, 6]), 4, 1, 0)
         assert (plan.updates, plan.too_long.tolist()) == ([], [0, 1])
@@ -134,6 +161,19 @@ class TestShares:
             for share in share_update(update, source, target, 10**6, 4)
         ]
         assert max(tokens) - min(tokens) <= 2 * int(target[update].max())
+
+    def test_pairs_of_unlike_lengths_do_not_share_a_pass(self) -> None:
+        lengths = np.array([10] * 100 + [20] * 50)
+        [passes] = share_update(np.arange(150), lengths, lengths, 10**6, 1)
+        assert [len(passed) for passed in passes] == [100, 50]
+
+    def test_but_a_pass_is_not_cut_for_little_padding(self) -> None:
+        lengths = np.array([10] * 20 + [20] * 10)
+        [passes] = share_update(np.arange(30), lengths, lengths, 10**6, 1)
+        assert [len(passed) for passed in passes] == [30]
+        lengths = np.array([9] * 100 + [10] * 100)
+        [passes] = share_update(np.arange(200), lengths, lengths, 10**6, 1)
+        assert [len(passed) for passed in passes] == [200]
 
     def test_an_update_that_fits_is_one_pass(self) -> None:
         source, target = np.array([3, 4, 5]), np.array([5, 4, 3])
