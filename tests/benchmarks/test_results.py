@@ -1,0 +1,96 @@
+"""The scripts that tell what came of a run, on a small run: every number they print is one of the run's."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmtkit.files import read_json, read_lines
+from tests.conftest import write_corpus
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+[data]
+source_language = "en"
+target_language = "de"
+train = [{ source = "train.en", target = "train.de" }]
+valid = [{ source = "valid.en", target = "valid.de" }]
+test = [{ source = "test.en", target = "test.de", name = "mine" }]
+vocab_size = 90
+
+[model]
+encoder_layers = 1
+decoder_layers = 1
+d_model = 16
+d_ff = 32
+num_heads = 2
+
+[training]
+tokens_per_update = 200
+warmup_steps = 5
+max_steps = 9
+validate_every_steps = 3
+checkpoint_every_steps = 3
+keep_last = 2
+
+[decoding]
+max_length_offset = 3
+average_last = 2
+"""
+
+
+def execute(*command: object) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    write_corpus(folder, train=60, valid=8, test=9)
+    (folder / "small.toml").write_text(RECIPE)
+    execute("-m", "nmtkit", "run", folder / "small.toml", "--run-dir", folder / "run", "--threads", "1", "--quiet")
+    return folder / "run"
+
+
+def test_the_page_of_a_run_holds_its_scores_costs_and_translations(run_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    execute(
+        ROOT / "docs" / "make_results.py", run_dir, folder, "--title", "A small run",
+        "--command", "nmtkit run small", "--note", "machine: a small one",
+    )  # fmt: skip
+    page = (folder / "README.md").read_text()
+    assert page.startswith("# A small run\n\n```\nnmtkit run small\n```\n")
+    assert "| machine | a small one |" in page
+    scores = read_json(run_dir / "scores.json")
+    assert (folder / "scores.json").read_bytes() == (run_dir / "scores.json").read_bytes()
+    assert (folder / "cost.json").read_bytes() == (run_dir / "cost.json").read_bytes()
+    for entry in scores["mine"].values():
+        assert f"| {entry['score']:.2f} |" in page
+        assert entry["signature"].replace("|", "\\|") in page
+    assert "9 updates" in page
+    shown = [int(line) for line in re.findall(r"^(\d+), chrF2", page, flags=re.MULTILINE)]
+    assert [(line - 1) // 3 for line in shown] == [0, 1, 2, 0, 1, 2]
+    sources = read_lines(run_dir / "data" / "test" / "mine.source.txt")
+    assert all(f"source:      {sources[line - 1]}" in page for line in shown)
+    assert (folder / "curve.svg").read_text().count("<polyline") == 2
+
+
+def test_the_claims_are_told_for_each_text_and_change_one_thing_at_a_time(run_dir: Path) -> None:
+    printed = execute(ROOT / "benchmarks" / "claims.py", run_dir, "--set", "valid", "--set", "mine", "--threads", "1")
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in printed.splitlines()]
+    assert rows[0] == ["what", "valid, sacrebleu", "length ratio", "mine, sacrebleu", "length ratio"]
+    names = [row[0] for row in rows[2:]]
+    assert names[:4] == [
+        "the recipe: average, beam 4, wu 0.6", "last checkpoint", "best checkpoint by validation nll", "greedy",
+    ]  # fmt: skip
+    assert {"beam 10", "penalty length 1.0", "penalty none"} <= set(names)
+    scores = read_json(run_dir / "scores.json")
+    assert float(rows[2][3]) == pytest.approx(scores["mine"]["sacrebleu"]["score"], abs=0.005)
