@@ -2,10 +2,10 @@
 
     python benchmarks/claims.py RUN --set valid --set test2016
 
-For each text: the recipe's way (average of the last checkpoints, its beam and penalty), then one thing changed at a time:
-the last checkpoint instead of the average, and the best by validation; greedy; beams 4 and 10; the penalties of Wu et al.
-(alpha 0.6), n^1 and none. The score is the one that is comparable to published ones: tokenised lower-cased BLEU of
-tokenised text, sacreBLEU of plain text. Beside it the ratio of lengths, as a penalty acts on that.
+For each text: the recipe's way (average of the last checkpoints, its beam and penalty), then one thing changed at a
+time: the last checkpoint instead of the average, and the best by validation; greedy; beams 4 and 10; the penalties of
+Wu et al. (alpha 0.6), n^1 and none. The score is the one that is comparable to published ones: tokenised lower-cased
+BLEU of tokenised text, sacreBLEU of plain text. Beside it the ratio of lengths, as a penalty acts on that.
 """
 
 import argparse
@@ -56,11 +56,10 @@ def main() -> None:
     set_threads(arguments.threads)
     recipe = stored_recipe(arguments.run / "recipe.toml", arguments.run.name)
     metric = "bleu-tokenized-lc" if recipe.data.text == "tokenized" else "sacrebleu"
-    data = arguments.run / "data"
-    texts = {
-        name: tuple(read_lines((data if name == "valid" else data / "test") / f"{name}.{side}.txt") for side in ("source", "reference"))
-        for name in arguments.sets or ["valid"]
-    }  # fmt: skip
+    texts = {}
+    for name in arguments.sets or ["valid"]:
+        folder = arguments.run / "data" / ("" if name == "valid" else "test")
+        texts[name] = [read_lines(folder / f"{name}.{side}.txt") for side in ("source", "reference")]
     print("| what | " + " | ".join(f"{name}, {metric} | length ratio" for name in texts) + " |")
     print("|---" * (1 + 2 * len(texts)) + "|", flush=True)
     for name, model, changes in variants(arguments.run, recipe.decoding):

@@ -1,8 +1,8 @@
 """Tells what came of a run: python docs/make_results.py RUN docs/results/NAME [--note TEXT ...] [--command TEXT].
 
-Writes into the folder README.md (what was run, cost, scores with signatures, learning curve, translations good and bad),
-curve.svg, and the run's scores.json and cost.json as they are. The good and bad translations are those of highest and
-lowest chrF2 in each third of a test set, so that nobody picks them.
+Writes into the folder README.md (what was run, cost, scores with signatures, learning curve, translations good and
+bad), curve.svg, and the run's scores.json and cost.json as they are. The good and bad translations are those of highest
+and lowest chrF2 in each third of a test set, so that nobody picks them.
 """
 
 import argparse
@@ -72,16 +72,18 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 def cost_rows(cost: dict[str, Any], provenance: dict[str, Any], validations: list[dict[str, Any]]) -> list[list[str]]:
     """What the training took."""
     padding = cost["flops_padding"] / (cost["flops"] + cost["flops_padding"])
+    sustained = f"{cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
+    done = f"{cost['updates']:,} updates, {provenance['epoch']} epochs, {cost['target_tokens']:,} target tokens"
     return [
-        ["training", f"{cost['updates']:,} updates, {provenance['epoch']} epochs, {cost['target_tokens']:,} target tokens"],
+        ["training", done],
         ["time", f"{cost['seconds'] / 60:.1f} minutes, validation and saving included"],
         ["speed", f"{cost['target_tokens'] / cost['seconds']:,.0f} target tokens a second over that time"],
         ["processes, precision", f"{cost['processes']} x {provenance['threads']} thread(s), {cost['precision']}"],
         ["FLOPs, counted", f"{cost['flops']:.3g}; padding added {100 * padding:.1f} % to them"],
-        ["FLOPs, the paper's way", f"{cost['flops_paper_estimate']:.3g} (time x {cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']})"],
+        ["FLOPs, the paper's way", f"{cost['flops_paper_estimate']:.3g} (time x {sustained})"],
         ["best validation nll", f"{min(line['valid_nll'] for line in validations):.4f}"],
         ["versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())],
-    ]  # fmt: skip
+    ]
 
 
 def examples(run_dir: Path, name: str, language: str, kind: Any) -> list[str]:
@@ -135,10 +137,10 @@ def main() -> None:
     notes = [note.split(": ", 1) for note in arguments.note]
     page += table(["what", "value"], [*notes, *cost_rows(cost, provenance, validations)])
     for name in test_sets(run):
-        rows = [
-            [f"`{metric}`", f"{entry['score']:.2f}", entry.get("details", ""), f"`{entry['signature']}`", comparable_to(metric)]
-            for metric, entry in scores[name].items()
-        ]  # fmt: skip
+        rows = []
+        for metric, entry in scores[name].items():
+            of_metric = [f"`{metric}`", f"{entry['score']:.2f}", entry.get("details", ""), f"`{entry['signature']}`"]
+            rows.append([*of_metric, comparable_to(metric)])
         page += [f"## {name}", "", *table(["metric", "score", "details", "signature", "comparable to"], rows)]
     page += ["## Learning curve", "", "![validation nll and BLEU over the minutes of training](curve.svg)", ""]
     shown = validations[:: max(1, len(validations) // 10)]
