@@ -1,16 +1,20 @@
-"""The one beam search.
+"""The one search: beam search, of which greedy search is the beam of 1, and sampling, which only chooses otherwise.
 
 At each step every live hypothesis of a sentence is continued by every token, and the ``beam`` best continuations by
 log-probability are kept. Those that end in the end symbol are finished; the others live on. A finished hypothesis of n
 tokens, the end symbol counted, has the score log P / penalty(n). A sentence is done when no live hypothesis can win any
 more, even if all it still adds has probability 1 and it grows to the maximum length. At the maximum length only the end
-symbol may follow, so every result is complete. With a beam of 1 this is greedy search.
+symbol may follow, so every result is complete.
 
-Source: section 6.1 of the paper, and Wu et al. 2016 (arXiv 1609.08144), section 7, for the penalty.
+What may follow is narrowed by rules (``rules.py``); what is kept is decided by a chooser: the best continuations
+(here), drawn ones (``sampling.py``), or those that make room for required phrases (``required.py``). docs/decoding.md
+has it all in one place.
+
+Source: section 6.1 of the paper, and Wu et al. 2016 (arXiv 1609.08144), section 7, for the penalties.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -21,6 +25,17 @@ from nmtkit.decoding.stepper import Stepper
 from nmtkit.errors import ModelError
 
 LengthPenalty = Callable[[int], float]
+
+Rule = Callable[[Tensor, Tensor, Sequence[int]], None]
+"""Forbids continuations: sets log-probabilities [sentences, live, vocab] to -inf in place, given the tokens so far, BOS
+first [sentences, live, length], and the numbers of the sentences."""
+
+Chosen = tuple[Tensor, Tensor, Tensor]
+"""What to go on with, each [sentences, kept]: log-probabilities, which live one each continues, and its new token."""
+
+Chooser = Callable[[Tensor, Tensor, Tensor, Sequence[int], int], Chosen]
+"""From log-probabilities of the live hypotheses [sentences, live] and of their continuations [sentences, live, vocab],
+tokens so far, sentences and beam to what is kept."""
 
 
 def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> LengthPenalty:
@@ -42,12 +57,97 @@ class Hypothesis:
     Attributes:
         ids: its tokens, without begin and end symbols.
         log_prob: natural logarithm of its probability, the end symbol counted.
-        score: log_prob / penalty(len(ids) + 1).
+        score: log_prob / penalty(len(ids) + 1), and the coverage penalty where one is asked for.
+        token_log_probs: of each token, the end symbol last; they add up to log_prob.
+        attention: where each token looked in the source, if asked for [tokens and end symbol, source].
+        slot: its place among the live hypotheses when it ended; the number of a sample.
     """
 
     ids: tuple[int, ...]
     log_prob: float
     score: float
+    token_log_probs: tuple[float, ...] = field(default=(), compare=False)
+    attention: Float[Tensor, "tokens source"] | None = field(default=None, compare=False, repr=False)
+    slot: int = field(default=0, compare=False, repr=False)
+
+
+def best_continuations(
+    log_probs: Float[Tensor, "sentences live"],
+    step: Float[Tensor, "sentences live vocab"],
+    tokens: Int[Tensor, "sentences live length"],
+    sentences: Sequence[int],
+    beam: int,
+) -> Chosen:
+    """The ``beam`` continuations of highest probability; which of exactly equal ones, is torch's choice."""
+    vocab = step.size(2)
+    scores = (log_probs[:, :, None] + step).flatten(1)  # [sentences, live x vocab]
+    best, index = scores.topk(min(beam, scores.size(1)), dim=1)
+    return best, index // vocab, index % vocab
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is asked of a search beyond beam and length penalty.
+
+    Attributes:
+        n_best: goes on until no live hypothesis can come among that many best.
+        rules: which continuations are forbidden.
+        choose: which of the others are kept.
+        sampled: goes on until every hypothesis has ended, and returns them in the order of their slots.
+        coverage: beta of Wu et al. 2016, equation 14: added to a score is beta times the sum, over the source's tokens,
+            of log(min(attention it got in all, 1)).
+        keep_attention: whether hypotheses carry their attention.
+        source_lengths: tokens of each source, its end symbol counted; where attention is seen.
+    """
+
+    n_best: int = 1
+    rules: tuple[Rule, ...] = ()
+    choose: Chooser = best_continuations
+    sampled: bool = False
+    coverage: float = 0.0
+    keep_attention: bool = False
+    source_lengths: Sequence[int] = ()
+
+    @property
+    def sees_attention(self) -> bool:
+        """Whether the search asks the stepper where it looked."""
+        return self.keep_attention or self.coverage > 0
+
+
+@dataclass
+class _Live:
+    """The live hypotheses of all sentences that are not done.
+
+    Attributes:
+        log_probs: -inf for a slot without a live hypothesis [sentences, live].
+        tokens: BOS first [sentences, live, length + 1].
+        trace: log-probability after each token [sentences, live, length].
+        attention: of each token to the source, where it is kept [sentences, live, length, source].
+    """
+
+    log_probs: Tensor
+    tokens: Tensor
+    trace: Tensor
+    attention: Tensor | None = None
+
+    def grow(self, log_probs: Tensor, origins: Tensor, last: Tensor) -> None:
+        """Goes on with the chosen continuations."""
+        self.log_probs = log_probs
+        self.tokens = torch.cat([_from(self.tokens, origins), last[:, :, None]], 2)
+        self.trace = torch.cat([_from(self.trace, origins), log_probs[:, :, None]], 2)
+        if self.attention is not None:
+            self.attention = _from(self.attention, origins)
+
+    def see(self, attention: Tensor) -> None:
+        """Adds where the last step looked [sentences, live, source]."""
+        new = attention[:, :, None]
+        self.attention = new if self.attention is None else torch.cat([self.attention, new], 2)
+
+    def keep(self, kept: Tensor) -> None:
+        """Drops all other sentences."""
+        self.log_probs, self.tokens, self.trace = self.log_probs[kept], self.tokens[kept], self.trace[kept]
+        if self.attention is not None:
+            self.attention = self.attention[kept]
 
 
 def beam_search(
@@ -60,98 +160,125 @@ def beam_search(
     eos: int,
     forbidden: Sequence[int] = (),
     device: torch.device | None = None,
+    options: SearchOptions | None = None,
 ) -> list[list[Hypothesis]]:
     """Translates a batch of sentences.
 
     Args:
         stepper: has one hypothesis a sentence to begin with.
         max_lengths: most tokens of each sentence's translation, the end symbol not counted.
+        beam: hypotheses kept; samples drawn, where the options say so.
         forbidden: tokens that no translation may hold.
 
     Returns:
-        For each sentence its finished hypotheses, best score first; at least one.
+        For each sentence its finished hypotheses, best score first (samples: as drawn); at least one.
 
     Raises:
         ModelError: no continuation has a finite probability.
     """
+    options = options or SearchOptions()
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis
-    log_probs = torch.zeros(len(active), 1, device=device)  # [sentences, live]
-    tokens = torch.full((len(active), 1, 1), bos, device=device)  # [sentences, live, length so far]
+    live = _Live(
+        torch.zeros(len(active), 1, device=device),
+        torch.full((len(active), 1, 1), bos, device=device),
+        torch.zeros(len(active), 1, 0, device=device),
+    )
     length = 0  # tokens of the live hypotheses, BOS not counted
     while active:
-        step = stepper.step(tokens[:, :, -1].flatten())  # [rows, vocab]
-        step = step.unflatten(0, (len(active), -1)).clone()  # [sentences, live, vocab]
+        step = stepper.step(live.tokens[:, :, -1].flatten())  # [rows, vocab]
+        step = step.unflatten(0, (len(active), -1))  # [sentences, live, vocab]
+        if options.sees_attention:
+            live.see(stepper.attention().unflatten(0, (len(active), -1)))
+        end = step[:, :, eos].clone()
         step[:, :, list(forbidden)] = -torch.inf
-        _force_end(step, [max_lengths[sentence] <= length for sentence in active], eos)
-        best, origins, last = _continue(log_probs.to(step.dtype), step, beam)
-        if not bool(best[:, 0].isfinite().all()):
+        for rule in options.rules:
+            rule(step, live.tokens, active)
+        _force_end(step, end, [max_lengths[sentence] <= length for sentence in active], eos, bool(options.rules))
+        best, origins, last = options.choose(live.log_probs.to(step.dtype), step, live.tokens, active, beam)
+        if not bool(best.amax(1).isfinite().all()):
             raise ModelError(
                 "the model gives no finite probabilities: its weights are damaged or its training diverged"
             )
         length += 1
-
-        grown = torch.gather(tokens, 1, origins[:, :, None].expand(-1, -1, tokens.size(2)))
-        tokens = torch.cat([grown, last[:, :, None]], 2)  # [sentences, beam, length + 1]
+        live.grow(best, origins, last)
         ends = last == eos
-        _collect(finished, active, tokens, best, ends, penalty(length))
-        log_probs = best.masked_fill(ends, -torch.inf)  # [sentences, beam]
+        _collect(finished, active, live, ends, penalty(length), options)
+        live.log_probs = best.masked_fill(ends, -torch.inf)  # [sentences, kept]
 
         can_win = [
-            _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1))
-            for sentence, bound in zip(active, log_probs.max(dim=1).values.tolist(), strict=True)
+            _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1), options)
+            for sentence, bound in zip(active, live.log_probs.amax(1).tolist(), strict=True)
         ]
-        kept = torch.tensor([row for row, live in enumerate(can_win) if live], dtype=torch.long, device=device)
-        active = [sentence for sentence, live in zip(active, can_win, strict=True) if live]
+        active = [sentence for sentence, goes_on in zip(active, can_win, strict=True) if goes_on]
         if not active:
             break
+        kept = torch.tensor([row for row, goes_on in enumerate(can_win) if goes_on], device=device)
         if len(kept) < len(can_win):
-            log_probs, tokens, origins = log_probs[kept], tokens[kept], origins[kept]
+            live.keep(kept)
+            origins = origins[kept]
         stepper.select(origins + (kept * step.size(1))[:, None])
-    return [sorted(hypotheses, key=lambda h: -h.score) for hypotheses in finished]
+    order = (lambda hypothesis: hypothesis.slot) if options.sampled else (lambda hypothesis: -hypothesis.score)
+    return [sorted(hypotheses, key=order) for hypotheses in finished]
 
 
-def _force_end(step: Float[Tensor, "sentences live vocab"], at_limit: list[bool], eos: int) -> None:
-    """Leaves only the end symbol, with its own probability, to sentences at their maximum length."""
-    rows = [row for row, is_at_limit in enumerate(at_limit) if is_at_limit]
-    if rows:
-        end = step[rows, :, eos].clone()
+def _force_end(
+    step: Float[Tensor, "sentences live vocab"],
+    end: Float[Tensor, "sentences live"],
+    at_limit: list[bool],
+    eos: int,
+    has_rules: bool,
+) -> None:
+    """Leaves only the end symbol, with its own probability, at the maximum length and where rules allow nothing."""
+    if any(at_limit):
+        rows = torch.tensor(at_limit, device=step.device)
         step[rows] = -torch.inf
-        step[rows, :, eos] = end
-
-
-def _continue(
-    log_probs: Float[Tensor, "sentences live"], step: Float[Tensor, "sentences live vocab"], beam: int
-) -> tuple[Float[Tensor, "sentences beam"], Int[Tensor, "sentences beam"], Int[Tensor, "sentences beam"]]:
-    """The best continuations: their log-probabilities, which hypothesis each continues, and its new token."""
-    vocab = step.size(2)
-    scores = (log_probs[:, :, None] + step).flatten(1)  # [sentences, live x vocab]
-    best, index = scores.topk(min(beam, scores.size(1)), dim=1)
-    return best, index // vocab, index % vocab
+        step[rows, :, eos] = end[rows]
+    if has_rules:
+        stuck = step.amax(2) == -torch.inf
+        step[:, :, eos] = torch.where(stuck, end, step[:, :, eos])
 
 
 def _collect(
     finished: list[list[Hypothesis]],
     active: list[int],
-    tokens: Int[Tensor, "sentences beam length"],
-    log_probs: Float[Tensor, "sentences beam"],
+    live: _Live,
     ends: Tensor,
     divisor: float,
+    options: SearchOptions,
 ) -> None:
     """Records the hypotheses that have just ended."""
-    rows = (ends & log_probs.isfinite()).nonzero().tolist()
-    if not rows:
-        return
-    ended = [(row, tokens[row, slot, 1:-1].tolist(), log_probs[row, slot].item()) for row, slot in rows]
-    for row, ids, log_prob in ended:
-        finished[active[row]].append(Hypothesis(tuple(ids), log_prob, log_prob / divisor))
+    for row, slot in (ends & live.log_probs.isfinite()).nonzero().tolist():
+        ids, trace = live.tokens[row, slot, 1:-1].tolist(), live.trace[row, slot].tolist()
+        score = trace[-1] / divisor
+        attention = None
+        if live.attention is not None:
+            attention = live.attention[row, slot, :, : options.source_lengths[active[row]]]
+            if options.coverage:
+                # No token of the source counts as wholly overlooked: what underflows to 0 would cost infinitely much.
+                covered = attention.sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)
+                score += options.coverage * float(covered.log().sum())
+        steps = tuple(after - before for before, after in zip([0.0, *trace], trace, strict=False))
+        kept = attention if options.keep_attention else None
+        finished[active[row]].append(Hypothesis(tuple(ids), trace[-1], score, steps, kept, slot))
 
 
-def _can_win(finished: list[Hypothesis], best_live: float, largest_divisor: float) -> bool:
-    """Whether a live hypothesis could still beat the best finished one.
+def _can_win(finished: list[Hypothesis], best_live: float, largest_divisor: float, options: SearchOptions) -> bool:
+    """Whether a live hypothesis could still come among the best that are asked for; of samples: whether one is live.
 
-    Log-probabilities only fall, so the best a live one can reach is its present one over the largest divisor.
+    Log-probabilities only fall, so the best a live one can reach is its present one over the largest divisor. A
+    coverage penalty can only lower it.
     """
     if best_live == -torch.inf:
         return False
-    return not finished or best_live / largest_divisor > max(hypothesis.score for hypothesis in finished)
+    if options.sampled or len(finished) < options.n_best:
+        return True
+    return (
+        best_live / largest_divisor
+        > sorted((hypothesis.score for hypothesis in finished), reverse=True)[options.n_best - 1]
+    )
+
+
+def _from(values: Tensor, origins: Int[Tensor, "sentences kept"]) -> Tensor:
+    """The rows [sentences, kept, ...] of the live hypotheses that are continued."""
+    return values[torch.arange(len(origins), device=origins.device)[:, None], origins]

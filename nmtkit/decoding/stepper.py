@@ -19,7 +19,11 @@ class Stepper(Protocol):
     """The next-token distribution of every hypothesis."""
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
-        """Log-probabilities of the token after ``last_ids``, given all earlier ones."""
+        """Log-probabilities of the token after ``last_ids``, given all earlier ones; the caller may overwrite them."""
+        ...
+
+    def attention(self) -> Float[Tensor, "rows source"]:
+        """Where the last step looked in the source: weights that add up to 1, none on padding."""
         ...
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
@@ -35,15 +39,20 @@ class ModelStepper:
         models: Sequence[Transformer],
         source: Int[Tensor, "batch source"],
         source_lengths: Int[Tensor, " batch"],
+        *,
+        keep_attention: bool = False,
     ) -> None:
         """Encodes the source; one hypothesis a sentence at first.
 
         Args:
             source: ids with the end symbol, padded.
             source_lengths: their tokens, on the CPU.
+            keep_attention: whether `attention` will be asked for.
         """
         self._models = models
         self._caches = [model.start_decoding(*model.encode(source, source_lengths)) for model in models]
+        for cache in self._caches:
+            cache.layers[-1].keeps_weights = keep_attention
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
         log_probs = []
@@ -53,6 +62,11 @@ class ModelStepper:
         if len(log_probs) == 1:
             return log_probs[0]
         return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
+
+    def attention(self) -> Float[Tensor, "rows source"]:
+        """Of the last decoder layer, the mean of its heads; the mean of several models."""
+        weights = [cache.layers[-1].source_weights for cache in self._caches]
+        return torch.stack([of_model for of_model in weights if of_model is not None]).mean(0)
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         for cache in self._caches:

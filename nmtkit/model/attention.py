@@ -74,14 +74,24 @@ class MultiHeadAttention(nn.Module):
         causal: bool,
     ) -> Float[Tensor, "batch heads query d_v"]:
         """The same by plain matrix products: on a CPU several times faster than torch's own for sentences."""
+        weights: Tensor = self.dropout(self.weights(queries, keys, mask, causal))
+        return torch.matmul(weights.to(values.dtype), values)
+
+    def weights(
+        self,
+        queries: Float[Tensor, "batch heads query d_k"],
+        keys: Float[Tensor, "batch heads key d_k"],
+        mask: Bool[Tensor, "batch 1 1 key"] | None = None,
+        causal: bool = False,
+    ) -> Float[Tensor, "batch heads query key"]:
+        """How much each query attends to each key: softmax(Q K^T / sqrt(d_k)), arguments as of `attend`."""
         scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
         if causal:
             later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
             scores = scores.masked_fill(later, float("-inf"))
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        weights: Tensor = self.dropout(torch.softmax(scores, dim=-1))
-        return torch.matmul(weights.to(values.dtype), values)
+        return torch.softmax(scores, dim=-1)
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:

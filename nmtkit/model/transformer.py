@@ -118,6 +118,9 @@ class DecoderLayer(nn.Module):
             rows, length, width = x.shape
             sentences = cache.source_keys.size(0)
             queries = self.source_attention.queries(x.reshape(sentences, rows // sentences * length, width))
+            if cache.keeps_weights:
+                weights = self.source_attention.weights(queries, cache.source_keys, source_mask).mean(1)
+                cache.source_weights = weights.reshape(rows, length, -1)[:, -1]
             attended = self.source_attention.attend(queries, cache.source_keys, cache.source_values, source_mask)
             return attended.reshape(rows, length, width)
 

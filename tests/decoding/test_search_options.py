@@ -1,0 +1,376 @@
+"""Rules, sampling, required phrases, n-best lists and coverage, against what enumerating all translations gives."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.config import ModelConfig
+from nmtkit.decoding import search as search_module
+from nmtkit.decoding.required import progress, with_required
+from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_length, no_repeated_ngrams
+from nmtkit.decoding.sampling import drawn
+from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
+from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.model.transformer import Transformer
+from tests.decoding.test_search import (
+    BOS,
+    EOS,
+    FORBIDDEN,
+    VOCAB,
+    WORDS,
+    Table,
+    TableStepper,
+    all_translations,
+    history_table,
+    last_token_table,
+    log_prob_of,
+    never_stop_early,
+)
+
+PENALTY = ("wu", 0.6)
+WIDE = 400
+Ids = tuple[int, ...]
+
+
+def find(
+    table: Table,
+    max_lengths: Sequence[int],
+    beam: int,
+    options: SearchOptions,
+    sentences: Sequence[int] | None = None,
+    penalty: tuple[str, float] = PENALTY,
+) -> list[list[Hypothesis]]:
+    stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
+    return beam_search(
+        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), bos=BOS, eos=EOS, forbidden=FORBIDDEN,
+        options=options,
+    )  # fmt: skip
+
+
+def holds(ids: Ids, phrase: Ids) -> bool:
+    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
+
+
+# ---- rules
+
+
+def repeats(ids: Ids, size: int) -> bool:
+    return max(Counter(itertools.pairwise(ids) if size == 2 else zip(ids)).values(), default=0) > 1
+
+
+RULES: list[tuple[Rule, object]] = [
+    (minimum_length(3, EOS), lambda ids: len(ids) >= 3),
+    (no_repeated_ngrams(1), lambda ids: not repeats(ids, 1)),
+    (no_repeated_ngrams(2), lambda ids: not repeats(ids, 2)),
+    (forbidden_phrases([(4,), (5, 6)]), lambda ids: not holds(ids, (4,)) and not holds(ids, (5, 6))),
+    (forbidden_phrases([(5, 6, 5), (4, 4)]), lambda ids: not holds(ids, (5, 6, 5)) and not holds(ids, (4, 4))),
+    (forced_prefixes([(6, 4), (5,)]), None),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("number", range(len(RULES)))
+def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(number: int, seed: int) -> None:
+    rule, allows = RULES[number]
+    table = history_table(seed)
+    found = find(table, [4, 3], WIDE, SearchOptions(rules=(rule,)))
+    for sentence, max_length in enumerate([4, 3]):
+        everything = all_translations(table, sentence, max_length, PENALTY)
+        if callable(allows):
+            # A hypothesis without an allowed continuation may end, so those count too.
+            allowed = [entry for entry in everything if allows(entry[2])]
+        else:
+            prefix = [(6, 4), (5,)][sentence]
+            allowed = [entry for entry in everything if entry[2][: len(prefix)] == prefix]
+        assert found[sentence][0].ids == allowed[0][2]
+        assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
+def test_rules_act_together() -> None:
+    table = history_table(3)
+    rules = (minimum_length(2, EOS), no_repeated_ngrams(1), forced_prefixes([(4,)]))
+    [found] = find(table, [3], WIDE, SearchOptions(rules=rules))
+    allowed = [
+        entry for entry in all_translations(table, 0, 3, PENALTY)
+        if len(entry[2]) >= 2 and not repeats(entry[2], 1) and entry[2][0] == 4
+    ]  # fmt: skip
+    assert found[0].ids == allowed[0][2]
+
+
+def test_a_hypothesis_that_may_not_go_on_ends() -> None:
+    rules = (minimum_length(9, EOS), forbidden_phrases([(4,), (5,), (6,)]))
+    [found] = find(history_table(0), [5], 3, SearchOptions(rules=rules))
+    assert [hypothesis.ids for hypothesis in found] == [()]
+    assert found[0].log_prob == pytest.approx(log_prob_of(history_table(0), 0, ()))
+
+
+def test_a_minimum_beyond_the_maximum_length_gives_the_maximum_length() -> None:
+    [found] = find(history_table(0), [3], 4, SearchOptions(rules=(minimum_length(9, EOS),)))
+    assert {len(hypothesis.ids) for hypothesis in found} == {3}
+
+
+def test_a_forced_prefix_that_is_a_whole_translation_may_end_or_go_on() -> None:
+    table = history_table(5)
+    [found] = find(table, [4], WIDE, SearchOptions(rules=(forced_prefixes([(5, 5)]),)))
+    expected = [entry for entry in all_translations(table, 0, 4, PENALTY) if entry[2][:2] == (5, 5)]
+    assert found[0].ids == expected[0][2]
+
+
+# ---- n-best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wide_beam_finds_the_n_best_translations(seed: int) -> None:
+    table = history_table(seed)
+    [found] = find(table, [3], WIDE, SearchOptions(n_best=5))
+    expected = all_translations(table, 0, 3, PENALTY)[:5]
+    assert [hypothesis.ids for hypothesis in found[:5]] == [ids for _, _, ids in expected]
+    assert [hypothesis.score for hypothesis in found[:5]] == pytest.approx([score for score, _, _ in expected])
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("n_best", [2, 4])
+def test_the_best_does_not_depend_on_how_many_are_asked_for(seed: int, n_best: int) -> None:
+    table = last_token_table(seed)
+    one = find(table, [9, 5, 0], 4, SearchOptions())
+    several = find(table, [9, 5, 0], 4, SearchOptions(n_best=n_best))
+    for first, more in zip(one, several, strict=True):
+        assert (more[0].ids, more[0].score) == (first[0].ids, first[0].score)
+    assert len(several[0]) >= n_best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stopping_early_changes_none_of_the_n_best(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = history_table(seed)
+    early = find(table, [7, 4], 3, SearchOptions(n_best=2))
+    never_stop_early(monkeypatch)
+    late = find(table, [7, 4], 3, SearchOptions(n_best=2))
+    for some, all_ in zip(early, late, strict=True):
+        assert [hypothesis.ids for hypothesis in some[:2]] == [hypothesis.ids for hypothesis in all_[:2]]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_token_log_probs_are_those_of_the_table_and_add_up(beam: int) -> None:
+    table = history_table(2)
+    for hypotheses in find(table, [6, 4], beam, SearchOptions(n_best=beam)):
+        for hypothesis in hypotheses:
+            assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-12)
+    best = find(table, [6], beam, SearchOptions())[0][0]
+    expected = [float(table(0, best.ids[:place])[token]) for place, token in enumerate((*best.ids, EOS))]
+    assert best.token_log_probs == pytest.approx(expected, abs=1e-12)
+
+
+# ---- coverage
+
+
+def coverage_of(sentence: int, ids: Ids) -> float:
+    """sum over the source of log(min(attention, 1)), written down once more."""
+    size = 4 - sentence % 2
+    total = np.zeros(size)
+    for place in range(len(ids) + 1):
+        total += np.random.default_rng([7, sentence, *ids[:place]]).dirichlet(np.full(size, 0.4))
+    return float(np.log(np.minimum(total, 1.0)).sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("beta", [0.2, 3.0])
+def test_with_coverage_a_wide_beam_equals_exhaustive_search(seed: int, beta: float) -> None:
+    table = history_table(seed)
+    options = SearchOptions(coverage=beta, source_lengths=[4, 3])
+    found = find(table, [4, 3], WIDE, options)
+    changed = 0
+    for sentence, max_length in enumerate([4, 3]):
+        everything = all_translations(table, sentence, max_length, PENALTY)
+        score, ids = max((score + beta * coverage_of(sentence, ids), ids) for score, _, ids in everything)
+        assert found[sentence][0].ids == ids
+        assert found[sentence][0].score == pytest.approx(score, abs=1e-9)
+        changed += ids != everything[0][2]
+    if beta > 1:
+        assert changed  # else the test could not fail
+
+
+def test_attention_is_that_of_the_hypothesis_that_carries_it() -> None:
+    options = SearchOptions(n_best=3, keep_attention=True, source_lengths=[4, 3])
+    for sentence, hypotheses in enumerate(find(history_table(1), [5, 5], 3, options)):
+        for hypothesis in hypotheses:
+            attention = hypothesis.attention
+            assert attention is not None
+            size = 4 - sentence % 2
+            expected = [
+                np.random.default_rng([7, sentence, *hypothesis.ids[:place]]).dirichlet(np.full(size, 0.4))
+                for place in range(len(hypothesis.ids) + 1)
+            ]
+            np.testing.assert_allclose(attention.numpy(), np.stack(expected))
+
+
+def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
+    model = Transformer(config, VOCAB, VOCAB).double().eval()
+    source, lengths = torch.tensor([[4, 5, 6, 3], [6, 5, 3, 0]]), torch.tensor([4, 3])
+    with torch.inference_mode():
+        stepper = ModelStepper([model, model], source, lengths, keep_attention=True)
+        options = SearchOptions(keep_attention=True, source_lengths=lengths.tolist())
+        found = beam_search(
+            stepper, [4, 4], beam=3, penalty=length_penalty(*PENALTY), bos=BOS, eos=EOS, forbidden=FORBIDDEN,
+            options=options,
+        )  # fmt: skip
+        # Once more by hand: the last layer's weights for the whole translation at once.
+        attend = model.decoder[1].source_attention.attend
+        for row, hypotheses in enumerate(found):
+            ids, attention = hypotheses[0].ids, hypotheses[0].attention
+            assert attention is not None
+            one = source[row : row + 1, : lengths[row]]
+            cache = model.start_decoding(*model.encode(one, lengths[row : row + 1]))
+            recorded = []
+            monkeypatch.setattr(
+                model.decoder[1].source_attention,
+                "attend",
+                lambda queries, keys, *rest: (recorded.append((queries, keys)), attend(queries, keys, *rest))[1],  # noqa: B023
+            )
+            model.decode(torch.tensor([[BOS, *ids]]), cache)
+            [(queries, keys)] = recorded
+            expected = torch.softmax(queries @ keys.transpose(2, 3) / math.sqrt(8), -1).mean(1)[0]
+            torch.testing.assert_close(attention, expected)
+            torch.testing.assert_close(attention.sum(1), torch.ones(len(ids) + 1, dtype=torch.float64))
+
+
+# ---- required phrases
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("phrases", [[(6, 6)], [(4, 5), (5, 4)], [(6,), (5, 5, 5)], [(4, 4, 5), (4, 5, 4)]])
+def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> None:
+    options = SearchOptions(choose=with_required([phrases, []], [9, 9], EOS))
+    constrained, free = find(history_table(seed), [9, 9], beam, options)
+    assert all(holds(hypothesis.ids, phrase) for hypothesis in constrained for phrase in phrases)
+    assert free[0].ids == find(history_table(seed), [9], beam, SearchOptions(), sentences=[1])[0][0].ids
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("phrases", [[(6, 6)], [(4,), (5,)]])
+def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrases: list[Ids], seed: int) -> None:
+    table = history_table(seed)
+    [found] = find(table, [4], WIDE, SearchOptions(choose=with_required([phrases], [4], EOS)))
+    allowed = [
+        entry for entry in all_translations(table, 0, 4, PENALTY) if all(holds(entry[2], phrase) for phrase in phrases)
+    ]
+    assert found[0].ids == allowed[0][2]
+    assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
+def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
+    [found] = find(history_table(0), [2], 3, SearchOptions(choose=with_required([[(4, 5, 6)]], [2], EOS)))
+    assert found
+    assert all(len(hypothesis.ids) <= 2 for hypothesis in found)
+
+
+def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
+    assert progress((), [(4, 5)]) == (0, [4])
+    assert progress((4,), [(4, 5)]) == (1, [5])
+    assert progress((4, 6), [(4, 5)]) == (0, [4])
+    assert progress((4, 4), [(4, 4, 5)]) == (2, [5])
+    assert progress((4, 4, 4), [(4, 4, 5)]) == (2, [5])
+    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == (3, [6])
+
+
+# ---- sampling
+
+
+def samples(
+    table: Table, count: int, seed: int, sentences: Sequence[int] = (0,), **options: float
+) -> list[list[Hypothesis]]:
+    choose = drawn([(seed, sentence) for sentence in sentences], **options)  # type: ignore[arg-type]
+    return find(table, [3] * len(sentences), count, SearchOptions(choose=choose, sampled=True), sentences=sentences)
+
+
+def frequencies(hypotheses: Sequence[Hypothesis]) -> dict[Ids, float]:
+    return {ids: count / len(hypotheses) for ids, count in Counter(one.ids for one in hypotheses).items()}
+
+
+def test_samples_have_the_models_distribution() -> None:
+    table = history_table(4, sharpness=1.0)
+    [found] = samples(table, 20_000, 1)
+    # Forbidden tokens have a share of the table's probability, which is given to the others at each step.
+    expected = {}
+    for _, _, ids in all_translations(table, 0, 3, PENALTY):
+        probability = 1.0
+        for place, token in enumerate((*ids, EOS)):
+            allowed = [EOS, *WORDS] if place < 3 else [EOS]
+            step = table(0, ids[:place])
+            probability *= math.exp(float(step[token] - step[allowed].logsumexp(0)))
+        expected[ids] = probability
+    assert sum(expected.values()) == pytest.approx(1)
+    seen = frequencies(found)
+    for ids, probability in expected.items():
+        spread = math.sqrt(probability * (1 - probability) / 20_000)
+        assert seen.get(ids, 0.0) == pytest.approx(probability, abs=5 * spread + 1e-4)
+    for hypothesis in found[:50]:
+        assert hypothesis.log_prob == pytest.approx(log_prob_of(table, 0, hypothesis.ids))
+
+
+def test_samples_come_as_drawn_and_one_for_each_asked_for() -> None:
+    [found] = samples(history_table(4, sharpness=1.0), 64, 1)
+    assert [hypothesis.slot for hypothesis in found] == list(range(64))
+    scores = [hypothesis.score for hypothesis in found]
+    assert scores != sorted(scores, reverse=True)
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_company() -> None:
+    table = history_table(4, sharpness=1.0)
+    alone = [samples(table, 8, 3, [sentence])[0] for sentence in range(3)]
+    together = samples(table, 8, 3, [2, 0, 1])
+    assert [alone[sentence] for sentence in (2, 0, 1)] == together
+    assert samples(table, 8, 4, [0])[0] != alone[0]
+
+
+def test_a_low_temperature_and_a_top_k_of_1_are_greedy() -> None:
+    table = history_table(2)
+    greedy = find(table, [3], 1, SearchOptions())[0][0].ids
+    assert {hypothesis.ids for hypothesis in samples(table, 40, 1, temperature=1e-4)[0]} == {greedy}
+    assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_k=1)[0]} == {greedy}
+    assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_p=1e-9)[0]} == {greedy}
+    assert len({hypothesis.ids for hypothesis in samples(table, 40, 1)[0]}) > 3
+
+
+def test_temperature_divides_log_probs() -> None:
+    table = last_token_table(1)
+    [found] = samples(table, 20_000, 5, temperature=2.0)
+    scaled = (table(0, ())[[EOS, *WORDS]] / 2.0).softmax(0)
+    seen = frequencies([Hypothesis(one.ids[:1], 0.0, 0.0) for one in found])
+    expected = {(): scaled[0]} | {(word,): scaled[1 + place] for place, word in enumerate(WORDS)}
+    for ids, probability in expected.items():
+        assert seen.get(ids, 0.0) == pytest.approx(float(probability), abs=0.02)
+
+
+def test_top_k_and_top_p_keep_the_likeliest() -> None:
+    table = last_token_table(1)
+    first = table(0, ())
+    order = sorted([EOS, *WORDS], key=lambda token: -float(first[token]))
+    [found] = samples(table, 500, 1, top_k=2)
+    assert {one.ids[:1] for one in found} == {() if token == EOS else (token,) for token in order[:2]}
+    share = first[[EOS, *WORDS]].softmax(0).sort(descending=True).values
+    [found] = samples(table, 500, 1, top_p=float(share[0] + share[1]) - 1e-6)
+    assert {one.ids[:1] for one in found} == {() if token == EOS else (token,) for token in order[:2]}
+    [found] = samples(table, 2000, 1, top_p=float(share[0] + share[1]) + 1e-6)
+    assert {one.ids[:1] for one in found} == {() if token == EOS else (token,) for token in order[:3]}
+
+
+def test_rules_hold_for_samples_too() -> None:
+    choose = drawn([(1, 0)])
+    options = SearchOptions(choose=choose, sampled=True, rules=(no_repeated_ngrams(1), minimum_length(2, EOS)))
+    [found] = find(history_table(1, sharpness=0.5), [3], 200, options)
+    assert all(len(one.ids) >= 2 and not repeats(one.ids, 1) for one in found)
+    assert len({one.ids for one in found}) > 3
+
+
+def test_options_are_off_by_default() -> None:
+    assert search_module.SearchOptions() == SearchOptions(
+        n_best=1, rules=(), choose=search_module.best_continuations, sampled=False, coverage=0.0, keep_attention=False
+    )
