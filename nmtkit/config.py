@@ -299,7 +299,17 @@ class DecodingConfig(_Section):
     alpha: float = Field(default=0.6, ge=0)
     """Exponent of the length penalty."""
     max_length_offset: int = Field(default=50, ge=0)
-    """A translation has at most as many tokens as its source, and that many more."""
+    """A translation has at most max_length_ratio times the tokens of its source, and that many more."""
+    max_length_ratio: float = Field(default=1.0, ge=0)
+    """See max_length_offset; the paper's is 1."""
+    max_length: int | None = Field(default=None, ge=1)
+    """Most tokens of any translation, whatever its source."""
+    min_length: int = Field(default=0, ge=0)
+    """Tokens before which no translation ends."""
+    no_repeat_ngram: int = Field(default=0, ge=0)
+    """No translation says that many tokens in a row twice; 0: it may."""
+    coverage_penalty: float = Field(default=0.0, ge=0)
+    """Beta of Wu et al. 2016, equation 14: costs translations that look at parts of the source too little. 0: off."""
     average_last: int = Field(default=5, ge=1)
     """Checkpoints that `average` and `run` average."""
 

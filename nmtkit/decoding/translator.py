@@ -1,11 +1,13 @@
 """Text in, text out: a model's whole way from a line to its translation.
 
-line -> normalised -> ids -> (cut where longer than the model takes) -> batches of like length -> beam search
+line -> normalised -> ids -> (cut where longer than the model takes) -> batches of like length -> search
      -> ids -> text, one line for each line, in the order of the input
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,15 +15,117 @@ import torch
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.decoding.search import beam_search, length_penalty
+from nmtkit.decoding.required import with_required
+from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_length, no_repeated_ngrams
+from nmtkit.decoding.sampling import drawn
+from nmtkit.decoding.search import (
+    Chooser,
+    Hypothesis,
+    Rule,
+    SearchOptions,
+    beam_search,
+    best_continuations,
+    length_penalty,
+)
 from nmtkit.decoding.stepper import ModelStepper
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import find_model, load_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 MAX_SOURCE_TOKENS = 1024
 BATCH_TOKENS = 2048
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw translations instead of searching for the best.
+
+    Attributes:
+        temperature, top_k, top_p: see `drawn` in sampling.py.
+        seed: with the number of a line it decides what is drawn for that line.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How many sentences are translated at once; it changes no translation.
+
+    Attributes:
+        sentences: of a batch.
+        tokens: source tokens of a batch, padding counted, where ``sentences`` is not given.
+    """
+
+    sentences: int | None = None
+    tokens: int = BATCH_TOKENS
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of translations beyond the decoding settings.
+
+    Attributes:
+        n_best: translations of each line.
+        sampling: draws that many instead of searching for the best.
+        prefixes: how the translation of each line begins; none, or one for each line.
+        required: phrases that the translation of each line holds; none, or a list for each line.
+        forbidden: phrases that no translation holds.
+        attention: whether translations carry alignments.
+        max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
+        first_line: the number of the first line, from 1, in messages and for the seeds of samples.
+    """
+
+    n_best: int = 1
+    sampling: Sampling | None = None
+    prefixes: Sequence[str] = ()
+    required: Sequence[Sequence[str]] = ()
+    forbidden: Sequence[str] = ()
+    attention: bool = False
+    max_source_tokens: int = MAX_SOURCE_TOKENS
+    first_line: int = 1
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line. Of a line that was cut, numbers are sums over its parts.
+
+    Attributes:
+        log_prob: natural logarithm of its probability, end symbols counted.
+        score: what the search went by: log_prob over the length penalty, and the coverage penalty.
+        pieces: its tokens; of a line that was cut those of all parts, an end symbol after each part but the last.
+        token_log_probs: of each piece, and of the last end symbol.
+        alignment: where asked for: for each piece the number, from 0, of the source piece it attended to most, the
+            source's end symbol left aside.
+        hit_limit: whether it, or a part of it, was ended by the maximum length.
+        parts: into how many the source was cut.
+    """
+
+    text: str
+    log_prob: float
+    score: float
+    pieces: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+    alignment: tuple[int, ...] | None = None
+    hit_limit: bool = False
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A source that is translated at once: a line, or a part of one."""
+
+    line: int
+    ids: list[int]
+    number: int = 0
+    prefix: Ids = ()
+    required: tuple[Ids, ...] = ()
 
 
 class Translator:
@@ -59,63 +163,164 @@ class Translator:
         self,
         lines: Sequence[str],
         *,
-        batch_sentences: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
         max_source_tokens: int = MAX_SOURCE_TOKENS,
+        batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
         """One translation for each line; an empty one for a line without text.
 
         Args:
-            batch_sentences: sentences translated at once.
-            batch_tokens: source tokens translated at once, padding counted, where ``batch_sentences`` is not given.
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
             before_batch: called before each batch; what it raises ends the translation.
         """
-        longest = min(max_source_tokens, self._max_tokens or max_source_tokens)
-        normalized = [self.tokenizer.normalize(line) for line in lines]
-        sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
-        parts: list[tuple[int, list[int]]] = []
-        for number, ids in enumerate(sources):
-            if lines[number].strip():
-                parts.extend((number, part) for part in self._cut(ids, longest))
-        order = sorted(range(len(parts)), key=lambda index: len(parts[index][1]), reverse=True)
-        if batch_sentences is not None:
-            runs = [(start, start + batch_sentences) for start in range(0, len(order), batch_sentences)]
+        asked = Asked(max_source_tokens=max_source_tokens)
+        found = self.translations(lines, asked, batching=batching, before_batch=before_batch)
+        return [of_line[0].text for of_line in found]
+
+    def translations(
+        self,
+        lines: Sequence[str],
+        asked: Asked,
+        *,
+        batching: Batching = Batching(),
+        before_batch: Callable[[], None] = lambda: None,
+    ) -> list[list[Translation]]:
+        """For each line its translations, best first (samples: as drawn): as many as are asked for, or as there are.
+
+        A line without text has one translation, the empty one.
+
+        Raises:
+            DataError: what is asked for is not possible: more translations than the beam, samples with required
+                phrases, text that the vocabulary cannot express, not one prefix or list of phrases for each line.
+        """
+        if asked.sampling is None and asked.n_best > self.decoding.beam:
+            raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
+        if asked.sampling is not None and any(asked.required):
+            raise DataError("samples cannot be made to hold required phrases; search for the best instead")
+        parts = self._parts(lines, asked)
+        rules = self._rules(asked)
+        order = sorted(range(len(parts)), key=lambda index: len(parts[index].ids), reverse=True)
+        if batching.sentences is not None:
+            runs = [(start, start + batching.sentences) for start in range(0, len(order), batching.sentences)]
         else:
-            runs = cut_by_padded_tokens([len(parts[index][1]) + 1 for index in order], batch_tokens)
-        texts = [""] * len(parts)
+            runs = cut_by_padded_tokens([len(parts[index].ids) + 1 for index in order], batching.tokens)
+        found: list[list[Translation]] = [[] for _ in parts]
         for start, stop in runs:
             before_batch()
-            batch = order[start:stop]
-            found = self._search([parts[index][1] for index in batch])
-            for index, translation in zip(batch, found, strict=True):
-                # One line out for one line in, even where the pieces are bytes.
-                texts[index] = self.tokenizer.decode(translation).replace("\n", " ")
-        translations: list[list[str]] = [[] for _ in lines]
-        for (number, _), text in zip(parts, texts, strict=True):
-            translations[number].append(text)
-        return [" ".join(part for part in of_line if part) for of_line in translations]
+            batch = [parts[index] for index in order[start:stop]]
+            for index, hypotheses in zip(order[start:stop], self._search(batch, rules, asked), strict=True):
+                limit = self._max_length(parts[index])
+                found[index] = [self._translation(one, limit) for one in hypotheses[: asked.n_best]]
+        of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
+        for part, translations in zip(parts, found, strict=True):
+            of_lines[part.line].append((len(part.ids), translations))
+        return [_joined(of_parts) for of_parts in of_lines]
+
+    def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
+        longest = min(asked.max_source_tokens, self._max_tokens or asked.max_source_tokens)
+        normalized = [self.tokenizer.normalize(line) for line in lines]
+        sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
+        nothing: list[Ids] = [()] * len(lines)
+        prefixes = self._target_ids(asked.prefixes, "prefix", asked.first_line) if asked.prefixes else nothing
+        required = [self._target_ids(phrases, "required phrase") for phrases in asked.required] or [[]] * len(lines)
+        for what, given in (("prefixes", prefixes), ("lists of required phrases", required)):
+            if len(given) != len(lines):
+                raise DataError(f"{len(given)} {what} for {len(lines)} lines: there has to be one for each line")
+        parts = []
+        for number, ids in enumerate(sources):
+            if not lines[number].strip():
+                continue
+            for place, part in enumerate(self._cut(ids, longest)):
+                # What is said of a line holds for its first part.
+                wishes = (prefixes[number], tuple(required[number])) if place == 0 else ((), ())
+                parts.append(_Part(number, part, place, *wishes))
+        return parts
+
+    def _rules(self, asked: Asked) -> list[Rule]:
+        """Those that are the same for every sentence."""
+        rules = []
+        if self.decoding.min_length:
+            rules.append(minimum_length(self.decoding.min_length, EOS))
+        if self.decoding.no_repeat_ngram:
+            rules.append(no_repeated_ngrams(self.decoding.no_repeat_ngram))
+        if asked.forbidden:
+            rules.append(forbidden_phrases(self._target_ids(asked.forbidden, "forbidden phrase")))
+        return rules
+
+    def _target_ids(self, texts: Sequence[str], what: str, first_line: int | None = None) -> list[Ids]:
+        """The ids of pieces of translations.
+
+        Raises:
+            DataError: one holds what the vocabulary cannot express; or it is no prefix, and empty.
+        """
+        found = self.tokenizer.encode([self.tokenizer.normalize(text) for text in texts], "target")
+        for number, (text, ids) in enumerate(zip(texts, found, strict=True)):
+            where = f"line {first_line + number}: " if first_line is not None else ""
+            if UNK in ids:
+                raise DataError(
+                    f"{where}the {what} {text!r} holds characters that the model's vocabulary does not have"
+                )
+            if not ids and first_line is None:
+                raise DataError(f"a {what} is empty; leave it out")
+        return [tuple(ids) for ids in found]
 
     @torch.inference_mode()
-    def _search(self, sources: list[list[int]]) -> list[tuple[int, ...]]:
-        """The ids of the best translation of each source."""
-        lengths = torch.tensor([len(ids) + 1 for ids in sources])
-        stepper = ModelStepper(self._models, pad(sources, end=EOS).to(self._device), lengths)
-        max_lengths = [len(ids) + self.decoding.max_length_offset for ids in sources]
-        if self._max_tokens is not None:
-            max_lengths = [min(length, self._max_tokens) for length in max_lengths]
-        results = beam_search(
-            stepper,
+    def _search(self, parts: Sequence[_Part], rules: Sequence[Rule], asked: Asked) -> list[list[Hypothesis]]:
+        """The finished hypotheses of each source."""
+        lengths = [len(part.ids) + 1 for part in parts]
+        max_lengths = [self._max_length(part) for part in parts]
+        choose: Chooser = best_continuations
+        if asked.sampling is not None:
+            sampling = asked.sampling
+            seeds = [(sampling.seed, asked.first_line + part.line, part.number) for part in parts]
+            choose = drawn(seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+        elif any(part.required for part in parts):
+            choose = with_required([part.required for part in parts], max_lengths, EOS)
+        if any(part.prefix for part in parts):
+            rules = [*rules, forced_prefixes([part.prefix for part in parts])]
+        options = SearchOptions(
+            n_best=asked.n_best,
+            rules=tuple(rules),
+            choose=choose,
+            sampled=asked.sampling is not None,
+            coverage=self.decoding.coverage_penalty,
+            keep_attention=asked.attention,
+            source_lengths=lengths,
+        )
+        source = pad([part.ids for part in parts], end=EOS).to(self._device)
+        return beam_search(
+            ModelStepper(self._models, source, torch.tensor(lengths), keep_attention=options.sees_attention),
             max_lengths,
-            beam=self.decoding.beam,
+            beam=self.decoding.beam if asked.sampling is None else asked.n_best,
             penalty=length_penalty(self.decoding.length_penalty, self.decoding.alpha),
             bos=BOS,
             eos=EOS,
             forbidden=(PAD, BOS, UNK),
             device=self._device,
+            options=options,
         )
-        return [hypotheses[0].ids for hypotheses in results]
+
+    def _max_length(self, part: _Part) -> int:
+        """Most tokens of its translation: the settings', and always room for what it has to hold."""
+        decoding = self.decoding
+        limit = int(len(part.ids) * decoding.max_length_ratio) + decoding.max_length_offset
+        if decoding.max_length is not None:
+            limit = min(limit, decoding.max_length)
+        limit = max(limit, len(part.prefix) + sum(len(phrase) for phrase in part.required))
+        return limit if self._max_tokens is None else min(limit, self._max_tokens)
+
+    def _translation(self, hypothesis: Hypothesis, limit: int) -> Translation:
+        attention = hypothesis.attention
+        return Translation(
+            # One line out for one line in, even where the pieces are bytes.
+            text=self.tokenizer.decode(hypothesis.ids).replace("\n", " "),
+            log_prob=hypothesis.log_prob,
+            score=hypothesis.score,
+            pieces=tuple(self.tokenizer.pieces(hypothesis.ids, "target")),
+            token_log_probs=hypothesis.token_log_probs,
+            alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
+            hit_limit=len(hypothesis.ids) >= limit,
+        )
 
     def _cut(self, ids: list[int], longest: int) -> list[list[int]]:
         """Cuts a source of more than ``longest`` tokens at sentence ends, else between words, else anywhere."""
@@ -133,3 +338,36 @@ class Translator:
             parts.append(ids[start:stop])
             start = stop
         return [*parts, ids[start:]]
+
+
+def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
+    """Translations of a line from those of its parts: the best with the best, the second with the second.
+
+    Args:
+        of_parts: of each part its source pieces and its translations.
+    """
+    if not of_parts:
+        return [Translation("", 0.0, 0.0, (), ())]
+    lengths = [length for length, _ in of_parts]
+    return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
+
+
+def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
+    """One translation of a line from one of each of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    pieces: list[str] = []
+    alignment: list[int] = []
+    for part, before, length in zip(parts, itertools.accumulate(lengths, initial=0), lengths, strict=False):
+        pieces += [*part.pieces, "</s>"]
+        alignment += [*(before + place for place in part.alignment or ()), before + length - 1]
+    return Translation(
+        text=" ".join(part.text for part in parts if part.text),
+        log_prob=sum(part.log_prob for part in parts),
+        score=sum(part.score for part in parts),
+        pieces=tuple(pieces[:-1]),
+        token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
+        alignment=tuple(alignment[:-1]) if parts[0].alignment is not None else None,
+        hit_limit=any(part.hit_limit for part in parts),
+        parts=len(parts),
+    )

@@ -1,3 +1,6 @@
+import dataclasses
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +9,8 @@ import torch
 
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.translator import Translator
-from nmtkit.errors import ModelError
+from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
+from nmtkit.errors import DataError, ModelError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -72,29 +75,29 @@ def test_batch_size_order_and_padding_change_no_translation(
     assert len({text for text in alone if text}) >= len(LINES) - 2  # so the source does make a difference
     assert translator.translate(LINES) == alone
     for batch_sentences in (2, 3):
-        assert translator.translate(LINES, batch_sentences=batch_sentences) == alone
+        assert translator.translate(LINES, batching=Batching(sentences=batch_sentences)) == alone
     for batch_tokens in (1, 30):
-        assert translator.translate(LINES, batch_tokens=batch_tokens) == alone
+        assert translator.translate(LINES, batching=Batching(tokens=batch_tokens)) == alone
     for order in ([6, 5, 4, 3, 2, 1, 0], [2, 0, 5, 1, 6, 4, 3]):
         assert translator.translate([LINES[index] for index in order]) == [alone[index] for index in order]
-    assert translator.translate(LINES * 3, batch_sentences=5) == alone * 3
+    assert translator.translate(LINES * 3, batching=Batching(sentences=5)) == alone * 3
 
 
 def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, int]] = []
     stepper = translator_module.ModelStepper
 
-    def recording(models: Any, source: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def recording(models: Any, source: torch.Tensor, lengths: torch.Tensor, **options: Any) -> Any:
         shapes.append((source.size(0), source.size(1)))
-        return stepper(models, source, lengths)
+        return stepper(models, source, lengths, **options)
 
     monkeypatch.setattr(translator_module, "ModelStepper", recording)
     translator = translator_of(tokenizer, beam=1, max_length_offset=0)
-    translator.translate(LINES, batch_sentences=4)
+    translator.translate(LINES, batching=Batching(sentences=4))
     assert [rows for rows, _ in shapes] == [4, 2]  # the empty line takes no part
     shapes.clear()
     longest = max(len(ids) for ids in tokenizer.encode(LINES, "source")) + 1
-    translator.translate(LINES * 4, batch_tokens=3 * longest)
+    translator.translate(LINES * 4, batching=Batching(tokens=3 * longest))
     assert sum(rows for rows, _ in shapes) == 24
     assert max(rows * width for rows, width in shapes) <= 3 * longest
     assert shapes[0] == (3, longest)
@@ -227,17 +230,18 @@ def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
     translator = translator_of(tokenizer, beam=1)
     search = translator._search
 
-    def recording(sources: list[list[int]]) -> list[tuple[int, ...]]:
-        batches.append(sources)
-        return search(sources)
+    def recording(parts: Any, *others: Any) -> Any:
+        batches.append([part.ids for part in parts])
+        return search(parts, *others)
 
     monkeypatch.setattr(translator, "_search", recording)
-    found = translator.translate([line], max_source_tokens=5, batch_sentences=1)
+    found = translator.translate([line], max_source_tokens=5, batching=Batching(sentences=1))
     parts = [source for batch in batches for source in batch]
     assert {len(part) for part in parts[:-1]} == {5}
     assert len(parts) == -(-len(ids) // 5)
     assert sorted(index for part in parts for index in part) == sorted(ids)
-    texts = [tokenizer.decode(search([ids[start : start + 5]])[0]) for start in range(0, len(ids), 5)]
+    in_parts = [translator_module._Part(0, ids[start : start + 5]) for start in range(0, len(ids), 5)]
+    texts = [tokenizer.decode(search([part], [], Asked())[0][0].ids) for part in in_parts]
     assert found == [" ".join(text for text in texts if text)]
 
 
@@ -247,7 +251,7 @@ def test_a_line_of_100000_characters_is_translated(tokenizer: Tokenizer) -> None
     model = model_for(tokenizer, torch.float32, d_model=8, d_ff=8)
     translator = translator_of(tokenizer, model, beam=1, max_length_offset=0)
     limit = num_tokens(tokenizer, sentence.strip())
-    found = translator.translate(["A cat", line, "A cat"], batch_sentences=1000, max_source_tokens=limit)
+    found = translator.translate(["A cat", line, "A cat"], batching=Batching(sentences=1000), max_source_tokens=limit)
     expected = translator.translate(["A cat", sentence.strip(), line[-(100_000 % len(sentence)) :].strip()])
     assert len(found) == 3
     assert found[0] == found[2] == expected[0]
@@ -313,3 +317,172 @@ def test_a_folder_without_a_model_is_refused_by_name(tokenizer: Tokenizer, tmp_p
     save(tmp_path / "first", tokenizer)
     with pytest.raises(ModelError, match=str(tmp_path / "second")):
         Translator.load([tmp_path / "first", tmp_path / "second"])
+
+
+# ---- what can be asked for
+
+
+def asked_of(
+    tokenizer: Tokenizer, asked: Asked, lines: list[str] | None = None, **decoding: object
+) -> list[list[Translation]]:
+    return translator_of(tokenizer, **decoding).translations(LINES if lines is None else lines, asked)
+
+
+def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
+    plain = translator_of(tokenizer, beam=4).translate(LINES)
+    for line, (text, found) in enumerate(zip(plain, asked_of(tokenizer, Asked(n_best=3), beam=4), strict=True)):
+        assert found[0].text == text
+        if not LINES[line]:
+            assert found == [Translation("", 0.0, 0.0, (), ())]
+            continue
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        assert len({one.pieces for one in found}) == 3
+        for one in found:
+            tokens = len(one.pieces) + 1
+            assert sum(one.token_log_probs) == pytest.approx(one.log_prob)
+            assert len(one.token_log_probs) == tokens
+            assert one.score == pytest.approx(one.log_prob / ((5 + tokens) / 6) ** 0.6)
+            assert one.alignment is None
+            assert one.parts == 1
+            limit = len(tokenizer.encode([LINES[line]], "source")[0]) + 5
+            assert one.hit_limit == (len(one.pieces) == limit)
+
+
+def test_the_best_does_not_depend_on_how_many_are_asked_for(tokenizer: Tokenizer) -> None:
+    one, four = (asked_of(tokenizer, Asked(n_best=n_best), beam=4) for n_best in (1, 4))
+    assert [found[0].text for found in four] == [found[0].text for found in one]
+
+
+def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="5 translations of a line need a beam of as many, not 4"):
+        asked_of(tokenizer, Asked(n_best=5), beam=4)
+
+
+def test_an_alignment_names_a_source_piece_for_each_piece(tokenizer: Tokenizer) -> None:
+    for line, found in zip(LINES, asked_of(tokenizer, Asked(attention=True)), strict=True):
+        if line:
+            length = len(tokenizer.encode([line], "source")[0])
+            assert found[0].alignment is not None
+            assert len(found[0].alignment) == len(found[0].pieces)
+            assert set(found[0].alignment) <= set(range(length))
+
+
+def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer) -> None:
+    line = "The dog sees a cat. Who sees the small house?"
+    [first] = tokenizer.encode(["The dog sees a cat."], "source")
+    whole = tokenizer.encode([line], "source")[0]
+    limit = max(len(first), len(whole) - len(first))
+    [[joined]] = asked_of(tokenizer, Asked(max_source_tokens=limit, attention=True), [line])
+    parts = translator_of(tokenizer)._cut(whole, limit)
+    assert joined.parts == len(parts) == 2
+    texts = [tokenizer.decode(part, "source") for part in parts]
+    [[one], [two]] = asked_of(tokenizer, Asked(attention=True), texts)
+    assert joined.text == f"{one.text} {two.text}"
+    assert joined.log_prob == pytest.approx(one.log_prob + two.log_prob)
+    assert joined.pieces == (*one.pieces, "</s>", *two.pieces)
+    assert joined.token_log_probs == pytest.approx((*one.token_log_probs, *two.token_log_probs))
+    assert one.alignment is not None
+    assert two.alignment is not None
+    length = len(parts[0])
+    assert joined.alignment == (*one.alignment, length - 1, *(length + place for place in two.alignment))
+
+
+def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokenizer) -> None:
+    asked = Asked(n_best=4, sampling=Sampling(seed=7))
+    translator = translator_of(tokenizer)
+
+    def drawn(lines: list[str], asked: Asked, **options: Any) -> list[list[tuple[str, ...]]]:
+        return [[one.pieces for one in found] for found in translator.translations(lines, asked, **options)]
+
+    found = drawn(LINES, asked)
+    assert found == drawn(LINES, asked, batching=Batching(sentences=2))
+    assert found[2:] == drawn(LINES[2:], dataclasses.replace(asked, first_line=3))
+    assert found != drawn(LINES, Asked(n_best=4, sampling=Sampling(seed=8)))
+    assert len(set(found[0])) > 1
+    cold = Asked(sampling=Sampling(temperature=1e-6))
+    assert [one[0].text for one in translator.translations(LINES, cold)] == translator_of(tokenizer, beam=1).translate(
+        LINES
+    )
+    for option in ({"top_k": 1}, {"top_p": 1e-9}):
+        first = Asked(sampling=Sampling(**option))
+        assert [one[0].text for one in translator.translations(LINES, first)] == translator_of(
+            tokenizer, beam=1
+        ).translate(LINES)
+
+
+def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
+    prefixes = ["Der Hund", "", "Eine Katze sieht", "", "", "Wer", ""]
+    found = asked_of(tokenizer, Asked(prefixes=prefixes))
+    free = asked_of(tokenizer, Asked())
+    for line, prefix, one, other in zip(LINES, prefixes, found, free, strict=True):
+        if prefix and line:
+            assert one[0].text.startswith(prefix)
+        else:
+            assert one == other
+
+
+def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tokenizer) -> None:
+    required = [["Katze", "Haus"], [], ["Hund"], [], [], [], []]
+    found = asked_of(tokenizer, Asked(required=required))
+    free = asked_of(tokenizer, Asked())
+    for line, phrases, one, other in zip(LINES, required, found, free, strict=True):
+        assert all(phrase in one[0].text for phrase in phrases)
+        if not phrases or not line:
+            assert one == other
+    said = max(
+        (piece for one in free for piece in one[0].pieces),
+        key=lambda piece: sum(piece in one[0].pieces for one in free),
+    )
+    without = asked_of(
+        tokenizer, Asked(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])])
+    )
+    assert [one[0].text for one in without] != [one[0].text for one in free]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(prefixes=["a"]), "1 prefixes for 7 lines"),
+        (Asked(required=[["a"]]), "1 lists of required phrases for 7 lines"),
+        (
+            Asked(prefixes=["", "", "\u2603", "", "", "", ""], first_line=11),
+            "line 13: the prefix '\u2603' holds characters",
+        ),
+        (Asked(forbidden=["\u2603"]), "the forbidden phrase '\u2603' holds characters"),
+        (Asked(forbidden=[" "]), "a forbidden phrase is empty"),
+        (Asked(required=[["a"]] * 7, sampling=Sampling()), "samples cannot be made to hold required phrases"),
+    ],
+)
+def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, asked: Asked, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        asked_of(tokenizer, asked)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "holds"),
+    [
+        ({"max_length": 3}, lambda source, pieces: pieces <= 3),
+        ({"max_length_ratio": 0.5, "max_length_offset": 1}, lambda source, pieces: pieces <= int(source * 0.5) + 1),
+        ({"min_length": 12, "max_length_offset": 20}, lambda source, pieces: pieces >= 12),
+    ],
+)
+def test_lengths_are_bounded_as_the_settings_say(tokenizer: Tokenizer, decoding: dict[str, Any], holds: Any) -> None:
+    sources = [len(ids) for ids in tokenizer.encode(LINES, "source")]
+    found = [len(one[0].pieces) for one in asked_of(tokenizer, Asked(), **decoding)]
+    free = [len(one[0].pieces) for one in asked_of(tokenizer, Asked())]
+    assert all(holds(source, pieces) for source, pieces in zip(sources, found, strict=True) if source)
+    assert not all(holds(source, pieces) for source, pieces in zip(sources, free, strict=True) if source)
+
+
+def test_no_ngram_is_said_twice_where_the_settings_say_so(tokenizer: Tokenizer) -> None:
+    model = model_that_says(tokenizer.encode(["Hund"], "target")[0][0], tokenizer)
+    free = translator_of(tokenizer, model).translations(LINES[:1], Asked())[0][0].pieces
+    assert len(set(free)) == 1 < len(free)
+    bound = translator_of(tokenizer, model, no_repeat_ngram=2).translations(LINES[:1], Asked())[0][0].pieces
+    assert len(set(itertools.pairwise(bound))) == len(bound) - 1
+
+
+def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: Tokenizer) -> None:
+    free, bound = (asked_of(tokenizer, Asked(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
+    assert [one[0].text for one in free] != [one[0].text for one in bound]
+    assert all(one[0].score < one[0].log_prob / ((6 + len(one[0].pieces)) / 6) ** 0.6 + 1e-9 for one in bound)
