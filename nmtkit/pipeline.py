@@ -14,6 +14,7 @@ import torch
 from nmtkit.config import Recipe, stored_recipe
 from nmtkit.console import log, progress
 from nmtkit.data.preparation import prepare, read_text_pair, test_sets
+from nmtkit.decoding.streams import windows
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost import training_cost
@@ -110,8 +111,8 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         lines = read_lines(source)
         hypotheses: list[str] = []
         with progress(f"translating {name}", len(lines)) as advance:
-            for start in range(0, len(lines), _WINDOW_LINES):
-                hypotheses += translator.translate(lines[start : start + _WINDOW_LINES])
+            for window in windows(lines, _WINDOW_LINES):
+                hypotheses += translator.translate(window.lines)
                 advance(len(hypotheses))
         write_lines(output, hypotheses)
         manifest[name] = {**made_from, "sha256": sha256_of(output)}

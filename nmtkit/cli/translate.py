@@ -1,19 +1,20 @@
 """`nmtkit translate`."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
+    from nmtkit.decoding.formats import OutputFormat
+    from nmtkit.decoding.streams import LineWork
     from nmtkit.files import LineReader
-
-WINDOW_LINES = 2000
+    from nmtkit.workers import Workers
 
 
 def command(
@@ -22,18 +23,38 @@ def command(
         typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
     ],
     input_: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Text, plain or .gz.  [default: stdin]")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Text, plain or .gz.  [default: stdin; on a terminal a prompt]"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Translations, plain or .gz.  [default: stdout]")
     ] = None,
+    json_: Annotated[
+        bool,
+        typer.Option("--json", help="A JSON object for each line: text, scores, tokens and their log-probabilities."),
+    ] = False,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            "--n-best", metavar="N", min=1, help="Translations of each line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
+        ),
+    ] = 1,
+    alignment: Annotated[
+        bool, typer.Option("--alignment", help="With --json: for each token the source token it attended to most.")
+    ] = False,
+    status: Annotated[
+        Path | None,
+        typer.Option(
+            "--status",
+            metavar="FILE",
+            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, copied_source, repeats, "
+            "leftover.",
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,
     beam: Annotated[
         int | None,
         typer.Option("--beam", metavar="N", min=1, help="Hypotheses kept; 1 is greedy.  [default: the recipe's]"),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Length penalty's exponent.  [default: the recipe's]"),
     ] = None,
     length_penalty: Annotated[
         str | None,
@@ -43,6 +64,77 @@ def command(
             help="wu: ((5+n)/6)^alpha, the paper's. length: n^alpha. none.  [default: the recipe's]",
         ),
     ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", metavar="X", min=0, help="Length penalty's exponent.  [default: the recipe's]"),
+    ] = None,
+    coverage_penalty: Annotated[
+        float | None,
+        typer.Option("--coverage-penalty", metavar="X", min=0, help="Wu et al.'s beta.  [default: the recipe's]"),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option("--max-length", metavar="N", min=1, help="Most tokens of a translation.  [default: the recipe's]"),
+    ] = None,
+    max_length_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--max-length-ratio", metavar="X", min=0, help="Most tokens for each source token.  [default: the recipe's]"
+        ),
+    ] = None,
+    max_length_offset: Annotated[
+        int | None,
+        typer.Option("--max-length-offset", metavar="N", min=0, help="Tokens more than that.  [default: the recipe's]"),
+    ] = None,
+    min_length: Annotated[
+        int | None,
+        typer.Option("--min-length", metavar="N", min=0, help="Least tokens.  [default: the recipe's]"),
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None,
+        typer.Option(
+            "--no-repeat-ngram", metavar="N", min=0, help="Says no N tokens in a row twice.  [default: the recipe's]"
+        ),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option("--forbid", metavar="PHRASE", help="Never says that; may be repeated."),
+    ] = None,
+    require: Annotated[
+        Path | None,
+        typer.Option("--require", metavar="FILE", help="Phrases that each line's translation holds, between tabs."),
+    ] = None,
+    prefix: Annotated[
+        Path | None, typer.Option("--prefix", metavar="FILE", help="How each line's translation begins.")
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draws translations (as many as --n-best) instead of searching the best.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="X", min=1e-6, help="Of samples: below 1 less varied.")
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", metavar="N", min=0, help="Samples from the N likeliest tokens; 0: all.")
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", metavar="X", min=0, max=1, help="Samples from that share of probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of samples.")] = 1,
+    mbr: Annotated[
+        int | None,
+        typer.Option(
+            "--mbr", metavar="N", min=1, help="Minimum Bayes risk: draws N samples, takes the one most like all others."
+        ),
+    ] = None,
+    mbr_metric: Annotated[
+        str, typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.")
+    ] = "chrf2",
+    max_source_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-source-tokens", metavar="N", min=1, help="Longer sources are cut at sentence ends and joined again."
+        ),
+    ] = 1024,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", metavar="SENTENCES", min=1, help="Sentences translated at once.")
     ] = None,
@@ -50,34 +142,161 @@ def command(
         int | None,
         typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens translated at once.  [default: 2048]"),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", metavar="N", min=1, help="Processes that share a file (--input and --output)."),
+    ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Text to its translation: one line out for each line in, in order; empty for empty.
 
+    From file to file it can be stopped: the same command goes on where it was. From a pipe results come as lines do.
+
     Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
+    import os
+
     from nmtkit import console
-    from nmtkit.errors import DataError
-    from nmtkit.files import LineReader, write_atomically
 
     if batch_size is not None and batch_tokens is not None:
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
-    console.set_up(quiet=quiet)
-    if input_ is not None:
-        # A pipe could not be read again after counting.
-        total = sum(1 for _ in LineReader(input_, errors="replace")) if input_.is_file() else None
-        reader = LineReader(input_, errors="replace")
-    else:
-        total = None
-        if sys.stdin is None:
-            raise DataError("stdin is closed; give text there or a file with --input")
-        reader = LineReader(sys.stdin.buffer, name="stdin", errors="replace")
+    if length_penalty not in (None, "wu", "length", "none"):
+        raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
+    if mbr_metric not in ("chrf2", "sacrebleu"):
+        raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
+    if mbr is not None and mbr < n_best:
+        raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
+    if alignment and not json_:
+        raise typer.BadParameter("--alignment needs --json")
+    from_file_to_file = input_ is not None and output is not None and input_.is_file()
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if max(processes, launched) > 1 and not from_file_to_file:
+        raise typer.BadParameter("several processes share a file: give --input and --output", param_hint="--processes")
+    if processes > 1 and launched == 1:
+        from nmtkit.launcher import launch
+        from nmtkit.workers import check_processes
 
-    translate = _translate_function(
-        models, _overrides(beam, alpha, length_penalty), device, threads, batch_size, batch_tokens
+        check_processes(processes, device)
+        sys.exit(launch(processes, sys.argv[1:]))
+    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+
+    from nmtkit.decoding.streams import LineWork
+    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
+    from nmtkit.workers import Workers, choose_device, set_threads
+
+    settings = {
+        "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,
+        "max_length": max_length, "max_length_ratio": max_length_ratio, "max_length_offset": max_length_offset,
+        "min_length": min_length, "no_repeat_ngram": no_repeat_ngram,
+    }  # fmt: skip
+    asked = Asked(
+        n_best=mbr or n_best,
+        sampling=Sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
+        forbidden=tuple(forbid or ()),
+        attention=alignment,
+        max_source_tokens=max_source_tokens,
     )
+    output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers.start(device, "float32", threads)) if launched > 1 else None
+        set_threads(threads, launched)
+        translator = Translator.load(models, workers.device if workers else choose_device(device))
+        stated = {key: value for key, value in settings.items() if value is not None}
+        translator.decoding = translator.decoding.model_copy(update=stated)
+        batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
+        work = LineWork(
+            translator,
+            asked,
+            batching,
+            output_format,
+            _lines(prefix),
+            _lines(require),
+            mbr_metric if mbr else None,
+            n_best,
+        )
+        if from_file_to_file:
+            assert input_ is not None
+            assert output is not None
+            _translate_file(work, models, input_, output, status, strict=strict, workers=workers)
+        else:
+            _translate_stream(work, input_, output, status, strict=strict)
+
+
+def _lines(path: Path | None) -> list[str] | None:
+    from nmtkit.files import read_lines
+
+    return read_lines(path) if path is not None else None
+
+
+def _translate_file(
+    work: "LineWork",
+    models: list[Path],
+    input_: Path,
+    output: Path,
+    status: Path | None,
+    *,
+    strict: bool,
+    workers: "Workers | None",
+) -> None:
+    """From file to file, with other processes if there are any; what is there of an earlier start is kept."""
+    from nmtkit import console
+    from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
+    from nmtkit.files import LineReader, sha256_of
+    from nmtkit.model_folder import find_model
+
+    total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
+    work.check_lines(total)
+    reader = LineReader(input_, errors="replace")
+    rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
+    made_of = {
+        "models": [sha256_of(find_model(model) / "model.safetensors") for model in models],
+        "input": sha256_of(input_),
+        "window_lines": WINDOW_LINES,
+        **work.description(),
+    }
+    parts = Parts(output, made_of)
+    there = parts.begin() if rank == 0 else 0
+    if there:
+        console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
+    if workers:
+        workers.wait()
+    with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
+        count = translate_windows(
+            reader,
+            lambda window: work.translate(window, reader.invalid_lines),
+            parts,
+            rank=rank,
+            num_processes=num_processes,
+            advance=lambda done: advance(done, note=f"{done:,} lines"),
+        )
+    if workers:
+        workers.wait()
+    if rank == 0:
+        outputs = [("output", output)] + ([("status", status)] if status is not None else [])
+        parts.join(count, outputs)
+        _warn_of_invalid_lines(reader)
+
+
+def _translate_stream(
+    work: "LineWork", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
+) -> None:
+    """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
+    from nmtkit import console
+    from nmtkit.decoding.streams import WINDOW_LINES, as_they_come, windows
+    from nmtkit.errors import DataError
+    from nmtkit.files import LineReader, write_atomically
+
+    errors: Literal["strict", "replace"] = "strict" if strict else "replace"
+    interactive = False
+    if input_ is not None:
+        reader = LineReader(input_, errors=errors)
+    elif sys.stdin is None:
+        raise DataError("stdin is closed; give text there or a file with --input")
+    else:
+        interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
+        reader = LineReader(_prompted() if interactive else sys.stdin.buffer, name="stdin", errors=errors)
     with ExitStack() as stack:
         if output is not None:
             write = stack.enter_context(write_atomically(output)).write
@@ -85,54 +304,37 @@ def command(
             stdout = sys.stdout  # a live progress bar puts something else in its place
             stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
             write = stdout.write
-        advance = stack.enter_context(console.progress("translating", total))
-        done = 0
-        for window in _windows(reader, WINDOW_LINES):
-            for line in translate(window):
-                write(f"{line}\n")
+        write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
+        total = None
+        if input_ is not None and input_.is_file():
+            total = sum(1 for _ in LineReader(input_, errors=errors))
+            work.check_lines(total)
+        advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
+        for window in windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES):
+            written = work.translate(window, reader.invalid_lines)
+            write("".join(f"{line}\n" for line in written.output))
+            if write_status is not None:
+                write_status("".join(f"{line}\n" for line in written.status))
             if output is None:
                 stdout.flush()
-            done += len(window)
-            advance(done, note=f"{done:,} lines")
+            done = window.first_line - 1 + len(window.lines)
+            if advance is not None:
+                advance(done, note=f"{done:,} lines")
+        work.check_lines(reader.num_lines)
     _warn_of_invalid_lines(reader)
 
 
-def _overrides(beam: int | None, alpha: float | None, length_penalty: str | None) -> dict[str, object]:
-    if length_penalty not in (None, "wu", "length", "none"):
-        raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
-    stated = {"beam": beam, "alpha": alpha, "length_penalty": length_penalty}
-    return {key: value for key, value in stated.items() if value is not None}
+def _prompted() -> Iterator[bytes]:
+    """Lines typed on a terminal, until Ctrl-D."""
+    import readline  # noqa: F401  lines can be edited and called back
 
-
-def _translate_function(
-    models: list[Path],
-    overrides: dict[str, object],
-    device: str,
-    threads: int | None,
-    batch_size: int | None,
-    batch_tokens: int | None,
-) -> Callable[[list[str]], list[str]]:
-    """Loads the models and returns what translates a list of lines."""
-    from nmtkit.decoding.translator import BATCH_TOKENS, Translator
-    from nmtkit.workers import choose_device, set_threads
-
-    set_threads(threads)
-    translator = Translator.load(models, choose_device(device))
-    translator.decoding = translator.decoding.model_copy(update=overrides)
-    return lambda lines: translator.translate(
-        lines, batch_sentences=batch_size, batch_tokens=batch_tokens or BATCH_TOKENS
-    )
-
-
-def _windows(lines: Iterable[str], size: int) -> Iterable[list[str]]:
-    window: list[str] = []
-    for line in lines:
-        window.append(line)
-        if len(window) == size:
-            yield window
-            window = []
-    if window:
-        yield window
+    sys.stderr.write("type a line to translate it; Ctrl-D ends\n")
+    while True:
+        try:
+            yield input("> ").encode("utf-8", errors="surrogateescape")
+        except EOFError:
+            sys.stderr.write("\n")
+            return
 
 
 def _warn_of_invalid_lines(reader: "LineReader") -> None:

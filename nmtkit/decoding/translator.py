@@ -145,14 +145,15 @@ class Translator:
         self._max_tokens = min([limit - 1 for limit in limits], default=None)
 
     @classmethod
-    def load(cls, paths: Sequence[Path], device: torch.device | None = None) -> "Translator":
-        """Reads model folders, run folders or checkpoints.
+    def load(cls, models: str | Path | Sequence[str | Path], device: torch.device | str | None = None) -> "Translator":
+        """Reads a model, or several as an ensemble: model folders, run folders or checkpoints.
 
         Raises:
             ModelError: one is not there or damaged, or their vocabularies differ.
         """
-        folders = [find_model(path) for path in paths]
-        loaded = [load_model(folder, device) for folder in folders]
+        paths = [models] if isinstance(models, str | Path) else models
+        folders = [find_model(Path(path)) for path in paths]
+        loaded = [load_model(folder, None if device is None else torch.device(device)) for folder in folders]
         first = loaded[0]
         for folder, other in zip(folders, loaded, strict=True):
             if other.tokenizer.fingerprint() != first.tokenizer.fingerprint():

@@ -103,6 +103,30 @@ def score(
     return {name: scores[name] for name in names}
 
 
+def sentence_utility(metric: str) -> Callable[[str, str], float]:
+    """A function that scores one hypothesis by one reference: sacreBLEU's sentence score, 0 to 100.
+
+    Args:
+        metric: ``chrf2`` or ``sacrebleu`` (with the orders that a short sentence has).
+
+    Raises:
+        DataError: it is neither.
+    """
+    sentence: Metric
+    match metric:
+        case "chrf2":
+            from sacrebleu.metrics.chrf import CHRF
+
+            sentence = CHRF()
+        case "sacrebleu":
+            from sacrebleu.metrics.bleu import BLEU
+
+            sentence = BLEU(effective_order=True)
+        case _:
+            raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
+    return lambda hypothesis, reference: float(sentence.sentence_score(hypothesis, [reference]).score)
+
+
 def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
     """The metrics that cannot be computed on such text, each with the reason and what to do."""
     reasons = {}

@@ -2,8 +2,12 @@
 
 import gzip
 import io
+import json
 import logging
+import os
+import pty
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +25,7 @@ from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.translator import Translator
+from nmtkit.evaluation.scoring import sentence_utility
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.training.train import train
 from nmtkit.workers import Workers
@@ -151,7 +156,7 @@ class TestStreams:
     def test_more_lines_than_are_taken_at_once_come_out_in_order(
         self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.cli.translate.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
         assert translate(stdin=as_bytes(sentences(40, seed=2))).lines == expected
 
     def test_a_missing_input_is_told_and_no_output_is_made(self, translate: Command, tmp_path: Path) -> None:
@@ -231,6 +236,12 @@ class TestOptions:
             ("--alpha", "0", {"alpha": 0.0}),
             ("--length-penalty", "none", {"length_penalty": "none"}),
             ("--length-penalty", "length", {"length_penalty": "length"}),
+            ("--coverage-penalty", "2.0", {"coverage_penalty": 2.0}),
+            ("--max-length", "4", {"max_length": 4}),
+            ("--max-length-ratio", "0.2", {"max_length_ratio": 0.2}),
+            ("--max-length-offset", "0", {"max_length_offset": 0}),
+            ("--min-length", "20", {"min_length": 20}),
+            ("--no-repeat-ngram", "1", {"no_repeat_ngram": 1}),
         ],
     )
     def test_an_option_of_the_search_does_what_the_setting_of_the_recipe_does(
@@ -288,6 +299,236 @@ class TestOptions:
 
     def test_quiet_leaves_the_warnings(self, translate: Command) -> None:
         assert translate("--quiet", stdin=b"the \xff cat\n").err.startswith("warning: stdin: invalid UTF-8")
+
+
+class TestOutput:
+    def test_an_n_best_list_begins_with_the_best_of_each_line(self, translate: Command, expected: list[str]) -> None:
+        lines = translate("--n-best", "3", stdin=as_bytes(sentences(40, seed=2))).lines
+        rows = [line.split(" ||| ") for line in lines]
+        assert [int(row[0]) for row in rows] == [number for number in range(1, 41) for _ in range(3)]
+        assert [row[1] for row in rows[::3]] == expected
+        scores = [float(row[3]) for row in rows]
+        assert all(scores[place] >= scores[place + 1] for place in range(0, 120, 3))
+        assert all(row[2].startswith("log_prob=-") for row in rows)
+
+    def test_more_translations_than_the_beam_are_refused_in_one_line(self, translate: Command) -> None:
+        outcome = translate("--n-best", "9", stdin=b"the cat\n")
+        assert (outcome.code, outcome.out) == (1, b"")
+        assert outcome.err == "error: 9 translations of a line need a beam of as many, not 4\n"
+
+    def test_json_holds_text_scores_tokens_and_alignment(self, translate: Command, expected: list[str]) -> None:
+        text = sentences(40, seed=2)
+        outcome = translate("--json", "--n-best", "2", "--alignment", stdin=as_bytes([*text, ""]))
+        objects = [json.loads(line) for line in outcome.lines]
+        assert [one["source"] for one in objects] == [*text, ""]
+        assert [one["hypotheses"][0]["text"] for one in objects] == [*expected, ""]
+        for one in objects[:-1]:
+            assert len(one["hypotheses"]) == 2
+            for hypothesis in one["hypotheses"]:
+                assert sum(hypothesis["token_log_probs"]) == pytest.approx(hypothesis["log_prob"])
+                assert len(hypothesis["token_log_probs"]) == len(hypothesis["tokens"]) + 1
+                assert [pair[0] for pair in hypothesis["alignment"]] == list(range(len(hypothesis["tokens"])))
+        assert "alignment" not in json.loads(translate("--json", stdin=b"the cat\n").lines[0])["hypotheses"][0]
+
+    def test_alignment_without_json_is_wrong_usage(self, translate: Command) -> None:
+        assert translate("--alignment", stdin=b"the cat\n").code == 2
+
+    @pytest.mark.parametrize("to_file", [True, False])
+    def test_the_status_of_every_line_is_told(self, translate: Command, tmp_path: Path, to_file: bool) -> None:
+        text = b"the cat\n\nthe d\xffg\n" + b"the cat sees a dog and " * 9 + b"\n"
+        (tmp_path / "in.txt").write_bytes(text)
+        options = ["--status", tmp_path / "status", "--max-source-tokens", "30", "--max-length-offset", "100"]
+        where = ["--output", tmp_path / "out.txt"] if to_file else []
+        assert translate("--input", tmp_path / "in.txt", *where, *options).code == 0
+        found = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
+        assert [one["line"] for one in found] == [1, 2, 3, 4]
+        assert found[1]["status"] == ["empty"]
+        assert "invalid_utf8" in found[2]["status"]
+        assert "split" in found[3]["status"]
+        assert not {"empty", "invalid_utf8", "split"} & set(found[0]["status"])
+
+    def test_a_translation_that_the_maximum_length_ends_is_told(self, translate: Command, tmp_path: Path) -> None:
+        translate("--max-length", "2", "--status", tmp_path / "status", stdin=b"the cat sees a dog and a house\n")
+        assert "length_limit" in json.loads((tmp_path / "status").read_text())["status"]
+
+    @pytest.mark.parametrize("from_file", [True, False])
+    def test_strict_refuses_invalid_utf8(self, translate: Command, tmp_path: Path, from_file: bool) -> None:
+        (tmp_path / "in.txt").write_bytes(b"the cat\nthe d\xffg\n")
+        where = ["--input", tmp_path / "in.txt"] if from_file else []
+        stdin = b"" if from_file else b"the cat\nthe d\xffg\n"
+        outcome = translate("--strict", *where, "--output", tmp_path / "out.txt", stdin=stdin)
+        assert outcome.code == 1
+        assert "line 2: invalid UTF-8" in outcome.err
+        assert not (tmp_path / "out.txt").exists()
+
+
+class TestWishes:
+    def test_forbidden_required_and_first_words(self, translate: Command, tmp_path: Path, expected: list[str]) -> None:
+        text = sentences(40, seed=2)
+        word = max(WORDS.values(), key=lambda word: sum(word in line.split() for line in expected))
+        forbidden = translate("--forbid", word, stdin=as_bytes(text)).lines
+        assert sum(word in line.split() for line in expected) > 5
+        assert sum(word in line.split() for line in forbidden) < sum(word in line.split() for line in expected) / 2
+        (tmp_path / "required").write_text("".join(["Häuser\trote\n", "\n"] * 20))
+        held = translate("--require", tmp_path / "required", stdin=as_bytes(text)).lines
+        assert all("Häuser" in line and "rote" in line for line in held[::2])
+        assert held[1::2] == expected[1::2]
+        (tmp_path / "prefix").write_text("neue Hündin\n" * 40)
+        begun = translate("--prefix", tmp_path / "prefix", stdin=as_bytes(text)).lines
+        assert all(line.startswith("neue Hündin") for line in begun)
+
+    @pytest.mark.parametrize("option", ["--require", "--prefix"])
+    @pytest.mark.parametrize("from_file", [True, False])
+    def test_wishes_for_another_number_of_lines_are_refused(
+        self, translate: Command, tmp_path: Path, option: str, from_file: bool
+    ) -> None:
+        (tmp_path / "wishes").write_text("neue\nalte\n")
+        (tmp_path / "in.txt").write_text("the cat\n")
+        where = ["--input", tmp_path / "in.txt"] if from_file else []
+        outcome = translate(
+            option, tmp_path / "wishes", "--output", tmp_path / "out", *where, stdin=b"" if from_file else b"the cat\n"
+        )
+        assert outcome.code == 1
+        assert outcome.err == f"error: the file of {option} has 2 lines and the text 1; they must be equal\n"
+        assert not (tmp_path / "out").exists()
+
+    def test_samples_differ_by_seed_only(self, translate: Command, expected: list[str]) -> None:
+        text = as_bytes(sentences(40, seed=2))
+        first = translate("--sample", "--seed", "3", stdin=text).lines
+        assert first == translate("--sample", "--seed", "3", "--batch-size", "3", stdin=text).lines
+        assert first != translate("--sample", "--seed", "4", stdin=text).lines
+        assert first != expected
+        greedy = translate("--beam", "1", stdin=text).lines
+        for option in (["--temperature", "0.0001"], ["--top-k", "1"], ["--top-p", "0.000001"]):
+            assert translate("--sample", *option, stdin=text).lines == greedy
+        several = translate("--sample", "--n-best", "6", stdin=b"the cat sees a dog\n").lines
+        assert len(several) == 6
+        assert len(set(several)) > 1
+
+    def test_minimum_risk_takes_the_sample_most_like_the_others(self, translate: Command) -> None:
+        text = as_bytes(sentences(5, seed=2))
+        samples = [line.split(" ||| ")[1] for line in translate("--sample", "--n-best", "8", stdin=text).lines]
+        for metric in ("chrf2", "sacrebleu"):
+            utility = sentence_utility(metric)
+            expected = []
+            for start in range(0, 40, 8):
+                mine = samples[start : start + 8]
+                expected.append(max(mine, key=lambda one: sum(utility(one, other) for other in mine)))
+            assert translate("--mbr", "8", "--mbr-metric", metric, stdin=text).lines == expected
+        several = translate("--mbr", "8", "--n-best", "2", stdin=text).lines
+        assert [line.split(" ||| ")[0] for line in several] == [str(number) for number in range(1, 6) for _ in range(2)]
+        assert translate("--mbr", "2", "--n-best", "3", stdin=text).code == 2
+
+
+class TestGoingOn:
+    def test_a_stopped_translation_goes_on_where_it_was(
+        self, translate: Command, tmp_path: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
+        (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2)))
+        where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        translations = Translator.translations
+        first_lines: list[int] = []
+
+        def stops(self: Translator, lines: Any, asked: Any, **options: Any) -> Any:
+            if asked.first_line == 22:
+                raise SystemExit(143)
+            first_lines.append(asked.first_line)
+            return translations(self, lines, asked, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Translator, "translations", stops)
+            assert translate(*where).code == 143
+        assert not (tmp_path / "out.txt").exists()
+        assert first_lines == [1, 8, 15]
+
+        def counts(self: Translator, lines: Any, asked: Any, **options: Any) -> Any:
+            first_lines.append(asked.first_line)
+            return translations(self, lines, asked, **options)
+
+        monkeypatch.setattr(Translator, "translations", counts)
+        outcome = translate(*where)
+        assert "going on: 21 lines are translated already" in outcome.err
+        assert first_lines == [1, 8, 15, 22, 29, 36]
+        assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+    @pytest.mark.parametrize("change", ["option", "input"])
+    def test_with_anything_else_it_begins_anew(
+        self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    ) -> None:
+        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
+        text = sentences(40, seed=2)
+        (tmp_path / "in.txt").write_bytes(as_bytes(text))
+        where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        with monkeypatch.context() as patch:
+            patch.setattr("nmtkit.decoding.streams.Parts.join", lambda *arguments: sys.exit(143))
+            assert translate(*where).code == 143
+        if change == "input":
+            (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))
+        options = ["--beam", "1"] if change == "option" else []
+        assert translate(*where, *options).code == 0
+        fresh = translate("--input", tmp_path / "in.txt", *options)
+        assert (tmp_path / "out.txt").read_bytes() == fresh.out
+
+    def test_several_processes_share_a_file_and_change_nothing(
+        self, model: Path, tmp_path: Path, expected: list[str]
+    ) -> None:
+        (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 60))
+        command = [
+            sys.executable, "-m", "nmtkit", "translate", model, "--input", tmp_path / "in.txt", "--output",
+            tmp_path / "out.txt", "--processes", "2", "--threads", "1", "--status", tmp_path / "status", "--beam", "1",
+        ]  # fmt: skip
+        done = subprocess.run(list(map(str, command)), capture_output=True, check=False, timeout=500)
+        assert (done.returncode, done.stdout) == (0, b""), done.stderr
+        greedy = Translator.load([model])
+        greedy.decoding = greedy.decoding.model_copy(update={"beam": 1})
+        assert (tmp_path / "out.txt").read_bytes() == as_bytes(greedy.translate(sentences(40, seed=2)) * 60)
+        assert len((tmp_path / "status").read_bytes().splitlines()) == 2400
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "status"]
+
+    def test_several_processes_need_files(self, translate: Command) -> None:
+        assert translate("--processes", "2", stdin=b"the cat\n").code == 2
+
+
+class TestConversation:
+    def test_a_line_from_a_pipe_is_answered_before_the_next_one_comes(self, model: Path, expected: list[str]) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for line, translation in zip(sentences(40, seed=2)[:3], expected, strict=False):
+                process.stdin.write(f"{line}\n".encode())
+                process.stdin.flush()
+                assert process.stdout.readline().decode() == f"{translation}\n"
+            process.stdin.close()
+            assert process.stdout.read() == b""
+        assert process.returncode == 0
+
+    def test_on_a_terminal_there_is_a_prompt(self, model: Path, expected: list[str]) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        leader, follower = pty.openpty()
+        seen = b""
+
+        def wait_for(text: str) -> None:
+            nonlocal seen
+            deadline = time.monotonic() + 300
+            while text.encode() not in seen:
+                assert time.monotonic() < deadline, seen
+                assert process.poll() is None, seen
+                if select.select([leader], [], [], 0.1)[0]:
+                    seen += os.read(leader, 4096)
+
+        with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
+            wait_for("> ")
+            assert b"Ctrl-D ends" in seen
+            for line, translation in zip(sentences(40, seed=2)[:2], expected, strict=False):
+                os.write(leader, f"{line}\n".encode())
+                wait_for(translation)
+            os.write(leader, b"\x04")
+            assert process.wait(timeout=60) == 0
+        os.close(leader)
+        os.close(follower)
 
 
 class TestSignals:

@@ -1,12 +1,14 @@
 import dataclasses
 import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import nmtkit
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
@@ -486,3 +488,34 @@ def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: To
     free, bound = (asked_of(tokenizer, Asked(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
     assert [one[0].text for one in free] != [one[0].text for one in bound]
     assert all(one[0].score < one[0].log_prob / ((6 + len(one[0].pieces)) / 6) ** 0.6 + 1e-9 for one in bound)
+
+
+# ---- from Python
+
+
+def save_model_of(model: Transformer, tokenizer: Tokenizer, decoding: DecodingConfig, folder: Path) -> None:
+    save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {"kind": "checkpoint"})
+
+
+def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    translator = translator_of(tokenizer, model_for(tokenizer, torch.float32))
+    save_model_of(translator._models[0], tokenizer, translator.decoding, tmp_path / "model")
+    loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
+    expected = loaded.translate(LINES)
+    assert expected == translator.translate(LINES)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: loaded.translate(LINES), range(12))) == [expected] * 12
+    assert nmtkit.Translator is Translator
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = nmtkit.Nothing
+
+
+def test_the_python_of_the_documentation_runs(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    save_model_of(model_for(tokenizer, torch.float32), tokenizer, DecodingConfig(), tmp_path / "model")
+    assert '"runs/quickstart"' in code
+    exec(compile(code.replace("runs/quickstart", str(tmp_path / "model")), "decoding.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -1,0 +1,241 @@
+"""Lines translated window by window: in bounded memory, as they come from a pipe; from file to file so that several
+processes share the work and a killed translation goes on.
+
+    OUTPUT.parts/manifest.json      what is translated by what and how: with anything else it begins anew
+    OUTPUT.parts/00000000.output    what was written for the first window of lines, whole or not there
+    OUTPUT.parts/00000000.status    and its lines for --status
+
+Window n is of process n modulo their number. When all are there, the first process joins them and removes the folder.
+"""
+
+import dataclasses
+import json
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtkit.console import log
+from nmtkit.decoding.formats import OutputFormat, oddities, written
+from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit.decoding.translator import Asked, Batching, Translator
+from nmtkit.errors import DataError
+from nmtkit.evaluation.scoring import sentence_utility
+from nmtkit.files import json_line, read_json, remove_folder, remove_leftovers, write_atomically, write_json
+
+WINDOW_LINES = 2000
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some lines in a row.
+
+    Attributes:
+        number: from 0.
+        first_line: the number of the first line, from 1.
+    """
+
+    number: int
+    first_line: int
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of a window: lines of output and of status, each without its line end."""
+
+    output: list[str]
+    status: list[str]
+
+
+def windows(lines: Iterable[str], size: int) -> Iterator[Window]:
+    """Cuts lines into windows of that many."""
+    window: list[str] = []
+    number = 0
+    for line in lines:
+        window.append(line)
+        if len(window) == size:
+            yield Window(number, number * size + 1, window)
+            window = []
+            number += 1
+    if window:
+        yield Window(number, number * size + 1, window)
+
+
+def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
+    """Windows of the lines that are there, at most that many and never none: nobody waits for a window to be full."""
+    waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line)
+            waiting.put(None)
+        except BaseException as error:  # it is raised where the lines are taken
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    number, first_line = 0, 1
+    ended: BaseException | bool | None = False
+    while ended is False:
+        window: list[str] = []
+        while len(window) < size and (not window or not waiting.empty()):
+            item = waiting.get()
+            if not isinstance(item, str):
+                ended = item
+                break
+            window.append(item)
+        if window:
+            yield Window(number, first_line, window)
+        number, first_line = number + 1, first_line + len(window)
+    if isinstance(ended, BaseException):
+        raise ended
+
+
+@dataclass(frozen=True)
+class LineWork:
+    """What is done with each line.
+
+    Attributes:
+        prefixes, required: None, or for each line of the whole text what its translation begins with, and the phrases
+            it holds, between tabs.
+        minimum_risk: None, or the metric by which of the samples asked for those most like all others are chosen.
+        kept: how many of these.
+    """
+
+    translator: Translator
+    asked: Asked
+    batching: Batching
+    output: OutputFormat
+    prefixes: list[str] | None = None
+    required: list[str] | None = None
+    minimum_risk: str | None = None
+    kept: int = 1
+
+    def check_lines(self, num_lines: int) -> None:
+        """Raises DataError where prefixes or phrases are not one line for each line of the text."""
+        for what, given in (("--prefix", self.prefixes), ("--require", self.required)):
+            if given is not None and len(given) != num_lines:
+                raise DataError(
+                    f"the file of {what} has {len(given)} lines and the text {num_lines}; they must be equal"
+                )
+
+    def description(self) -> dict[str, Any]:
+        """All that decides what is written for a text, as JSON."""
+        asked = {**dataclasses.asdict(self.asked), "prefixes": self.prefixes, "required": self.required}
+        return {
+            "decoding": self.translator.decoding.model_dump(mode="json"),
+            "asked": json.loads(json.dumps(asked)),
+            "output": self.output,
+            "minimum_risk": self.minimum_risk,
+            "kept": self.kept,
+        }
+
+    def translate(self, window: Window, invalid_lines: Collection[int]) -> Written:
+        """What is written for the lines of a window.
+
+        Args:
+            invalid_lines: numbers of lines whose invalid UTF-8 was replaced.
+
+        Raises:
+            DataError: what is asked for is not possible; prefixes or phrases end before the text.
+        """
+        lines = slice(window.first_line - 1, window.first_line - 1 + len(window.lines))
+        asked = dataclasses.replace(
+            self.asked,
+            prefixes=() if self.prefixes is None else self.prefixes[lines],
+            required=() if self.required is None else [_phrases(line) for line in self.required[lines]],
+            first_line=window.first_line,
+        )
+        found = self.translator.translations(window.lines, asked, batching=self.batching)
+        if self.minimum_risk is not None:
+            utility = sentence_utility(self.minimum_risk)
+            orders = [by_expected_utility([one.text for one in of_line], utility)[: self.kept] for of_line in found]
+            found = [[of_line[place] for place in order] for of_line, order in zip(found, orders, strict=True)]
+        output: list[str] = []
+        status: list[str] = []
+        invalid = set(invalid_lines)
+        for number, (source, of_line) in enumerate(zip(window.lines, found, strict=True), window.first_line):
+            output += written(self.output, number, source, of_line)
+            odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
+            status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
+        return Written(output, status)
+
+
+def _phrases(line: str) -> list[str]:
+    return [phrase for phrase in line.split("\t") if phrase.strip()]
+
+
+class Parts:
+    """The folder of windows that are translated already."""
+
+    def __init__(self, output: Path, made_of: dict[str, Any]) -> None:
+        """Opens or makes it; what was made of anything else is removed.
+
+        Args:
+            made_of: what decides the output, as JSON.
+        """
+        self.folder = output.parent / f"{output.name}.parts"
+        self._made_of = made_of
+
+    def begin(self) -> int:
+        """Makes the folder ready, by one process before all others; returns the windows that are there already."""
+        manifest = self.folder / "manifest.json"
+        if self.folder.exists() and (not manifest.is_file() or read_json(manifest) != self._made_of):
+            log.info("%s: of another translation; beginning anew", self.folder)
+            remove_folder(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder, is_ours=True)
+        write_json(manifest, self._made_of)
+        return sum(1 for _ in self.folder.glob("*.output"))
+
+    def has(self, number: int) -> bool:
+        """Whether that window is there."""
+        return self._file(number, "output").is_file()
+
+    def write(self, number: int, written: Written) -> None:
+        """Puts a window there; of its two files the output comes last."""
+        for kind, lines in (("status", written.status), ("output", written.output)):
+            with write_atomically(self._file(number, kind)) as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+    def join(self, count: int, outputs: Sequence[tuple[str, Path]]) -> None:
+        """Writes all windows in a row, then removes the folder.
+
+        Args:
+            outputs: kind and file of what is wanted: "output", "status".
+        """
+        for kind, path in outputs:
+            with write_atomically(path) as file:
+                for number in range(count):
+                    file.write(self._file(number, kind).read_bytes().decode("utf-8"))
+        remove_folder(self.folder)
+
+    def _file(self, number: int, kind: str) -> Path:
+        return self.folder / f"{number:08d}.{kind}"
+
+
+def translate_windows(
+    lines: Iterable[str],
+    translate: Callable[[Window], Written],
+    parts: Parts,
+    *,
+    rank: int = 0,
+    num_processes: int = 1,
+    advance: Callable[[int], None] = lambda done: None,
+) -> int:
+    """Translates the windows of one process that are not there yet; returns how many windows there are in all.
+
+    Args:
+        advance: told the lines that are done, of this process' windows and of those passed over.
+    """
+    count = done = 0
+    for window in windows(lines, WINDOW_LINES):
+        count += 1
+        if window.number % num_processes == rank and not parts.has(window.number):
+            parts.write(window.number, translate(window))
+        done += len(window.lines)
+        advance(done)
+    return count

@@ -1,0 +1,37 @@
+import pytest
+
+from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit.errors import DataError
+from nmtkit.evaluation.scoring import sentence_utility
+
+
+def overlap(hypothesis: str, reference: str) -> float:
+    return len(set(hypothesis) & set(reference)) / max(len(set(reference)), 1)
+
+
+def test_the_sample_most_like_the_others_comes_first() -> None:
+    assert by_expected_utility(["xyz", "abc", "abd", "abe"], overlap)[-1] == 0
+    assert by_expected_utility(["q", "ab", "abc", "abcd"], overlap)[0] in (2, 3)
+
+
+def test_what_was_drawn_often_counts_often() -> None:
+    assert by_expected_utility(["ab", "cd", "cd"], overlap) == [1, 2, 0]
+    assert by_expected_utility(["ab", "cd", "cd", "ab", "ab"], overlap)[0] == 0
+
+
+def test_of_equals_the_first_comes_first() -> None:
+    assert by_expected_utility(["a", "b", "c"], overlap) == [0, 1, 2]
+    assert by_expected_utility([""], overlap) == [0]
+
+
+@pytest.mark.parametrize("metric", ["chrf2", "sacrebleu"])
+def test_utilities_are_sacrebleus_sentence_scores(metric: str) -> None:
+    utility = sentence_utility(metric)
+    assert utility("the dog sleeps here", "the dog sleeps here") == pytest.approx(100)
+    assert 0 < utility("the dog sleeps", "the dog slept") < 100
+    assert utility("a", "b c d") == pytest.approx(0, abs=1)
+
+
+def test_another_metric_is_refused() -> None:
+    with pytest.raises(DataError, match="'ter' is no utility"):
+        sentence_utility("ter")

@@ -1,0 +1,133 @@
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nmtkit.decoding import streams
+from nmtkit.decoding.streams import Parts, Window, Written, as_they_come, translate_windows, windows
+from nmtkit.errors import DataError
+
+
+def test_windows_hold_all_lines_in_order_and_know_their_numbers() -> None:
+    found = list(windows((str(number) for number in range(7)), 3))
+    assert found == [Window(0, 1, ["0", "1", "2"]), Window(1, 4, ["3", "4", "5"]), Window(2, 7, ["6"])]
+    assert list(windows([], 3)) == []
+    assert [len(window.lines) for window in windows("abcdef", 3)] == [3, 3]
+
+
+def test_lines_are_given_on_before_the_next_ones_come() -> None:
+    goes_on = threading.Semaphore(0)
+
+    def slowly() -> Iterator[str]:
+        for line in "abc":
+            yield line
+            goes_on.acquire()
+
+    found = as_they_come(slowly(), 100)
+    for number, line in enumerate("abc"):
+        assert next(found) == Window(number, number + 1, [line])  # would wait for ever for a second line
+        goes_on.release()
+    assert list(found) == []
+
+
+def test_lines_that_are_there_are_taken_together_and_none_is_lost() -> None:
+    lines = [str(number) for number in range(1000)]
+    found = list(as_they_come(iter(lines), 64))
+    assert [line for window in found for line in window.lines] == lines
+    assert all(0 < len(window.lines) <= 64 for window in found)
+    assert [window.first_line for window in found] == [lines.index(window.lines[0]) + 1 for window in found]
+
+
+def test_an_error_of_the_reader_comes_after_the_lines_before_it() -> None:
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise DataError("cut short")
+
+    found = as_they_come(broken(), 10)
+    seen = []
+    with pytest.raises(DataError, match="cut short"):
+        seen.extend(window.lines for window in found)
+    assert seen == [] or seen == [["a"]]
+
+
+# ---- from file to file
+
+LINES = [f"line {number}" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "WINDOW_LINES", 3)
+
+
+def shouted(window: Window) -> Written:
+    status = [str(window.first_line + place) for place in range(len(window.lines))]
+    return Written([line.upper() for line in window.lines], status)
+
+
+def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) -> None:
+    for num_processes in (1, 2, 5):
+        parts = Parts(tmp_path / "out", {})
+        assert parts.begin() == 0
+        taken: list[list[int]] = []
+        for rank in range(num_processes):
+            mine: list[int] = []
+
+            def work(window: Window) -> Written:
+                mine.append(window.number)  # noqa: B023
+                return shouted(window)
+
+            done: list[int] = []
+            options = {"rank": rank, "num_processes": num_processes, "advance": done.append}
+            assert translate_windows(LINES, work, parts, **options) == 4  # type: ignore[arg-type]
+            assert done == [3, 6, 9, 10]
+            taken.append(mine)
+        assert taken == [list(range(rank, 4, num_processes)) for rank in range(num_processes)]
+        parts.join(4, [("output", tmp_path / "out"), ("status", tmp_path / "status")])
+        assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+        assert (tmp_path / "status").read_text() == "".join(f"{number}\n" for number in range(1, 11))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "status"]
+
+
+def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
+    def breaks(window: Window) -> Written:
+        if window.number == 2:
+            raise KeyboardInterrupt
+        return shouted(window)
+
+    parts = Parts(tmp_path / "out", {"model": 1})
+    parts.begin()
+    with pytest.raises(KeyboardInterrupt):
+        translate_windows(LINES, breaks, parts)
+    assert not (tmp_path / "out").exists()
+    again = Parts(tmp_path / "out", {"model": 1})
+    assert again.begin() == 2
+    numbers: list[int] = []
+
+    def work(window: Window) -> Written:
+        numbers.append(window.number)
+        return shouted(window)
+
+    again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
+    assert numbers == [2, 3]
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.mark.parametrize("damage", ["another", "no manifest"])
+def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: str) -> None:
+    parts = Parts(tmp_path / "out", {"model": 1})
+    parts.begin()
+    translate_windows(LINES, shouted, parts)
+    if damage == "no manifest":
+        (tmp_path / "out.parts" / "manifest.json").unlink()
+    again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1})
+    assert again.begin() == 0
+    assert not again.has(0)
+
+
+def test_no_lines_make_an_empty_file(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {})
+    parts.begin()
+    parts.join(translate_windows([], shouted, parts), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_bytes() == b""
