@@ -170,7 +170,9 @@ def command(
         raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
     if alignment and not json_:
         raise typer.BadParameter("--alignment needs --json")
-    from_file_to_file = input_ is not None and output is not None and input_.is_file()
+    from_file_to_file = (
+        input_ is not None and output is not None and input_.is_file() and (output.is_file() or not output.exists())
+    )
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if max(processes, launched) > 1 and not from_file_to_file:
         raise typer.BadParameter("several processes share a file: give --input and --output", param_hint="--processes")

@@ -26,6 +26,8 @@ from nmtkit.evaluation.scoring import sentence_utility
 from nmtkit.files import json_line, read_json, remove_folder, remove_leftovers, write_atomically, write_json
 
 WINDOW_LINES = 2000
+GATHERING_SECONDS = 0.02
+"""How long the lines of a pipe wait for the next one, so that what is written quickly is translated together."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def windows(lines: Iterable[str], size: int) -> Iterator[Window]:
 
 
 def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Windows of the lines that are there, at most that many and never none: nobody waits for a window to be full."""
+    """Windows of the lines that are there, at most that many and never none: nobody waits long for a full one."""
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
     def read() -> None:
@@ -81,8 +83,11 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
     ended: BaseException | bool | None = False
     while ended is False:
         window: list[str] = []
-        while len(window) < size and (not window or not waiting.empty()):
-            item = waiting.get()
+        while len(window) < size:
+            try:
+                item = waiting.get(timeout=GATHERING_SECONDS if window else None)
+            except queue.Empty:
+                break
             if not isinstance(item, str):
                 ended = item
                 break
@@ -186,7 +191,7 @@ class Parts:
         if self.folder.exists() and (not manifest.is_file() or read_json(manifest) != self._made_of):
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
         write_json(manifest, self._made_of)
         return sum(1 for _ in self.folder.glob("*.output"))

@@ -487,6 +487,18 @@ class TestGoingOn:
         assert len((tmp_path / "status").read_bytes().splitlines()) == 2400
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "status"]
 
+    def test_where_no_file_can_be_written_it_is_told_before_anything_is_translated(
+        self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        monkeypatch.setattr(Translator, "translations", lambda *others, **options: pytest.fail("translated"))
+        for output, fault in ((tmp_path, "is a folder"), (tmp_path / "none" / "out", "No such file or directory")):
+            outcome = translate("--input", tmp_path / "in.txt", "--output", output)
+            assert outcome.code == 1
+            assert outcome.err.count("\n") == 1
+            assert fault in outcome.err
+        assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
     def test_several_processes_need_files(self, translate: Command) -> None:
         assert translate("--processes", "2", stdin=b"the cat\n").code == 2
 
