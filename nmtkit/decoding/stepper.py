@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.step_decoder import StepDecoder
 
 
 @runtime_checkable
@@ -36,7 +36,7 @@ class ModelStepper:
 
     def __init__(
         self,
-        models: Sequence[Transformer],
+        decoders: Sequence[StepDecoder],
         source: Int[Tensor, "batch source"],
         source_lengths: Int[Tensor, " batch"],
         *,
@@ -49,15 +49,14 @@ class ModelStepper:
             source_lengths: their tokens, on the CPU.
             keep_attention: whether `attention` will be asked for.
         """
-        self._models = models
-        self._caches = [model.start_decoding(*model.encode(source, source_lengths)) for model in models]
-        for cache in self._caches:
-            cache.layers[-1].keeps_weights = keep_attention
+        self._decoders = decoders
+        self._states = [decoder.start(source, source_lengths) for decoder in decoders]
+        self._keep_attention = keep_attention
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
         log_probs = []
-        for model, cache in zip(self._models, self._caches, strict=True):
-            logits = model.logits(model.decode(last_ids[:, None], cache))[:, -1]  # [rows, vocab]
+        for decoder, state in zip(self._decoders, self._states, strict=True):
+            logits = decoder.step(last_ids, state, keep_attention=self._keep_attention)
             log_probs.append(torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1))
         if len(log_probs) == 1:
             return log_probs[0]
@@ -65,9 +64,9 @@ class ModelStepper:
 
     def attention(self) -> Float[Tensor, "rows source"]:
         """Of the last decoder layer, the mean of its heads; the mean of several models."""
-        weights = [cache.layers[-1].source_weights for cache in self._caches]
-        return torch.stack([of_model for of_model in weights if of_model is not None]).mean(0)
+        seen = [state.attention for state in self._states]
+        return torch.stack([weights for weights in seen if weights is not None]).mean(0)
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
-        for cache in self._caches:
-            cache.select(rows)
+        for state in self._states:
+            state.select(rows)

@@ -29,6 +29,7 @@ from nmtkit.decoding.search import (
 )
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, ModelError
+from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import find_model, load_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -131,13 +132,15 @@ class _Part:
 class Translator:
     """Translates lines with one model, or with several of the same vocabulary as an ensemble.
 
+    It takes the models as they are: weights changed later are not seen.
+
     Attributes:
         tokenizer: text to ids and back.
         decoding: how to search.
     """
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
-        self._models = models
+        self._decoders = [StepDecoder(model) for model in models]
         self.tokenizer = tokenizer
         self.decoding = decoding
         self._device = models[0].output_embedding.device
@@ -290,7 +293,7 @@ class Translator:
         )
         source = pad([part.ids for part in parts], end=EOS).to(self._device)
         return beam_search(
-            ModelStepper(self._models, source, torch.tensor(lengths), keep_attention=options.sees_attention),
+            ModelStepper(self._decoders, source, torch.tensor(lengths), keep_attention=options.sees_attention),
             max_lengths,
             beam=self.decoding.beam if asked.sampling is None else asked.n_best,
             penalty=length_penalty(self.decoding.length_penalty, self.decoding.alpha),

@@ -12,18 +12,12 @@ class LayerCache:
     """Keys and values of one decoder layer.
 
     Those of the source are kept once per sentence; its hypotheses share them.
-
-    Attributes:
-        keeps_weights: whether the layer leaves the attention that its last position paid to the source.
-        source_weights: these, the mean of the heads; of the hypotheses as they were in the last step.
     """
 
     source_keys: Float[Tensor, "batch heads source d_k"]
     source_values: Float[Tensor, "batch heads source d_v"]
     keys: Float[Tensor, "rows heads length d_k"] | None = None
     values: Float[Tensor, "rows heads length d_v"] | None = None
-    keeps_weights: bool = False
-    source_weights: Float[Tensor, "rows source"] | None = None
 
     def append(
         self, keys: Float[Tensor, "rows heads new d_k"], values: Float[Tensor, "rows heads new d_v"]

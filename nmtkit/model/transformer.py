@@ -118,9 +118,6 @@ class DecoderLayer(nn.Module):
             rows, length, width = x.shape
             sentences = cache.source_keys.size(0)
             queries = self.source_attention.queries(x.reshape(sentences, rows // sentences * length, width))
-            if cache.keeps_weights:
-                weights = self.source_attention.weights(queries, cache.source_keys, source_mask).mean(1)
-                cache.source_weights = weights.reshape(rows, length, -1)[:, -1]
             attended = self.source_attention.attend(queries, cache.source_keys, cache.source_values, source_mask)
             return attended.reshape(rows, length, width)
 
@@ -186,9 +183,10 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch length width"]:
         table = self.embeddings["shared" if "shared" in self.embeddings else side]
         x = F.embedding(ids, table) * math.sqrt(self.config.d_model)
-        return self.dropout(x + self._position_rows(side, first, ids.size(1)).to(x.dtype))
+        return self.dropout(x + self.position_rows(side, first, ids.size(1)).to(x.dtype))
 
-    def _position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
+    def position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
+        """The encodings of positions in a row, from ``first`` on."""
         end = first + length
         if self.positions is not None:
             assert end <= self.config.max_positions, "the caller cuts sentences to max_positions"

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig
 from nmtkit.decoding import search
-from nmtkit.decoding.search import Hypothesis, beam_search, length_penalty
+from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import NmtkitError
+from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 
 BOS, EOS = 2, 3
@@ -356,7 +357,7 @@ def model_of(seed: int, dtype: torch.dtype, **changes: object) -> Transformer:
 
 
 def search_with(models: Sequence[Transformer], beam: int = 4) -> list[list[Hypothesis]]:
-    stepper = ModelStepper(models, SOURCE, SOURCE_LENGTHS)
+    stepper = ModelStepper([StepDecoder(model) for model in models], SOURCE, SOURCE_LENGTHS)
     penalty = length_penalty("wu", 0.6)
     return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
 
@@ -376,7 +377,7 @@ def test_an_ensemble_of_twins_equals_one_model(twins: int, dtype: torch.dtype) -
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 def test_an_ensemble_averages_the_probabilities_of_its_models(dtype: torch.dtype, tolerance: float) -> None:
     models = [model_of(1, dtype), model_of(2, dtype, norm="pre", decoder_layers=1), model_of(3, dtype, d_model=4)]
-    stepper = ModelStepper(models, SOURCE, SOURCE_LENGTHS)
+    stepper = ModelStepper([StepDecoder(model) for model in models], SOURCE, SOURCE_LENGTHS)
     histories = torch.full((3, 1), BOS)
     for tokens in ([4, 5, 6], [7, 7, 8], [9, 4, 10]):
         found = stepper.step(histories[:, -1])
@@ -403,3 +404,30 @@ def test_searching_with_a_model_equals_searching_its_table(beam: int) -> None:
     for mine, other in zip(found, expected, strict=True):
         assert [hypothesis.ids for hypothesis in mine] == [hypothesis.ids for hypothesis in other]
         assert [h.log_prob for h in mine] == pytest.approx([h.log_prob for h in other], abs=1e-12)
+
+
+# ---- the best continuations
+
+
+@pytest.mark.parametrize("vocab", [5, 63, 64, 300, 640, 1003])
+@pytest.mark.parametrize(("live", "beam"), [(1, 1), (1, 4), (4, 4), (3, 9), (4, 40)])
+def test_the_best_continuations_are_the_best_of_all(vocab: int, live: int, beam: int) -> None:
+    torch.manual_seed(vocab * 100 + beam)
+    step = torch.log_softmax(torch.randn(3, live, vocab, dtype=torch.float64) * 3, -1)
+    step[:, :, :3] = -torch.inf
+    log_probs = torch.randn(3, live, dtype=torch.float64)
+    log_probs[0, live - 1] = -torch.inf if live > 1 else 0.0
+    scores = (log_probs[:, :, None] + step).flatten(1)
+    expected = scores.topk(min(beam, live * vocab), dim=1).values
+    best, origins, last = best_continuations(
+        log_probs, step, torch.zeros(3, live, 1, dtype=torch.long), [0, 1, 2], beam
+    )
+    torch.testing.assert_close(best, expected, rtol=0, atol=0)
+    finite = best.isfinite()
+    found = torch.stack([log_probs[row, origins[row]] + step[row, origins[row], last[row]] for row in range(3)])
+    torch.testing.assert_close(found[finite], best[finite], rtol=0, atol=0)
+    for row in range(3):
+        pairs = list(zip(origins[row][finite[row]].tolist(), last[row][finite[row]].tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+    assert int(last.max()) < vocab
+    assert int(origins.max()) < live

@@ -16,6 +16,7 @@ from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_le
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from tests.decoding.test_search import (
     BOS,
@@ -214,7 +215,7 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
     model = Transformer(config, VOCAB, VOCAB).double().eval()
     source, lengths = torch.tensor([[4, 5, 6, 3], [6, 5, 3, 0]]), torch.tensor([4, 3])
     with torch.inference_mode():
-        stepper = ModelStepper([model, model], source, lengths, keep_attention=True)
+        stepper = ModelStepper([StepDecoder(model), StepDecoder(model)], source, lengths, keep_attention=True)
         options = SearchOptions(keep_attention=True, source_lengths=lengths.tolist())
         found = beam_search(
             stepper, [4, 4], beam=3, penalty=length_penalty(*PENALTY), bos=BOS, eos=EOS, forbidden=FORBIDDEN,

@@ -498,8 +498,9 @@ def save_model_of(model: Transformer, tokenizer: Tokenizer, decoding: DecodingCo
 
 
 def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    translator = translator_of(tokenizer, model_for(tokenizer, torch.float32))
-    save_model_of(translator._models[0], tokenizer, translator.decoding, tmp_path / "model")
+    model = model_for(tokenizer, torch.float32)
+    translator = translator_of(tokenizer, model)
+    save_model_of(model, tokenizer, translator.decoding, tmp_path / "model")
     loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
     expected = loaded.translate(LINES)
     assert expected == translator.translate(LINES)

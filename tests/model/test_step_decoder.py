@@ -1,0 +1,119 @@
+"""Decoding one position at a time gives what the whole decoder gives, for every setting of the model."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.config import ModelConfig
+from nmtkit.model.step_decoder import StepDecoder
+from nmtkit.model.transformer import Transformer
+
+VOCAB = 23
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"positions": "learned", "max_positions": 64},
+    {"share_embeddings": "decoder"},
+    {"share_embeddings": "none", "norm": "pre", "positions": "learned", "max_positions": 64},
+    {"d_k": 5, "d_v": 7},
+    {"num_heads": 1, "d_v": 3},
+    {"decoder_layers": 1},
+    {"dropout": 0.5, "attention_dropout": 0.3, "ffn_dropout": 0.3},
+]
+
+
+def model_of(dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
+    torch.manual_seed(3)
+    sizes = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 12, "d_ff": 20, "num_heads": 2}
+    model = Transformer(ModelConfig.model_validate({**sizes, **changes}), VOCAB, VOCAB).to(dtype)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval().requires_grad_(False)
+
+
+def sources(*lengths: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    ids = torch.randint(4, VOCAB, (len(lengths), max(lengths)))
+    for row, length in enumerate(lengths):
+        ids[row, length:] = 0
+    return ids, torch.tensor(lengths)
+
+
+def whole(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+    """Logits of every position at once."""
+    return model(source, lengths, target)
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+@pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1)])
+def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple[int, ...]) -> None:
+    model = model_of(**changes)
+    source, source_lengths = sources(*lengths)
+    target = torch.randint(4, VOCAB, (len(lengths), 40), generator=torch.Generator().manual_seed(1))
+    decoder = StepDecoder(model)
+    state = decoder.start(source, source_lengths)
+    expected = whole(model, source, source_lengths, target)
+    for position in range(40):  # beyond the first capacity of the buffers, twice
+        logits = decoder.step(target[:, position], state)
+        torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
+        state.select(torch.arange(len(lengths))[:, None])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hypotheses_are_kept_dropped_and_repeated(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    model = model_of()
+    source, source_lengths = sources(6, 4, 5)
+    decoder = StepDecoder(model)
+    state = decoder.start(source, source_lengths)
+    sentences = [0, 1, 2]
+    rows = [(sentence, [2]) for sentence in sentences]  # of each hypothesis its sentence and tokens
+    for step in range(12):
+        logits = decoder.step(torch.tensor([tokens[-1] for _, tokens in rows]), state)
+        for row, (sentence, tokens) in enumerate(rows):
+            alone = slice(sentence, sentence + 1)
+            length = int(source_lengths[sentence])
+            expected = whole(model, source[alone, :length], source_lengths[alone], torch.tensor([tokens]))[0, -1]
+            torch.testing.assert_close(logits[row], expected, rtol=1e-9, atol=1e-9)
+        per_sentence = len(rows) // len(sentences)
+        if step in (4, 8):
+            sentences = sentences[:-1] if step == 4 else sentences[1:]
+        places = [
+            index
+            for index, sentence in enumerate(dict.fromkeys(sentence for sentence, _ in rows))
+            if sentence in sentences
+        ]
+        beam = int(torch.randint(1, 5, (), generator=random))
+        chosen = torch.stack(
+            [place * per_sentence + torch.randint(per_sentence, (beam,), generator=random) for place in places]
+        )
+        rows = [
+            (rows[row][0], [*rows[row][1], int(torch.randint(4, VOCAB, (), generator=random))])
+            for row in chosen.flatten().tolist()
+        ]
+        state.select(chosen)
+
+
+def test_attention_is_that_of_the_last_layer_and_spares_padding() -> None:
+    model = model_of()
+    source, source_lengths = sources(6, 3)
+    decoder = StepDecoder(model)
+    state = decoder.start(source, source_lengths)
+    decoder.step(torch.tensor([2, 2]), state)
+    assert state.attention is None
+    decoder.step(torch.tensor([5, 6]), state, keep_attention=True)
+    assert state.attention is not None
+    torch.testing.assert_close(state.attention.sum(1), torch.ones(2, dtype=torch.float64))
+    assert float(state.attention[1, 3:].abs().max()) == 0.0
+
+
+def test_weights_are_those_at_the_time() -> None:
+    model = model_of()
+    source, source_lengths = sources(4)
+    decoder = StepDecoder(model)
+    before = decoder.step(torch.tensor([2]), decoder.start(source, source_lengths))
+    again = decoder.step(torch.tensor([2]), decoder.start(source, source_lengths))
+    torch.testing.assert_close(before, again, rtol=0, atol=0)
