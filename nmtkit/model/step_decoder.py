@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention import MultiHeadAttention
-from nmtkit.model.transformer import DecoderLayer, Transformer
+from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
 from nmtkit.workers import product
 
 _FIRST_CAPACITY = 16
@@ -55,12 +55,12 @@ class _Layer:
     source_output: _Map
     inner: _Map
     outer: _Map
-    norms: tuple[_Norm, _Norm, _Norm]
+    norms: tuple[_Norm, ...]
 
     @classmethod
     def of(cls, layer: DecoderLayer) -> "_Layer":
         attention, source = layer.self_attention, layer.source_attention
-        norms = [_Norm(residual.norm.weight, residual.norm.bias, residual.norm.eps) for residual in layer.residuals]
+        norms = [cast(Residual, residual).norm for residual in layer.residuals]
         return cls(
             _joined(_scaled_queries(attention), attention.key, attention.value),
             _joined(attention.output),
@@ -68,7 +68,7 @@ class _Layer:
             _joined(source.output),
             _joined(layer.feed_forward.inner),
             _joined(layer.feed_forward.outer),
-            cast(tuple[_Norm, _Norm, _Norm], tuple(norms)),
+            tuple(_Norm(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms),
         )
 
 
