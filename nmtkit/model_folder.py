@@ -5,19 +5,18 @@
     tokenizer/          the subword model
     provenance.json     where it comes from: settings, step, scores, versions, and the sha256 sums of the files above
 
-Nothing is ever unpickled.
+Nothing is ever unpickled. torch is imported only where weights are read or written: an engine that does without it
+finds its model here too.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from nmtkit.config import DecodingConfig, ModelConfig
 from nmtkit.console import log
@@ -31,8 +30,12 @@ from nmtkit.files import (
     write_folder_atomically,
     write_json,
 )
-from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from nmtkit.model.transformer import Transformer
 
 FORMAT = 1
 
@@ -41,18 +44,20 @@ FORMAT = 1
 class LoadedModel:
     """What a model folder holds."""
 
-    model: Transformer
+    model: "Transformer"
     tokenizer: Tokenizer
     decoding: DecodingConfig
     provenance: dict[str, Any]
 
 
-def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
     """Writes a safetensors file, and reads it back from the disk to see that it holds the same bits.
 
     Raises:
         NmtkitError: it cannot be written, such as on a full disk, or reads back otherwise.
     """
+    from safetensors.torch import save_file
+
     written = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(written, path)
@@ -68,19 +73,23 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         )
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
     """Whether two tensors are the same bit for bit; of a not-a-number too."""
+    import torch
+
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(*(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     """Reads a safetensors file onto the CPU.
 
     Raises:
         ModelError: it is missing or damaged.
     """
+    from safetensors.torch import load_file
+
     if not path.is_file():
         raise ModelError(f"{path}: no such file; its folder is not whole")
     try:
@@ -92,7 +101,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def save_model(
     folder: Path,
-    weights: dict[str, torch.Tensor],
+    weights: "dict[str, torch.Tensor]",
     config: ModelConfig,
     tokenizer: Tokenizer,
     decoding: DecodingConfig,
@@ -159,12 +168,14 @@ def read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
+def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedModel:
     """Reads a model folder.
 
     Raises:
         ModelError: it is not one, or is damaged.
     """
+    from nmtkit.model.transformer import Transformer
+
     description = read_description(folder)
     try:
         config = ModelConfig.model_validate(description["model"])

@@ -43,6 +43,7 @@ DOORS = {
     "sacremoses": ["nmtkit.text.moses"],
     "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.text.corpora"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
+    "transformers": ["nmtkit.export.huggingface"],
     "typer": ["nmtkit.cli"],
     "click": [],
     "pickle": [],
@@ -187,7 +188,7 @@ def test_every_module_has_a_level() -> None:
 
 def test_every_level_names_modules_of_the_design() -> None:
     empty = [group for groups in LEVELS for group in groups if not any(is_within(name, group) for name in modules())]
-    later = ["nmtkit.ablation"], ["nmtkit.export"], ["nmtkit.evaluation.attention_plot"]
+    later = ["nmtkit.ablation"], ["nmtkit.evaluation.attention_plot"]
     assert [group for group in empty if group not in later] == []
 
 
@@ -209,7 +210,9 @@ def test_libraries_stay_behind_their_doors() -> None:
     assert sorted(faults_of_doors(all_uses())) == []
 
 
-@pytest.mark.parametrize("library", ["accelerate", "sentencepiece", "sacremoses", "sacrebleu", "typer"])
+@pytest.mark.parametrize(
+    "library", ["accelerate", "sentencepiece", "sacremoses", "sacrebleu", "typer", "ctranslate2", "transformers"]
+)
 def test_the_doors_of_a_library_in_use_are_found(library: str) -> None:
     users = {use.module for use in all_uses() if is_within(use.name, [library])}
     assert users

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, prepare, recipes, run, score, train, translate
+from nmtkit.cli import average, export, prepare, recipes, run, score, train, translate
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for module, summary in (
     (train, "Training data to checkpoints; goes on where it was."),
     (average, "Checkpoints to one model."),
     (translate, "Text to its translation."),
+    (export, "A model to the form of another library, CTranslate2 or transformers."),
     (score, "Translations to scores and cost."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),

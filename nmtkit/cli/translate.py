@@ -12,6 +12,7 @@ from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
     from nmtkit.decoding.formats import OutputFormat
+    from nmtkit.decoding.plain_work import PlainWork
     from nmtkit.decoding.streams import LineWork
     from nmtkit.files import LineReader
     from nmtkit.workers import Workers
@@ -146,6 +147,14 @@ def command(
         int,
         typer.Option("--processes", metavar="N", min=1, help="Processes that share a file (--input and --output)."),
     ] = 1,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="auto|torch|ctranslate2",
+            help="auto: an export of the model for CTranslate2 where that changes nothing (greedy search), else torch.",
+        ),
+    ] = "auto",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
@@ -164,6 +173,8 @@ def command(
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
     if length_penalty not in (None, "wu", "length", "none"):
         raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
+    if engine not in ("auto", "torch", "ctranslate2"):
+        raise typer.BadParameter(f"{engine!r} is not one of auto, torch, ctranslate2", param_hint="--engine")
     if mbr_metric not in ("chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and mbr < n_best:
@@ -184,15 +195,40 @@ def command(
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
 
-    from nmtkit.decoding.streams import LineWork
-    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
-    from nmtkit.workers import Workers, choose_device, set_threads
-
     settings = {
         "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,
         "max_length": max_length, "max_length_ratio": max_length_ratio, "max_length_offset": max_length_offset,
         "min_length": min_length, "no_repeat_ngram": no_repeat_ngram,
     }  # fmt: skip
+    stated: dict[str, object] = {key: value for key, value in settings.items() if value is not None}
+    only_torch = {
+        "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
+        "--prefix": prefix, "--sample": sample, "--mbr": mbr, "--processes": launched > 1,
+    }  # fmt: skip
+
+    from nmtkit.decoding.engine_choice import choose_export
+
+    export = choose_export(models, engine, stated, [name for name, is_asked in only_torch.items() if is_asked])
+    if export is not None:
+        from nmtkit.decoding.ctranslate2_engine import BATCH_TOKENS as TOKENS_AT_ONCE
+        from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+        from nmtkit.decoding.plain_work import PlainWork
+
+        fast = CTranslate2Translator.load(export, stated, device, threads)
+        plain = PlainWork(fast, batch_size, batch_tokens or TOKENS_AT_ONCE, max_source_tokens)
+        if from_file_to_file:
+            assert input_ is not None
+            assert output is not None
+            _translate_file(plain, [export.folder / "model.bin"], input_, output, status, strict=strict, workers=None)
+        else:
+            _translate_stream(plain, input_, output, status, strict=strict)
+        return
+
+    from nmtkit.decoding.streams import LineWork
+    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
+    from nmtkit.model_folder import find_model
+    from nmtkit.workers import Workers, choose_device, set_threads
+
     asked = Asked(
         n_best=mbr or n_best,
         sampling=Sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
@@ -205,7 +241,6 @@ def command(
         workers = stack.enter_context(Workers.start(device, "float32", threads)) if launched > 1 else None
         set_threads(threads, launched)
         translator = Translator.load(models, workers.device if workers else choose_device(device))
-        stated = {key: value for key, value in settings.items() if value is not None}
         translator.decoding = translator.decoding.model_copy(update=stated)
         batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
         work = LineWork(
@@ -221,7 +256,8 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            _translate_file(work, models, input_, output, status, strict=strict, workers=workers)
+            weights = [find_model(model) / "model.safetensors" for model in models]
+            _translate_file(work, weights, input_, output, status, strict=strict, workers=workers)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
 
@@ -233,8 +269,8 @@ def _lines(path: Path | None) -> list[str] | None:
 
 
 def _translate_file(
-    work: "LineWork",
-    models: list[Path],
+    work: "LineWork | PlainWork",
+    weights: list[Path],
     input_: Path,
     output: Path,
     status: Path | None,
@@ -246,14 +282,13 @@ def _translate_file(
     from nmtkit import console
     from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
     from nmtkit.files import LineReader, sha256_of
-    from nmtkit.model_folder import find_model
 
     total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
     work.check_lines(total)
     reader = LineReader(input_, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
     made_of = {
-        "models": [sha256_of(find_model(model) / "model.safetensors") for model in models],
+        "models": [sha256_of(path) for path in weights],
         "input": sha256_of(input_),
         "window_lines": WINDOW_LINES,
         **work.description(),
@@ -282,7 +317,7 @@ def _translate_file(
 
 
 def _translate_stream(
-    work: "LineWork", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
+    work: "LineWork | PlainWork", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from nmtkit.decoding.translator import Translation
 from nmtkit.files import json_line
+
+if TYPE_CHECKING:  # not when it runs: an engine without torch writes text, too
+    from nmtkit.decoding.translator import Translation
 
 OutputFormat = Literal["text", "n-best", "json"]
 
@@ -16,7 +18,7 @@ _LONGEST_REPEATED_WORDS = 4
 _REPETITIONS = 3
 
 
-def written(output: OutputFormat, line: int, source: str, found: Sequence[Translation]) -> list[str]:
+def written(output: OutputFormat, line: int, source: str, found: "Sequence[Translation]") -> list[str]:
     """The lines of output for one line of input, of which ``line`` is the number, from 1.
 
     text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, as Moses and its
@@ -29,7 +31,7 @@ def written(output: OutputFormat, line: int, source: str, found: Sequence[Transl
     return [json_line({"line": line, "source": source, "hypotheses": [_as_json(one) for one in found]}).rstrip("\n")]
 
 
-def _as_json(translation: Translation) -> dict[str, Any]:
+def _as_json(translation: "Translation") -> dict[str, Any]:
     content: dict[str, Any] = {
         "text": translation.text,
         "score": translation.score,
@@ -42,7 +44,7 @@ def _as_json(translation: Translation) -> dict[str, Any]:
     return content
 
 
-def oddities(source: str, best: Translation, *, invalid_utf8: bool) -> list[str]:
+def oddities(source: str, best: "Translation", *, invalid_utf8: bool) -> list[str]:
     """What somebody should know of a line and its translation; ["ok"] for nothing.
 
     empty: there is no text to translate, or none came of it. invalid_utf8: bytes of the line were replaced. split: the

@@ -15,15 +15,17 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
-from nmtkit.decoding.translator import Asked, Batching, Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
 from nmtkit.files import json_line, read_json, remove_folder, remove_leftovers, write_atomically, write_json
+
+if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by window, too
+    from nmtkit.decoding.translator import Asked, Batching, Translator
 
 WINDOW_LINES = 2000
 GATHERING_SECONDS = 0.02
@@ -110,9 +112,9 @@ class LineWork:
         kept: how many of these.
     """
 
-    translator: Translator
-    asked: Asked
-    batching: Batching
+    translator: "Translator"
+    asked: "Asked"
+    batching: "Batching"
     output: OutputFormat
     prefixes: list[str] | None = None
     required: list[str] | None = None

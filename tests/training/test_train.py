@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import TinyProject, contents, determined, metrics_without_time
 
@@ -270,7 +271,7 @@ class TestSaves:
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
     ) -> None:
         run = tiny.copy(tmp_path / "run")
-        save_file, writes = model_folder.save_file, 0
+        save_file, writes = safetensors.torch.save_file, 0
 
         def flip_a_bit(tensors: dict[str, torch.Tensor], path: Path) -> None:
             nonlocal writes
@@ -281,7 +282,7 @@ class TestSaves:
                 content[-1] ^= 1
                 path.write_bytes(content)
 
-        monkeypatch.setattr(model_folder, "save_file", flip_a_bit)
+        monkeypatch.setattr(safetensors.torch, "save_file", flip_a_bit)
         with pytest.raises(NmtkitError, match="reads back otherwise than it was written"):
             tiny.train(run)
         assert [path.name for path in state.saves(run)] == (["step-00000004"] if write > 3 else [])

@@ -1,0 +1,64 @@
+"""`nmtkit export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import QuietOption, ThreadsOption
+
+
+def command(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model folder, run folder or checkpoint.", show_default=False)
+    ],
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="ctranslate2|huggingface", help="For which library.", show_default=False),
+    ],
+    quantization: Annotated[
+        str,
+        typer.Option(
+            "--quantization",
+            metavar="TYPE",
+            help="Of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
+            "float16, bfloat16.",
+        ),
+    ] = "float32",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="The new folder.  [default: MODEL/export/FORMAT[-TYPE]]"),
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(
+            "--sample",
+            metavar="FILE",
+            help="Source text of which 100 lines are translated both ways.  [default: the run's validation text]",
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """A model to another library's form, written only if greedy translations of 100 lines are the same there.
+
+    Examples: nmtkit export runs/quickstart --format ctranslate2 --quantization int8;
+    nmtkit export runs/quickstart --format huggingface
+    """
+    from nmtkit import console
+
+    if format_ not in ("ctranslate2", "huggingface"):
+        raise typer.BadParameter(f"{format_!r} is not one of ctranslate2, huggingface", param_hint="--format")
+    if format_ == "huggingface" and quantization != "float32":
+        raise typer.BadParameter("only --format ctranslate2 takes one", param_hint="--quantization")
+    console.set_up(quiet=quiet)
+
+    from nmtkit.export.ctranslate2 import QUANTIZATIONS
+    from nmtkit.export.export import export
+    from nmtkit.workers import set_threads
+
+    if quantization not in QUANTIZATIONS:
+        raise typer.BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
+    set_threads(threads)
+    folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
+    print(folder)

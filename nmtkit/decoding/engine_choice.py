@@ -1,0 +1,162 @@
+"""Which engine translates: torch, or CTranslate2 with an export of the model. Nothing here imports either.
+
+translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
+                                       --> None:      decoding/translator.py
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nmtkit.config import DecodingConfig
+from nmtkit.console import log
+from nmtkit.errors import DataError, ModelError
+from nmtkit.files import read_json
+from nmtkit.model_folder import find_model, is_model_folder, read_description
+
+FORMAT = 1
+"""Of the manifest.json of an export; export/export.py writes it."""
+_SUMS = {"model_sha256", "tokenizer_sha256", "files"}
+_KEYS = {"quantization", "decoding", "max_positions", "has_learned_positions", *_SUMS}
+"""What an engine needs of it."""
+ENGINES = ("auto", "torch", "ctranslate2")
+
+
+@dataclass(frozen=True)
+class Export:
+    """A folder that `nmtkit export --format ctranslate2` wrote.
+
+    Attributes:
+        manifest: what its manifest.json holds.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Export":
+        """Raises ModelError when the folder is no such export."""
+        try:
+            manifest = read_json(folder / "manifest.json")
+        except DataError as error:
+            raise ModelError(str(error)) from None
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
+            raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
+        if missing := sorted(_KEYS - manifest.keys()):
+            raise ModelError(f"{folder / 'manifest.json'}: damaged ({missing[0]} is missing)")
+        return cls(folder, manifest)
+
+    @property
+    def quantization(self) -> str:
+        """The type of its weights."""
+        return str(self.manifest["quantization"])
+
+    def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
+        """How to search: as the model says, but for the values given."""
+        try:
+            return DecodingConfig.model_validate({**self.manifest["decoding"], **overrides})
+        except (TypeError, ValidationError) as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{self.folder / 'manifest.json'}: its decoding cannot be used ({reason})") from None
+
+    def is_made_from(self, model_folder: Path) -> bool:
+        """Whether weights and tokenizer are those of a model folder, by the sums that both state."""
+        try:
+            weights = read_json(model_folder / "provenance.json")["files"]["model.safetensors"]
+            tokenizer = read_description(model_folder)["tokenizer_sha256"]
+        except (DataError, ModelError, KeyError, TypeError):
+            return False
+        return (weights, tokenizer) == (self.manifest["model_sha256"], self.manifest["tokenizer_sha256"])
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder looks like an export for CTranslate2."""
+    return (folder / "manifest.json").is_file() and (folder / "model.bin").is_file()
+
+
+def exports_of(path: Path) -> list[Export]:
+    """The exports that lie beside the model that a MODEL argument means and are made from exactly it; float32 first.
+
+    They are looked for in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
+    """
+    model = find_model(path)
+    places = dict.fromkeys(place.resolve() for place in (path, model, model.parent, model.parent.parent))
+    found = []
+    for folder in (folder for place in places for folder in sorted(place.glob("export/ctranslate2*"))):
+        if is_export(folder):
+            try:
+                export = Export.read(folder)
+            except ModelError as error:
+                log.warning("%s; it is passed over", error)
+                continue
+            if export.is_made_from(model):
+                found.append(export)
+    return sorted(found, key=lambda export: export.quantization != "float32")
+
+
+def choose_export(
+    models: Sequence[Path], engine: str, overrides: dict[str, object], unsupported: Sequence[str] = ()
+) -> Export | None:
+    """What CTranslate2 is to translate with, None where torch is to translate; the log says which, where both could.
+
+    Args:
+        models: the MODEL arguments; an export among them is for CTranslate2 alone.
+        engine: one of ENGINES. auto takes CTranslate2 only where translations are the same: with an export in float32
+            that is made from exactly this model, and greedy search.
+        overrides: values of [decoding] that were asked for.
+        unsupported: options that were asked for and that only torch's search has.
+
+    Raises:
+        ModelError: CTranslate2 is asked for and cannot do what is asked, or torch for what it cannot read.
+    """
+    named = [path for path in models if is_export(path) and not is_model_folder(path)]
+    if engine == "torch" or (engine == "auto" and not named):
+        if named:
+            raise ModelError(f"{named[0]}: an export for CTranslate2; name the model itself, or --engine ctranslate2")
+        return None if engine == "torch" else _same_translations(models, overrides, unsupported)
+    if len(models) > 1:
+        raise ModelError("CTranslate2 takes one model, not an ensemble; choose --engine torch and name models")
+    if unsupported:
+        raise ModelError(f"CTranslate2 has no {unsupported[0]}; choose --engine torch and name the model itself")
+    exports = [Export.read(named[0])] if named else exports_of(models[0])
+    if not exports:
+        raise ModelError(
+            f"{models[0]}: no export for CTranslate2 that is made from exactly this model; "
+            f"run `nmtkit export {models[0]} --format ctranslate2`"
+        )
+    chosen = exports[0]
+    decoding = chosen.decoding(overrides)
+    beam = decoding.beam
+    if beam > 1 and decoding.coverage_penalty:
+        raise ModelError("CTranslate2 has another coverage penalty; choose --coverage-penalty 0 or --engine torch")
+    note = "" if beam == 1 else f"; its beam search is not nmtkit's, see {chosen.folder / 'manifest.json'}"
+    log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
+    return chosen
+
+
+def _same_translations(
+    models: Sequence[Path], overrides: dict[str, object], unsupported: Sequence[str]
+) -> Export | None:
+    """The export that `auto` takes, None where there is none or its translations could be others."""
+    exports = exports_of(models[0]) if len(models) == 1 else []
+    if not exports:
+        return None
+    first = exports[0]
+    beam = first.decoding(overrides).beam
+    if find_spec("ctranslate2") is None:
+        reason = "CTranslate2 is not installed"
+    elif first.quantization != "float32":
+        reason = f"its {first.quantization} weights translate otherwise"
+    elif unsupported:
+        reason = f"CTranslate2 has no {unsupported[0]}"
+    elif beam > 1:
+        reason = f"CTranslate2's search with a beam of {beam} may find other translations"
+    else:
+        log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
+        return first
+    log.info("engine: torch; %s is there, but %s (--engine ctranslate2 takes it)", first.folder, reason)
+    return None

@@ -1,0 +1,144 @@
+"""A model as CTranslate2 has it: its names of weights, nmtkit's own position table, the vocabulary in the order of ids.
+
+Every nmtkit model has a place there. What needs care:
+
+- CTranslate2's own position table is another one (sines, then cosines; from position 1), so the table is written out.
+- It projects queries, keys and values of self-attention at once and cuts the result into equal parts. Where d_k and d_v
+  differ, the narrower heads are filled up with zeros, which changes no product.
+"""
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.errors import ModelError
+from nmtkit.model.transformer import sinusoidal_positions
+from nmtkit.model_folder import LoadedModel
+from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
+
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+"""Types of weights; what a machine cannot compute in, CTranslate2 turns into what it can when it loads the model."""
+FEWEST_POSITIONS = 2048
+
+Array = npt.NDArray[np.float32]
+
+
+def version() -> str:
+    """The installed version of CTranslate2."""
+    return importlib.metadata.version("ctranslate2")
+
+
+def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:
+    """Positions that the export holds: as many as nmtkit ever needs, or as were learned."""
+    if config.positions == "learned":
+        return config.max_positions
+    return max(FEWEST_POSITIONS, MAX_SOURCE_TOKENS + 1, longest_translation(decoding, MAX_SOURCE_TOKENS))
+
+
+def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
+    """Writes model.bin, config.json and the vocabulary into ``folder``."""
+    from ctranslate2 import specs
+
+    config = loaded.model.config
+    weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in loaded.model.state_dict().items()}
+    is_pre = config.norm == "pre"
+    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, pre_norm=is_pre)
+    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, pre_norm=is_pre)
+    spec = specs.TransformerSpec(encoder, decoder)
+
+    shared = weights.get("embeddings.shared")
+    source = shared if shared is not None else weights["embeddings.source"]
+    target = shared if shared is not None else weights["embeddings.target"]
+    encoder.embeddings[0].weight = source
+    decoder.embeddings.weight = target
+    decoder.projection.weight = weights.get("embeddings.output", target)
+    for side, stack in (("source", encoder), ("target", decoder)):
+        table = weights.get(f"positions.{side}")
+        if table is None:
+            positions = num_positions(config, loaded.decoding)
+            table = sinusoidal_positions(positions, config.d_model).to(torch.float32).numpy()
+        stack.position_encodings.encodings = table
+    for name, stack in (("encoder", encoder), ("decoder", decoder)):
+        if is_pre:
+            _set_norm(stack.layer_norm, weights, f"{name}_norm")
+        for number, layer in enumerate(stack.layer):
+            _set_layer(layer, weights, f"{name}.{number}", config)
+
+    spec.register_source_vocabulary(_vocabulary(loaded, "source"))
+    spec.register_target_vocabulary(_vocabulary(loaded, "target"))
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
+        SPECIAL_PIECES[index] for index in (UNK, BOS, EOS)
+    )
+    spec.config.decoder_start_token = SPECIAL_PIECES[BOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = next(
+        part.eps for part in loaded.model.modules() if isinstance(part, torch.nn.LayerNorm)
+    )
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+
+
+def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
+    """The pieces in the order of their ids; CTranslate2 tells tokens by their pieces."""
+    pieces = loaded.tokenizer.pieces(range(loaded.tokenizer.vocab_size(side)), side)
+    if len(set(pieces)) < len(pieces):
+        twice = next(piece for piece in pieces if pieces.count(piece) > 1)
+        raise ModelError(f"the {side} vocabulary holds the piece {twice!r} twice, which CTranslate2 cannot tell apart")
+    return pieces
+
+
+def _set_layer(layer: object, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
+    """Fills a layer of the encoder, or of the decoder, which attends to the source too."""
+    attention = [("self_attention", layer.self_attention)]  # type: ignore[attr-defined]
+    if hasattr(layer, "attention"):
+        attention.append(("source_attention", layer.attention))
+    for number, (kind, spec) in enumerate(attention):
+        _set_attention(spec, weights, f"{name}.{kind}", config)
+        _set_norm(spec.layer_norm, weights, f"{name}.residuals.{number}.norm")
+    feed_forward = layer.ffn  # type: ignore[attr-defined]
+    _set_linear(feed_forward.linear_0, *_linear(weights, f"{name}.feed_forward.inner"))
+    _set_linear(feed_forward.linear_1, *_linear(weights, f"{name}.feed_forward.outer"))
+    _set_norm(feed_forward.layer_norm, weights, f"{name}.residuals.{len(attention)}.norm")
+
+
+def _set_attention(spec: object, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
+    """Fills an attention: self-attention joins queries, keys and values, the other one keys and values."""
+    width = max(config.key_width, config.value_width)
+    parts = [_linear(weights, f"{name}.{part}") for part in ("query", "key", "value")]
+    padded = [
+        (_pad_heads(weight, config.num_heads, width), _pad_heads(bias, config.num_heads, width))
+        for weight, bias in parts
+    ]
+    *inner, outer = spec.linear  # type: ignore[attr-defined]
+    groups = [padded] if len(inner) == 1 else [padded[:1], padded[1:]]
+    for linear, group in zip(inner, groups, strict=True):
+        joined_weight, joined_bias = (np.concatenate(of_group) for of_group in zip(*group, strict=True))
+        _set_linear(linear, joined_weight, joined_bias)
+    weight, bias = _linear(weights, f"{name}.output")
+    _set_linear(outer, np.ascontiguousarray(_pad_heads(weight.T, config.num_heads, width).T), bias)
+    spec.queries_scale = float(config.key_width**-0.5)  # type: ignore[attr-defined]
+
+
+def _pad_heads(rows: Array, num_heads: int, width: int) -> Array:
+    """Fills each head's rows up to ``width`` with zeros."""
+    heads = rows.reshape(num_heads, -1, *rows.shape[1:])
+    missing = [(0, 0), (0, width - heads.shape[1])] + [(0, 0)] * (rows.ndim - 1)
+    return np.pad(heads, missing).reshape(num_heads * width, *rows.shape[1:])
+
+
+def _linear(weights: dict[str, Array], name: str) -> tuple[Array, Array]:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+
+def _set_linear(spec: object, weight: Array, bias: Array) -> None:
+    spec.weight, spec.bias = weight, bias  # type: ignore[attr-defined]
+
+
+def _set_norm(spec: object, weights: dict[str, Array], name: str) -> None:
+    spec.gamma, spec.beta = _linear(weights, name)  # type: ignore[attr-defined]

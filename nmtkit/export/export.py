@@ -1,0 +1,186 @@
+"""`nmtkit export`: a model to a folder that another library loads, once translations have shown that it is the same.
+
+model folder --convert--> temporary folder --parity.py--> manifest.json --> renamed to its place
+                                           --> refused: nothing is left
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nmtkit.console import log
+from nmtkit.decoding import ctranslate2_engine
+from nmtkit.decoding.engine_choice import FORMAT, Export
+from nmtkit.errors import DataError
+from nmtkit.export import ctranslate2, huggingface
+from nmtkit.export.parity import Ids, Sample, check_greedy, compare, search, take_sample
+from nmtkit.files import read_json, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.model_folder import LoadedModel, find_model, load_model
+
+FORMATS = ("ctranslate2", "huggingface")
+
+
+def export(
+    path: Path,
+    to: str,
+    *,
+    quantization: str = "float32",
+    output: Path | None = None,
+    sample_file: Path | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Writes a model for another library, whole and checked, or not at all.
+
+    Args:
+        path: a model folder, a run folder or a checkpoint.
+        to: one of FORMATS.
+        quantization: one of ctranslate2.QUANTIZATIONS; only for ctranslate2.
+        output: the new folder; by default export/<format>[-<quantization>] in ``path``.
+        sample_file: text to check the export on, by default the run's validation source.
+
+    Returns:
+        The folder, and what its manifest says.
+
+    Raises:
+        ModelError: the library is not there, it has no place for this model, or it translates otherwise.
+        DataError: the sample cannot be used, or the folder holds something else.
+    """
+    (ctranslate2_engine if to == "ctranslate2" else huggingface).check_installed()
+    model_folder = find_model(path)
+    loaded = load_model(model_folder)
+    if to == "huggingface":
+        huggingface.check(loaded)
+    name = to if quantization == "float32" else f"{to}-{quantization}"
+    folder = output if output is not None else path / "export" / name
+    _check_output(folder)
+    sample = take_sample(loaded, (path, model_folder.parent, model_folder.parent.parent), sample_file)
+    ours = {beam: _ours(loaded, sample, beam) for beam in sorted({1, loaded.decoding.beam})}
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "to": to,
+        "quantization": quantization,
+        "model": str(model_folder),
+        "model_sha256": loaded.provenance["files"]["model.safetensors"],
+        "tokenizer_sha256": loaded.tokenizer.fingerprint(),
+        "decoding": loaded.decoding.model_dump(mode="json"),
+        "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS},
+    }
+    with write_folder_atomically(folder) as temporary:
+        write = _write_ctranslate2 if to == "ctranslate2" else _write_huggingface
+        write(temporary, loaded, sample, ours, manifest)
+        (temporary / "README.md").write_text(_readme(manifest), encoding="utf-8")
+        manifest["files"] = sha256_of_files(temporary)
+        write_json(temporary / "manifest.json", manifest)
+    return folder, manifest
+
+
+_BARE: dict[str, object] = {"min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0}
+"""The gate compares models, so it leaves out what a search may be asked for besides."""
+_TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
+
+
+def _check_output(folder: Path) -> None:
+    """Raises DataError when the folder holds anything but an export, for it is replaced."""
+    if not folder.exists():
+        return
+    try:
+        is_ours = folder.is_dir() and (not any(folder.iterdir()) or "to" in read_json(folder / "manifest.json"))
+    except (DataError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise DataError(f"{folder}: holds something else than an export; name another folder with --output")
+
+
+def _ours(loaded: LoadedModel, sample: Sample, beam: int) -> list[Ids]:
+    return search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
+
+
+def _write_ctranslate2(
+    folder: Path, loaded: LoadedModel, sample: Sample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
+) -> None:
+    """float32 first, which has to pass the gate; then what is asked for."""
+    config = loaded.model.config
+    manifest["max_positions"] = ctranslate2.num_positions(config, loaded.decoding)
+    manifest["has_learned_positions"] = config.positions == "learned"
+    manifest["versions"] = {**versions(), "ctranslate2": ctranslate2.version()}
+    parity: dict[str, Any] = {"sample": sample.origin}
+
+    def theirs(beam: int) -> list[Ids]:
+        written = Export(folder, {**manifest, "files": sha256_of_files(folder)})
+        engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_BARE}, "cpu")
+        return engine.search(sample.sources)
+
+    for kind in dict.fromkeys(("float32", manifest["quantization"])):
+        if any(folder.iterdir()):
+            shutil.rmtree(folder)
+            folder.mkdir()
+        ctranslate2.write(folder, loaded, kind)
+        loaded.tokenizer.save(folder / "tokenizer")
+        greedy = theirs(1)
+        if kind == "float32":
+            parity["greedy"] = check_greedy(loaded, sample, ours[1], greedy, "ctranslate2")
+        else:
+            parity[f"greedy_{kind}"] = compare(loaded, ours[1], greedy)
+        for beam in (beam for beam in ours if beam > 1):
+            name = "beam" if kind == "float32" else f"beam_{kind}"
+            parity[name] = {"beam": beam, **compare(loaded, ours[beam], theirs(beam))}
+    manifest["parity"] = parity
+    _report(parity)
+
+
+def _write_huggingface(
+    folder: Path, loaded: LoadedModel, sample: Sample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
+) -> None:
+    huggingface.write(folder, loaded)
+    model, tokenizer = huggingface.load(folder)
+    huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
+    manifest["versions"] = {**versions(), "transformers": huggingface.version()}
+    parity: dict[str, Any] = {"sample": sample.origin}
+    for beam in ours:
+        theirs = huggingface.search(model, sample.sources, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
+        if beam == 1:
+            parity["greedy"] = check_greedy(loaded, sample, ours[1], theirs, "transformers")
+        else:
+            parity["beam"] = {"beam": beam, **compare(loaded, ours[beam], theirs)}
+    manifest["parity"] = parity
+    _report(parity)
+
+
+def _report(parity: dict[str, Any]) -> None:
+    greedy = parity["greedy"]
+    log.info(
+        "greedy translations of %d lines (%s) agree, %d near ties", greedy["lines"], parity["sample"],
+        len(greedy["near_ties"]),
+    )  # fmt: skip
+    for name, facts in parity.items():
+        if isinstance(facts, dict) and "bleu" in facts:
+            log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
+
+
+def _readme(manifest: dict[str, Any]) -> str:
+    """What a user of the folder has to know, in words."""
+    text, decoding = manifest["text"], manifest["decoding"]
+    kind = "plain" if text["text"] == "plain" else "tokenized: words and punctuation are separated before"
+    before = ", ".join(text["normalize"]) or "nothing"
+    if "blanks" in text["normalize"]:
+        before += " (runs of blanks and tabs become one blank, those at the ends go)"
+    lines = [
+        f"# {text['source_language']} to {text['target_language']}, exported by nmtkit for {manifest['to']}",
+        "",
+        "How to use it from Python: docs/export.md of nmtkit. `manifest.json` says what it was made from and how its",
+        "translations compared with nmtkit's.",
+        "",
+        f"- Text: {kind}",
+        f"- To be done to each line before: {before}",
+        f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
+        f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
+        f"{decoding['max_length_offset']}",
+    ]
+    if decoding["length_penalty"] == "wu":
+        lines.append("- The library itself knows n^alpha only, not this penalty, ((5 + n) / 6)^alpha")
+    if manifest["to"] == "huggingface":
+        lines += [
+            "- Its search never produces <pad>, <s> and <unk> (generation_config.json), as nmtkit's",
+            "- Its tokenizer reads </s>, <pad> and <unk> in a text as special tokens, a leading >>xx<< as a language",
+            "  code, and U+2581 as a blank; nmtkit reads them as text",
+        ]
+    return "\n".join(lines) + "\n"

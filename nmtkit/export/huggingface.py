@@ -1,0 +1,237 @@
+"""A model as a Marian model, which the transformers library loads with its tokenizer.
+
+Marian's position table holds the same sines and cosines, but all sines first. So the width axis of every weight is put
+in that order: one permutation everywhere, under which every product and every norm stays what it was. Marian is the
+paper's Transformer and nothing else, so what Table 3 varies beyond its sizes is refused.
+"""
+
+import importlib.metadata
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nmtkit.config import DecodingConfig
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.errors import ModelError
+from nmtkit.files import write_json
+from nmtkit.model_folder import LoadedModel
+from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+
+if TYPE_CHECKING:
+    from transformers import MarianMTModel, MarianTokenizer
+
+MAX_LENGTH = 512
+"""Of generation_config.json: a limit by the length of each source has no place in it."""
+
+HOSTILE_LINES = (
+    "naïve cafe\u0301 Straße ĳ ﬁ Ａ",
+    "a\u00a0b\u3000c\u2009d",
+    "\u200bzero\u200dwidth\ufeff \u202eright\u202c",
+    "x\u2028y\u0085z\x0b\x0c\x07\x1b[0m",
+    "مرحبا שלום 你好 😀👩‍👩‍👧 ",
+    "<b>&amp; &lt;s&gt; <s> [x] {y} @-@ @@ | \\n",
+    "....!!!???,,,'''\"\"\"``''",
+    "1,000.50 € 10% -- – — …",
+    "A" * 300,
+    "\ufdd0 \U0010ffff \ue000",
+)
+"""Lines on which the two tokenizers have to agree besides the sample."""
+
+
+def check_installed() -> None:
+    """Raises ModelError where transformers is not installed."""
+    if find_spec("transformers") is None:
+        raise ModelError("transformers is not installed; run `pip install 'nmtkit[huggingface]'`")
+
+
+def version() -> str:
+    """The installed version of transformers."""
+    return importlib.metadata.version("transformers")
+
+
+def check(loaded: LoadedModel) -> None:
+    """Raises ModelError when Marian has no place for something in the model, naming all of it."""
+    config, settings = loaded.model.config, loaded.tokenizer.settings
+    missing = []
+    if config.norm != "post":
+        missing.append(f'norm = "{config.norm}"')
+    if config.positions != "sinusoidal":
+        missing.append(f'positions = "{config.positions}"')
+    if config.share_embeddings != "all":
+        missing.append(f'share_embeddings = "{config.share_embeddings}"')
+    width = config.d_model / config.num_heads
+    missing += [
+        f"{key} = {value} where d_model / num_heads = {width:g}"
+        for key, value in (("d_k", config.key_width), ("d_v", config.value_width))
+        if value != width
+    ]
+    if settings["subwords"] == "none":
+        missing.append('subwords = "none"')
+    if missing:
+        raise ModelError(f"a Marian model cannot hold {', '.join(missing)}; choose --format ctranslate2")
+
+
+def marian_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """The weights under Marian's names, their width axis in the order of its position table."""
+    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+    found = {"model.shared.weight": weights["embeddings.shared"][:, order]}
+    for side in ("encoder", "decoder"):
+        found[f"model.{side}.embed_tokens.weight"] = found["model.shared.weight"]
+    found["lm_head.weight"] = found["model.shared.weight"]
+    for name, tensor in weights.items():
+        if name.startswith("embeddings."):
+            continue
+        side, number, kind, *rest, what = name.split(".")  # encoder, 0, self_attention, query, weight
+        if rest[0] in ("query", "key", "value", "inner"):  # from the width
+            tensor = tensor[:, order] if what == "weight" else tensor
+        else:  # to the width: output, outer, a norm
+            tensor = tensor[order]
+        place = _norm_name(side, int(rest[0])) if kind == "residuals" else _MARIAN_NAMES[kind, rest[0]]
+        found[f"model.{side}.layers.{number}.{place}.{what}"] = tensor
+    return {name: tensor.clone() for name, tensor in found.items()}
+
+
+_MARIAN_NAMES = {
+    ("feed_forward", "inner"): "fc1",
+    ("feed_forward", "outer"): "fc2",
+    **{
+        (ours, part): f"{theirs}.{name}"
+        for ours, theirs in (("self_attention", "self_attn"), ("source_attention", "encoder_attn"))
+        for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj"))
+    },
+}
+
+
+def _norm_name(side: str, number: int) -> str:
+    norms = ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]
+    return norms[number] if side == "decoder" else norms[0::2][number]
+
+
+def write(folder: Path, loaded: LoadedModel) -> None:
+    """Writes weights, configuration and tokenizer into ``folder``."""
+    from safetensors import SafetensorError
+    from transformers import GenerationConfig, MarianConfig, MarianMTModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config, decoding = loaded.model.config, loaded.decoding
+    size = loaded.tokenizer.vocab_size("target")
+    marian = MarianMTModel(
+        MarianConfig(
+            vocab_size=size,
+            decoder_vocab_size=size,
+            d_model=config.d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function="relu",
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            activation_dropout=config.ffn_dropout,
+            scale_embedding=True,
+            max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
+            pad_token_id=PAD,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
+            forced_eos_token_id=EOS,
+        )
+    )
+    result = marian.load_state_dict(marian_weights(loaded.model.state_dict(), config.d_model), strict=False)
+    absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
+    assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
+    marian.generation_config = GenerationConfig(
+        num_beams=decoding.beam,
+        length_penalty=0.0 if decoding.length_penalty == "none" else decoding.alpha,
+        max_length=MAX_LENGTH,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=EOS,
+        bad_words_ids=[[PAD], [BOS], [UNK]],
+    )
+    try:
+        marian.save_pretrained(folder)
+    except SafetensorError as error:
+        raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
+    _write_tokenizer(folder, loaded)
+
+
+def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
+    """Marian's tokenizer: the subword model for each side, and its pieces in the order of their ids."""
+    from transformers import MarianTokenizer
+
+    tokenizer = loaded.tokenizer
+    sources = folder / "subwords"
+    tokenizer.save(sources)
+    (sources / "tokenizer.json").unlink()
+    for side in ("source", "target"):
+        joint = sources / "joint.model"
+        (folder / f"{side}.spm").write_bytes((joint if joint.is_file() else sources / f"{side}.model").read_bytes())
+    for path in sources.iterdir():
+        path.unlink()
+    sources.rmdir()
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    write_json(folder / "vocab.json", {piece: index for index, piece in enumerate(pieces)})
+    MarianTokenizer(
+        str(folder / "source.spm"),
+        str(folder / "target.spm"),
+        str(folder / "vocab.json"),
+        source_lang=tokenizer.settings["source_language"],
+        target_lang=tokenizer.settings["target_language"],
+        unk_token=SPECIAL_PIECES[UNK],
+        eos_token=SPECIAL_PIECES[EOS],
+        pad_token=SPECIAL_PIECES[PAD],
+        model_max_length=MAX_SOURCE_TOKENS + 1,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(str(folder))
+
+
+def load(folder: Path) -> "tuple[MarianMTModel, MarianTokenizer]":
+    """Reads the model and its tokenizer, as a user of transformers does."""
+    from transformers import MarianMTModel, MarianTokenizer
+
+    model = MarianMTModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return model.eval(), MarianTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
+    """Raises ModelError where the two tokenizers give other ids to a line; lines are normalised first."""
+    for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
+        ours = [*loaded.tokenizer.encode([line], "source")[0], EOS]
+        ids = list(theirs(line).input_ids)
+        if ids != ours:
+            place = next(i for i in range(max(len(ours), len(ids))) if ours[i : i + 1] != ids[i : i + 1])
+            raise ModelError(
+                f"not exported: Marian's tokenizer cuts the line {line!r} otherwise, first at token {place + 1}: "
+                f"nmtkit has {ours[place : place + 1]}, Marian {ids[place : place + 1]}"
+            )
+
+
+@torch.inference_mode()
+def search(model: "MarianMTModel", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
+    """The ids that transformers translates each source to, with nmtkit's limits of length."""
+    by_length: dict[int, list[int]] = {}
+    for index, ids in enumerate(sources):
+        by_length.setdefault(len(ids), []).append(index)
+    found: dict[int, list[int]] = {}
+    for length, group in by_length.items():
+        batch = torch.tensor([[*sources[index], EOS] for index in group])
+        outputs = model.generate(
+            input_ids=batch,
+            attention_mask=torch.ones_like(batch),
+            num_beams=decoding.beam,
+            max_length=longest_translation(decoding, length) + 2,  # with the begin and end symbols
+        )
+        for index, output in zip(group, outputs.tolist(), strict=True):
+            ids = output[1:]
+            found[index] = ids[: ids.index(EOS)] if EOS in ids else ids
+    return [found[index] for index in range(len(sources))]

@@ -1,0 +1,134 @@
+"""The gate of an export: a sample of lines is translated by nmtkit and by the other library, and compared.
+
+sample --> nmtkit's search   --> ids |  greedy: all alike, but for near ties, or no export
+       --> the other library --> ids |  beam and quantised weights: how much is alike is reported
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.config import DecodingConfig
+from nmtkit.console import log
+from nmtkit.data.batch import pad
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS
+from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.errors import DataError, ModelError
+from nmtkit.evaluation.scoring import score
+from nmtkit.files import read_lines
+from nmtkit.model_folder import LoadedModel
+from nmtkit.text import synthetic
+from nmtkit.text.tokenizer import BOS, EOS
+
+SAMPLE_LINES = 100
+NEAR_TIE = 1e-4
+"""Log-probabilities that are no further apart than that may be ranked otherwise by another order of the same sums."""
+
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Lines that are translated both ways.
+
+    Attributes:
+        origin: where they come from.
+        numbers: of the lines there, from 1.
+        lines: each with at least one token, and as many as the model takes at once.
+        sources: their ids.
+    """
+
+    origin: str
+    numbers: list[int]
+    lines: list[str]
+    sources: list[Ids]
+
+
+def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) -> Sample:
+    """Up to SAMPLE_LINES lines: of a file, else of the validation source of a run, else of the built-in corpus.
+
+    Args:
+        places: folders that may be the run.
+
+    Raises:
+        DataError: the file cannot be read or has no line with text.
+    """
+    valid = [place / "data" / "valid.source.txt" for place in places]
+    files = [file] if file is not None else [path for path in valid if path.is_file()]
+    if files:
+        origin, lines = str(files[0]), read_lines(files[0])
+    else:
+        origin, lines = "built-in corpus (made-up English)", [pair.source for pair in synthetic.generate("valid")]
+        log.warning("no validation text beside the model: the export is checked on %s; give --sample FILE", origin)
+    longest = MAX_SOURCE_TOKENS
+    if loaded.model.config.positions == "learned":
+        longest = min(longest, loaded.model.config.max_positions - 1)
+    texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
+    encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for _, line in texts], "source")
+    fitting = (
+        (number, line, ids) for (number, line), ids in zip(texts, encoded, strict=True) if 0 < len(ids) <= longest
+    )
+    kept = list(itertools.islice(fitting, SAMPLE_LINES))
+    if not kept:
+        raise DataError(f"{origin}: no line with text to check the export on; give another file with --sample")
+    numbers, kept_lines, sources = (list(column) for column in zip(*kept, strict=True))
+    return Sample(origin, numbers, kept_lines, sources)
+
+
+def search(loaded: LoadedModel, sample: Sample, decoding: DecodingConfig) -> list[Ids]:
+    """The ids that nmtkit translates each line to."""
+    translator = Translator([loaded.model], loaded.tokenizer, decoding)
+    pieces = loaded.tokenizer.pieces(range(loaded.tokenizer.vocab_size("target")), "target")
+    index = {piece: number for number, piece in enumerate(pieces)}
+    return [[index[piece] for piece in best.pieces] for best, *_ in translator.translations(sample.lines, Asked())]
+
+
+def check_greedy(loaded: LoadedModel, sample: Sample, ours: list[Ids], theirs: list[Ids], to: str) -> dict[str, Any]:
+    """Refuses an export whose greedy translations are others; near ties are listed.
+
+    Raises:
+        ModelError: a line differs where nmtkit's two choices are not within NEAR_TIE; the message shows the first one.
+    """
+    ties = []
+    for number, line, source, one, other in zip(
+        sample.numbers, sample.lines, sample.sources, ours, theirs, strict=True
+    ):
+        if one == other:
+            continue
+        place = next(i for i in range(len(one) + 1) if one[i : i + 1] != other[i : i + 1])
+        choices = [(ids + [EOS])[place] for ids in (one, other)]
+        log_probs = _log_probs_after(loaded, source, one[:place])
+        gap = float(log_probs[choices[0]] - log_probs[choices[1]])
+        if not abs(gap) <= NEAR_TIE:
+            pieces = loaded.tokenizer.pieces(choices, "target")
+            raise ModelError(
+                f"not exported: {to} translates line {number} of {sample.origin} otherwise; {line!r} becomes "
+                f"{loaded.tokenizer.decode(one)!r} by nmtkit and {loaded.tokenizer.decode(other)!r} by {to}, first at "
+                f"token {place + 1}, {pieces[0]!r} against {pieces[1]!r}, {gap:.6f} apart in log-probability"
+            )
+        ties.append({"line": number, "token": place + 1, "gap": gap})
+    return {"lines": len(ours), "identical": _share_of_same(ours, theirs), "near_ties": ties}
+
+
+@torch.inference_mode()
+def _log_probs_after(loaded: LoadedModel, source: Ids, prefix: Ids) -> torch.Tensor:
+    """nmtkit's log-probabilities of the token after ``prefix``."""
+    logits = loaded.model(pad([source], end=EOS), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *prefix]]))
+    return torch.log_softmax(logits[0, -1].double(), dim=-1)
+
+
+def compare(loaded: LoadedModel, ours: list[Ids], theirs: list[Ids]) -> dict[str, float]:
+    """How much translations are alike: the share of lines that are identical, and BLEU with nmtkit's as reference."""
+    hypotheses, references = (
+        [loaded.tokenizer.decode(ids).replace("\n", " ") for ids in side] for side in (theirs, ours)
+    )
+    bleu = score(hypotheses, references, target_language=None, text="plain", metrics=["sacrebleu"])["sacrebleu"].score
+    return {"identical": _share_of_same(ours, theirs), "bleu": bleu}
+
+
+def _share_of_same(ours: list[Ids], theirs: list[Ids]) -> float:
+    return sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(ours)

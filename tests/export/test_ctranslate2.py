@@ -1,0 +1,248 @@
+"""What CTranslate2 makes of an exported model: the same greedy translations, or no export."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import LINES, VALID, VARIANTS, make_run
+
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
+from nmtkit.decoding.engine_choice import Export
+from nmtkit.decoding.search import length_penalty
+from nmtkit.decoding.source_parts import cut_source
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import DataError, ModelError
+from nmtkit.export import ctranslate2 as conversion
+from nmtkit.export import parity
+from nmtkit.export.export import export
+from nmtkit.files import read_json
+from nmtkit.model_folder import load_model
+from nmtkit.text import synthetic
+
+
+def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
+    return CTranslate2Translator.load(Export.read(folder), decoding, "cpu", threads=2)
+
+
+def greedy_by_torch(model: Path, lines: list[str]) -> list[str]:
+    translator = Translator.load([model])
+    translator.decoding = translator.decoding.model_copy(update={"beam": 1})
+    return translator.translate(lines)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("model") / "mine")
+
+
+@pytest.fixture(scope="module")
+def exported(model: Path) -> Path:
+    return export(model, "ctranslate2")[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path, variant: str) -> None:
+    model = make_run(tmp_path / "mine", **VARIANTS[variant])
+    folder, manifest = export(model, "ctranslate2")
+    assert folder == model / "export" / "ctranslate2"
+    assert manifest["parity"]["greedy"]["lines"] == len(VALID)
+    found, expected = engine(folder, beam=1).translate(LINES), greedy_by_torch(model, LINES)
+    assert len(set(expected)) > 5, "translations have to depend on their source"
+    ties = len(manifest["parity"]["greedy"]["near_ties"])
+    assert sum(one != other for one, other in zip(found, expected, strict=True)) <= ties
+
+
+def test_the_vocabulary_is_in_the_order_of_the_ids(model: Path, exported: Path) -> None:
+    tokenizer = load_model(model / "averaged").tokenizer
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    assert json.loads((exported / "shared_vocabulary.json").read_text(encoding="utf-8")) == pieces
+
+
+def test_the_manifest_says_what_was_exported_and_how_it_was_checked(model: Path, exported: Path) -> None:
+    manifest = read_json(exported / "manifest.json")
+    assert manifest["model_sha256"] == read_json(model / "averaged" / "provenance.json")["files"]["model.safetensors"]
+    assert manifest["decoding"]["beam"] == 3
+    assert set(manifest["files"]) >= {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer/joint.model"}
+    assert manifest["parity"]["sample"] == str(model / "data" / "valid.source.txt")
+    assert manifest["parity"]["beam"]["beam"] == 3
+    assert 0 <= manifest["parity"]["beam"]["identical"] <= 1
+    assert "ctranslate2" in manifest["versions"]
+    assert "blanks" in (exported / "README.md").read_text(encoding="utf-8")
+
+
+def other_positions(length: int, d_model: int) -> torch.Tensor:
+    """CTranslate2's own table: sines before cosines, from position 1, another divisor."""
+    half = d_model // 2
+    angles = torch.arange(1, length + 1)[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+def test_a_model_that_translates_otherwise_is_refused_and_nothing_is_left(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "sinusoidal_positions", other_positions)
+    with pytest.raises(
+        ModelError, match=r"not exported: ctranslate2 translates line [0-9]+ of .* first at token"
+    ) as caught:
+        export(model, "ctranslate2", output=tmp_path / "new")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_export_stays_when_a_new_one_is_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    monkeypatch.setattr(conversion, "sinusoidal_positions", other_positions)
+    with pytest.raises(ModelError, match="not exported"):
+        export(model, "ctranslate2", output=folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_a_near_tie_is_listed_and_a_clear_difference_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(model / "averaged")
+    sample = parity.take_sample(loaded, [model], None)
+    greedy = loaded.decoding.model_copy(update={"beam": 1})
+    ours = parity.search(loaded, sample, greedy)
+    theirs = [list(ids) for ids in ours]
+    place = next(index for index, ids in enumerate(ours) if len(ids) > 2)
+    theirs[place][1] = 9 if ours[place][1] != 9 else 10
+    line = 2 * place + 1  # every second line of the file is blank
+    assert parity.check_greedy(loaded, sample, ours, ours, "x") == {"lines": 20, "identical": 1.0, "near_ties": []}
+    with pytest.raises(ModelError, match=rf"x translates line {line} of .* first at token 2, '.*' against '.*'"):
+        parity.check_greedy(loaded, sample, ours, theirs, "x")
+    monkeypatch.setattr(parity, "NEAR_TIE", 1e9)
+    report = parity.check_greedy(loaded, sample, ours, theirs, "x")
+    assert report["identical"] == 19 / 20
+    assert [(tie["line"], tie["token"]) for tie in report["near_ties"]] == [(line, 2)]
+    assert report["near_ties"][0]["gap"] > 1e-4
+    # What ends sooner differs, too.
+    with monkeypatch.context() as patch:
+        patch.setattr(parity, "NEAR_TIE", -1.0)
+        with pytest.raises(ModelError, match=r"first at token 3, '.*' against '</s>'"):
+            parity.check_greedy(loaded, sample, ours, [*ours[:place], ours[place][:2], *ours[place + 1 :]], "x")
+
+
+def test_quantised_weights_are_smaller_and_their_differences_are_reported(model: Path, exported: Path) -> None:
+    folder, manifest = export(model, "ctranslate2", quantization="int8")
+    assert folder == model / "export" / "ctranslate2-int8"
+    assert (folder / "model.bin").stat().st_size < (exported / "model.bin").stat().st_size
+    assert set(manifest["parity"]) == {"sample", "greedy", "beam", "greedy_int8", "beam_int8"}
+    assert manifest["parity"]["greedy_int8"]["bleu"] > 0
+    assert any(engine(folder, beam=1).translate(LINES))
+
+
+class TestSample:
+    def test_it_is_the_validation_text_of_the_run_of_a_model(self, model: Path, tmp_path: Path) -> None:
+        _, manifest = export(model / "averaged", "ctranslate2", output=tmp_path / "new")
+        assert manifest["parity"]["sample"] == str(model / "data" / "valid.source.txt")
+
+    def test_without_a_run_it_is_the_built_in_corpus_and_this_is_said(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = [synthetic.SyntheticPair(line, line, frozenset()) for line in VALID[:9]]
+        monkeypatch.setattr(synthetic, "generate", lambda split: pairs)
+        monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
+        shutil.copytree(model / "averaged", tmp_path / "copied" / "far" / "away")
+        folder, manifest = export(tmp_path / "copied" / "far" / "away", "ctranslate2")
+        assert folder == tmp_path / "copied" / "far" / "away" / "export" / "ctranslate2"
+        assert manifest["parity"]["sample"] == "built-in corpus (made-up English)"
+        assert manifest["parity"]["greedy"]["lines"] == 9
+        assert "--sample FILE" in caplog.text
+
+    def test_a_file_comes_first_and_has_to_hold_text(self, model: Path, tmp_path: Path) -> None:
+        file = tmp_path / "mine.en"
+        file.write_text("The dog sees a cat.\n", encoding="utf-8")
+        _, manifest = export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
+        assert (manifest["parity"]["sample"], manifest["parity"]["greedy"]["lines"]) == (str(file), 1)
+        file.write_text("\n \n", encoding="utf-8")
+        with pytest.raises(DataError, match="no line with text"):
+            export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
+
+
+def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(DataError, match="holds something else than an export"):
+        export(model, "ctranslate2", output=tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+
+
+class TestEngine:
+    @pytest.mark.parametrize("penalty", ["wu", "length", "none"])
+    def test_what_a_sentence_is_translated_with_makes_no_difference(self, exported: Path, penalty: str) -> None:
+        translator = engine(exported, beam=3, length_penalty=penalty, max_length_offset=1)
+        alone = [translator.translate([line])[0] for line in LINES]
+        assert translator.translate(LINES) == alone
+        assert translator.translate(LINES, batch_sentences=7) == alone
+        assert translator.translate(LINES[::-1], batch_tokens=40)[::-1] == alone
+
+    @pytest.mark.parametrize(
+        "decoding",
+        [
+            {"min_length": 3},
+            {"no_repeat_ngram": 2},
+            {"min_length": 30, "max_length": 7},
+            {"max_length_ratio": 0.5, "max_length_offset": 3},
+        ],
+    )
+    def test_what_greedy_search_is_asked_for_besides_is_done_alike(
+        self, exported: Path, model: Path, decoding: dict[str, object]
+    ) -> None:
+        by_torch, translator = Translator.load([model]), engine(exported, beam=1, **decoding)
+        plain = engine(exported, beam=1).translate(LINES)
+        by_torch.decoding = translator.decoding
+        found = translator.translate(LINES)
+        assert found == by_torch.translate(LINES)
+        assert found != plain
+
+    @pytest.mark.parametrize("beam", [1, 3])
+    def test_no_translation_is_longer_than_its_source_and_the_offset(self, exported: Path, beam: int) -> None:
+        translator = engine(exported, beam=beam, max_length_offset=1)
+        sources = translator.tokenizer.encode(VALID, "source")
+        lengths = [len(ids) for ids in translator.search(sources)]
+        limits = [len(ids) + 1 for ids in sources]
+        assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
+        assert any(length == limit for length, limit in zip(lengths, limits, strict=True)), "the limit has to be met"
+
+    def test_a_longer_source_is_cut_as_the_other_engine_cuts_it(self, exported: Path, model: Path) -> None:
+        by_torch, translator = Translator.load([model]), engine(exported, beam=1)
+        by_torch.decoding = translator.decoding
+        assert translator.translate(LINES, max_source_tokens=9) == by_torch.translate(LINES, max_source_tokens=9)
+        for ids in translator.tokenizer.encode(LINES, "source"):
+            assert cut_source(translator.tokenizer, ids, 9) == by_torch._cut(ids, 9)
+
+    def test_a_length_penalty_changes_what_is_chosen(self, exported: Path) -> None:
+        def total_length(**decoding: object) -> int:
+            translator = engine(exported, beam=4, max_length_offset=30, **decoding)
+            return sum(map(len, translator.search(translator.tokenizer.encode(VALID, "source"))))
+
+        free = total_length(length_penalty="none")
+        assert total_length(length_penalty="wu", alpha=0.0) == free
+        assert total_length(length_penalty="length", alpha=0.0) == free
+        assert total_length(length_penalty="wu", alpha=3.0) > free
+        assert total_length(length_penalty="length", alpha=3.0) > free
+
+    def test_wus_penalty_is_that_of_the_other_engine(self) -> None:
+        for alpha in (0.0, 0.6, 1.0):
+            penalty = length_penalty("wu", alpha)
+            assert [wu_penalty(n, alpha) for n in range(1, 50)] == [penalty(n) for n in range(1, 50)]
+
+    def test_a_damaged_export_is_refused_in_one_line_that_names_the_file(self, model: Path, tmp_path: Path) -> None:
+        folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
+        content = bytearray((folder / "model.bin").read_bytes())
+        content[-1] ^= 1
+        (folder / "model.bin").write_bytes(content)
+        with pytest.raises(ModelError, match=r"model\.bin: damaged, it does not have the sum in manifest\.json"):
+            engine(folder)
+
+    def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
+        with pytest.raises(ModelError, match="the export has 2048; ask for less"):
+            engine(exported, max_length_offset=3000).translate(["a"])
+
+    def test_a_device_it_cannot_use_is_refused(self, exported: Path) -> None:
+        with pytest.raises(ModelError, match="--device mps"):
+            CTranslate2Translator.load(Export.read(exported), device="mps")

@@ -1,0 +1,65 @@
+"""`nmtkit export` on the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_models import make_run
+
+from nmtkit.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run") / "mine", norm="pre")
+
+
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "nmtkit", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_it_prints_the_new_folder_and_tells_the_rest_on_stderr(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    result = call(
+        "export", run, "--format", "ctranslate2", "--quantization", "int8", "--output", folder, "--threads", 1
+    )
+    assert (result.returncode, result.stdout) == (0, f"{folder}\n"), result.stderr
+    assert "greedy translations of 20 lines" in result.stderr
+    assert "beam_int8" in result.stderr
+    assert (folder / "model.bin").is_file()
+
+
+def refusal(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["nmtkit", "export", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0), capsys.readouterr().err
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = refusal([str(run), "--format", "huggingface", "--quiet"], monkeypatch, capsys)
+    assert code == 1
+    assert err == 'error: a Marian model cannot hold norm = "pre"; choose --format ctranslate2\n'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--format", "onnx"],
+        ["--format", "ctranslate2", "--quantization", "int4"],
+        ["--format", "huggingface", "--quantization", "int8"],
+        [],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    code, err = refusal([str(run), *arguments], monkeypatch, capsys)
+    assert code == 2
+    assert "Usage" in err
+    assert not (run / "export").exists()
