@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, prepare, recipes, run, score, train, translate
+from nmtkit.cli import average, prepare, recipes, rerank, run, score, train, translate
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -26,7 +26,8 @@ for module, summary in (
     (train, "Training data to checkpoints; goes on where it was."),
     (average, "Checkpoints to one model."),
     (translate, "Text to its translation."),
-    (score, "Translations to scores and cost."),
+    (score, "Translations to scores and cost; with a model, to log-probabilities."),
+    (rerank, "N-best lists to their best hypotheses by a model."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),
 ):
