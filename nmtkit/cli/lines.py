@@ -69,6 +69,8 @@ def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
 
 
 def _listed(numbers: list[int]) -> str:
-    """How many lines, and which: the first ten."""
-    shown = ", ".join(str(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
-    return f"{len(numbers):,} lines: {shown}"
+    """Which lines; of many how many, and the first ten."""
+    shown = ", ".join(str(number) for number in numbers[:10])
+    if len(numbers) == 1:
+        return f"line {shown}"
+    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"
