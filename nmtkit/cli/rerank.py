@@ -46,6 +46,16 @@ def command(
         Path | None,
         typer.Option("--source", metavar="FILE", help="The source, for lists with |||, which do not hold it."),
     ] = None,
+    count_from: Annotated[
+        int | None,
+        typer.Option(
+            "--count-from",
+            metavar="0|1",
+            min=0,
+            max=1,
+            help="Number of the first source line.  [default: as they tell]",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Result, plain or .gz.  [default: stdout]")
     ] = None,
@@ -107,7 +117,7 @@ def command(
     )
     sources_reader = None if source is None else LineReader(source, errors="replace")
     sources = None if sources_reader is None else list(sources_reader)
-    lists = read_lists(reader, sources)
+    lists = read_lists(reader, sources, count_from)
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     most = max_tokens or MAX_TOKENS
     features = _load_features(groups, weights, length_penalty, alpha, most, batch_tokens, precision, device, threads)

@@ -194,7 +194,12 @@ def _score_by_model(
         for window in windows(_pairs(*readers), WINDOW_LINES):
             scores = decoder.score(window, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=most)
             numbered = list(enumerate(scores, start=done + 1))
-            write(_model_line(number, score, decoder, as_json, tokens) for number, score in numbered)
+            invalid = {number for reader in readers for number in reader.invalid_lines}
+            pieces = [decoder.tokenizer.pieces(score.ids, "target") if tokens else None for score in scores]
+            write(
+                _model_line(number, score, of_line, as_json=as_json, invalid_utf8=number in invalid)
+                for (number, score), of_line in zip(numbered, pieces, strict=True)
+            )
             cut.extend(number for number, score in numbered if score.is_cut)
             done += len(window)
             advance(done, note=f"{done:,} lines")
@@ -239,25 +244,26 @@ def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[st
         )
 
 
-def _model_line(number: int, score: "ForcedScore", decoder: "ForcedDecoder", as_json: bool, tokens: bool) -> str:
-    """A score as a line; pieces hold no blanks, but may hold tabs, so they come last."""
+def _model_line(
+    number: int, score: "ForcedScore", pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool
+) -> str:
+    """A score as a line, with its tokens where their pieces are given; these may hold tabs, so they come last."""
     from nmtkit.files import json_line
 
-    pieces = decoder.tokenizer.pieces(score.ids, "target") if tokens else []
+    status = [*score.remarks, *(["invalid_utf8"] if invalid_utf8 else [])] or ["ok"]
     if as_json:
         fields: dict[str, object] = {
             "line": number,
             "log_prob": score.log_prob,
-            "tokens": len(score.ids),
+            "length": len(score.ids),
             "perplexity": score.perplexity,
-            "status": list(score.remarks),
+            "status": status,
         }
-        if tokens:
-            fields |= {"pieces": pieces, "token_log_probs": list(score.log_probs)}
+        if pieces is not None:
+            fields |= {"tokens": pieces, "token_log_probs": list(score.log_probs)}
         return json_line(fields).removesuffix("\n")
-    status = ",".join(score.remarks) or "ok"
-    columns = [f"{score.log_prob:.6f}", str(len(score.ids)), f"{score.perplexity:.6g}", status]
-    if tokens:
+    columns = [f"{score.log_prob:.6f}", str(len(score.ids)), f"{score.perplexity:.6g}", ",".join(status)]
+    if pieces is not None:
         columns += [" ".join(f"{log_prob:.6f}" for log_prob in score.log_probs), " ".join(pieces)]
     return "\t".join(columns)
 

@@ -39,7 +39,7 @@ class ForcedScore:
     Attributes:
         ids: the tokens that were scored; the end symbol is the last, unless the hypothesis was cut.
         log_probs: natural logarithm of each token's probability, given the source and the tokens before it.
-        remarks: "empty-source", "empty-hypothesis", "cut-source", "cut-hypothesis"; none as a rule.
+        remarks: "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis"; none as a rule.
     """
 
     ids: tuple[int, ...]
@@ -54,7 +54,7 @@ class ForcedScore:
     @property
     def is_cut(self) -> bool:
         """Whether only the first tokens of the source or the hypothesis were taken."""
-        return any(remark.startswith("cut-") for remark in self.remarks)
+        return any(remark.startswith("cut_") for remark in self.remarks)
 
     @property
     def perplexity(self) -> float:
@@ -80,9 +80,12 @@ class ForcedDecoder:
 
     @classmethod
     def load(
-        cls, paths: Sequence[Path], device: torch.device | None = None, precision: str | None = None
+        cls,
+        models: str | Path | Sequence[str | Path],
+        device: torch.device | str | None = None,
+        precision: str | None = None,
     ) -> "ForcedDecoder":
-        """Reads model folders, run folders or checkpoints.
+        """Reads a model, or several as an ensemble: model folders, run folders or checkpoints.
 
         Args:
             precision: float64 or float32. By default float64 on a CPU, where that takes half as long again and what is
@@ -91,14 +94,16 @@ class ForcedDecoder:
         Raises:
             ModelError: one is not there or damaged, or their vocabularies differ.
         """
-        folders = [find_model(path) for path in paths]
-        loaded = [load_model(folder, device) for folder in folders]
+        paths = [models] if isinstance(models, str | Path) else models
+        place = torch.device("cpu" if device is None else device)
+        folders = [find_model(Path(path)) for path in paths]
+        loaded = [load_model(folder, place) for folder in folders]
         first = loaded[0]
         for folder, other in zip(folders, loaded, strict=True):
             if other.tokenizer.fingerprint() != first.tokenizer.fingerprint():
                 raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
         if precision is None:
-            precision = "float64" if device is None or device.type == "cpu" else "float32"
+            precision = "float64" if place.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
         return cls([entry.model.to(dtype) for entry in loaded], first.tokenizer, first.decoding)
 
@@ -165,9 +170,9 @@ def _scored(source: Sequence[int], hypothesis: Sequence[int], log_probs: list[fl
     remarks = []
     for name, ids in (("source", source), ("hypothesis", hypothesis)):
         if not ids:
-            remarks.append(f"empty-{name}")
+            remarks.append(f"empty_{name}")
         elif len(ids) > limit:
-            remarks.append(f"cut-{name}")
+            remarks.append(f"cut_{name}")
     ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)  # a cut one does not end
     return ForcedScore(ids, tuple(log_probs[: len(ids)]), tuple(remarks))
 

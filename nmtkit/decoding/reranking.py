@@ -4,8 +4,9 @@ A list is either a line of JSON for each source line, as `nmtkit translate --n-b
 
     {"line": 1, "source": "...", "hypotheses": [{"text": "...", "score": -1.2, ...}, ...]}
 
-or lines of fields divided by |||, as Moses, Marian and fairseq's tools write them: number of the source line from 0,
-hypothesis, features, score. Every source line gives one list, be it an empty one.
+or lines of fields divided by |||, NUMBER ||| HYPOTHESIS ||| FEATURES ||| SCORE, as Moses, Marian and their rescoring
+tools have them, which count source lines from 0, and `nmtkit translate --n-best N`, which counts from 1. Every source
+line gives one list, be it an empty one.
 """
 
 import itertools
@@ -46,7 +47,7 @@ class NBestList:
         place: how messages call it: the file and the line.
         source: one line.
         fields: the JSON object it came in; None for the other form.
-        number: of the source line, from 0, in the other form; None for JSON.
+        number: of the source line in the other form, as it is counted there; None for JSON.
     """
 
     place: str
@@ -134,14 +135,18 @@ def _original(entry: NBestList, candidate: Candidate, weight: float) -> float:
 # ---- reading
 
 
-def read_lists(lines: LineReader, sources: Sequence[str] | None = None) -> Iterator[NBestList]:
+def read_lists(
+    lines: LineReader, sources: Sequence[str] | None = None, count_from: int | None = None
+) -> Iterator[NBestList]:
     """All lists of a file, one for each source line; the first line tells the form.
 
     Args:
         sources: the source lines, which only the form with ||| needs.
+        count_from: the number of the first source line, 0 or 1; None: as the first line of the list tells.
 
     Raises:
-        DataError: a line is of neither form, or the sources are missing or not needed.
+        DataError: a line is of neither form, the sources are missing or not needed, or it cannot be told from which
+            number they are counted.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -152,7 +157,25 @@ def read_lists(lines: LineReader, sources: Sequence[str] | None = None) -> Itera
         return _json_lists(lines.name, rest)
     if sources is None and first is not None:
         raise DataError(f"{lines.name}: is not JSON, so it holds no sources; give their file with --source")
-    return _divided_lists(lines.name, rest, sources or [])
+    if first is None or sources is None:
+        return _divided_lists(lines.name, rest, sources or [], 0)
+    if count_from is None:
+        count_from = _count_from(lines.name, first)
+    return _divided_lists(lines.name, rest, sources, count_from)
+
+
+def _count_from(name: str, first: str) -> int:
+    """0 for a list that begins with line 0, 1 for one of our own that begins with line 1.
+
+    Another list may have nothing for its first lines, so of any other beginning nothing follows, and a wrong guess
+    would pair each hypothesis with its neighbour's source.
+    """
+    _, number, candidate = _divided(f"{name}, line 1", first)
+    if number == 0:
+        return 0
+    if number == 1 and candidate.fields["features"].startswith("log_prob="):
+        return 1
+    raise DataError(f"{name}: begins with line {number}; give --count-from 0 or 1, the number of the first source line")
 
 
 def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
@@ -178,29 +201,33 @@ def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
         yield NBestList(place, _one_line(fields["source"]), tuple(candidates), fields)
 
 
-def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str]) -> Iterator[NBestList]:
+def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], count_from: int) -> Iterator[NBestList]:
     """Lists of the form with |||, and empty ones for the source lines that have none."""
-    expected = 0
+
+    def empty(numbers: Iterable[int]) -> Iterator[NBestList]:
+        for number in numbers:
+            yield NBestList(f"{name}, source line {number}", sources[number - count_from], (), number=number)
+
+    expected, end = count_from, count_from + len(sources)
     parsed = (_divided(f"{name}, line {number}", line) for number, line in enumerate(lines, start=1))
     for number, group in itertools.groupby(parsed, key=lambda entry: entry[1]):
         entries = list(group)
         place = entries[0][0]
         if number < expected:
             raise DataError(
-                f"{place}: source line {number} after {expected - 1}; the hypotheses of a line stand together, and "
-                "lines in their order"
+                f"{place}: source line {number} where {expected} or a later one was due; the hypotheses of a line "
+                "stand together, and lines in their order"
             )
-        if number >= len(sources):
+        if number >= end:
             raise DataError(
-                f"{place}: source line {number}, but there are {len(sources)} and they are counted from 0; give the "
+                f"{place}: source line {number}, but there are {len(sources)}, counted from {count_from}; give the "
                 "source that the list was made from"
             )
-        for missing in range(expected, number):
-            yield NBestList(f"{name}, source line {missing}", sources[missing], (), number=missing)
-        yield NBestList(place, sources[number], tuple(entry[2] for entry in entries), number=number)
+        yield from empty(range(expected, number))
+        source = sources[number - count_from]
+        yield NBestList(place, source, tuple(entry[2] for entry in entries), number=number)
         expected = number + 1
-    for missing in range(expected, len(sources)):
-        yield NBestList(f"{name}, source line {missing}", sources[missing], (), number=missing)
+    yield from empty(range(expected, end))
 
 
 def _divided(place: str, line: str) -> tuple[str, int, Candidate]:

@@ -222,7 +222,7 @@ def test_an_empty_side_is_the_end_symbol_alone_and_said(tokenizer: Tokenizer) ->
     decoder = decoder_of(tokenizer)
     scores = decoder.score([("The dog", ""), ("", "Der Hund"), ("", ""), ("The dog", "Der Hund")])
     assert [score.remarks for score in scores] == [
-        ("empty-hypothesis",), ("empty-source",), ("empty-source", "empty-hypothesis"), (),
+        ("empty_hypothesis",), ("empty_source",), ("empty_source", "empty_hypothesis"), (),
     ]  # fmt: skip
     assert scores[0].ids == scores[2].ids == (EOS,)
     assert len({score.log_prob for score in scores}) == 4
@@ -234,7 +234,7 @@ def test_of_a_line_that_is_too_long_the_first_tokens_count(tokenizer: Tokenizer)
     source, hypothesis = ids_of(tokenizer, TEXT[0])
     for limit in (5, min(len(source), len(hypothesis)) - 1):
         (score,) = decoder.score([TEXT[0]], max_tokens=limit)
-        assert score.remarks == ("cut-source", "cut-hypothesis")
+        assert score.remarks == ("cut_source", "cut_hypothesis")
         assert score.ids == tuple(hypothesis[:limit])
         # The last token is that of the text: it does not end there.
         expected = by_a_plain_loop(decoder._models, source[:limit], hypothesis[: limit + 1])[:limit]
@@ -248,7 +248,7 @@ def test_learned_positions_are_a_limit(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer, positions="learned", max_positions=8)
     pair = ("The dog", "Eine Katze sieht den Hund!")
     (score,) = decoder_of(tokenizer, model).score([pair])
-    assert score.remarks[-1] == "cut-hypothesis"
+    assert score.remarks[-1] == "cut_hypothesis"
     assert len(score.ids) == 7
     other = model_for(tokenizer, positions="learned", max_positions=7)
     assert len(decoder_of(tokenizer, model, other).score([pair])[0].ids) == 6
@@ -259,7 +259,7 @@ def test_a_line_of_100000_characters_has_a_score_and_changes_no_other(tokenizer:
     decoder = decoder_of(tokenizer, model_for(tokenizer, torch.float32, d_model=8, d_ff=8))
     pairs = [TEXT[0], (long, "Der Hund"), ("The dog", long), TEXT[1]]
     scores = decoder.score(pairs, max_tokens=200)
-    assert [score.remarks for score in scores] == [(), ("cut-source",), ("cut-hypothesis",), ()]
+    assert [score.remarks for score in scores] == [(), ("cut_source",), ("cut_hypothesis",), ()]
     assert len(scores[2].ids) == 200
     for index in (0, 3):
         assert scores[index].log_prob == pytest.approx(decoder.score([pairs[index]])[0].log_prob, abs=1e-5)

@@ -1,5 +1,6 @@
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,8 @@ def feature(table: Table, weight: float = 1.0, alpha: float = 0.0, remarks: tupl
     return Feature(score, weight, length_penalty("length", alpha))
 
 
-def read(text: str | bytes, sources: list[str] | None = None) -> list[NBestList]:
-    content = text.encode() if isinstance(text, str) else text
-    return list(read_lists(LineReader(io.BytesIO(content), name="lists", errors="replace"), sources))
+def read(text: str, sources: list[str] | None = None, count_from: int | None = None) -> list[NBestList]:
+    return list(read_lists(LineReader(io.BytesIO(text.encode()), name="lists"), sources, count_from))
 
 
 def texts(ranking: list[Ranked]) -> list[str]:
@@ -59,6 +59,30 @@ def test_source_lines_after_the_last_list_have_empty_ones() -> None:
     assert [(entry.source, len(entry.candidates)) for entry in lists] == [("x", 1), ("y", 0), ("z", 0)]
     assert [entry.source for entry in read("", ["x"])] == ["x"]
     assert read("") == []
+
+
+def test_lists_count_from_0_or_from_1_and_are_never_paired_by_a_guess() -> None:
+    ours = "1 ||| a ||| log_prob=-1.500000 ||| -1.5\n2 ||| b ||| log_prob=-2.500000 ||| -2.5\n"
+    others = ours.replace("log_prob=", "F0= ")
+
+    def paired(*arguments: Any) -> list[tuple[str, list[str]]]:
+        return [(entry.source, [candidate.text for candidate in entry.candidates]) for entry in read(*arguments)]
+
+    assert paired(ours, ["x", "y"]) == paired(others, ["x", "y"], 1) == [("x", ["a"]), ("y", ["b"])]
+    assert paired(others, ["x", "y", "z"], 0) == [("x", []), ("y", ["a"]), ("z", ["b"])]
+    assert paired(ours, ["x", "y", "z"], 0) == [("x", []), ("y", ["a"]), ("z", ["b"])]
+    for unclear in (others, ours.split("\n")[1]):
+        with pytest.raises(DataError, match=r"^lists: begins with line \d; give --count-from 0 or 1"):
+            read(unclear, ["x", "y", "z"])
+    with pytest.raises(DataError, match=r"^lists, line 1: source line 0 where 1 or a later one was due"):
+        read("0 ||| a\n", ["x"], 1)
+    assert as_lines(*both(read(ours, ["x", "y"])[1]))[0].startswith("2 ||| b ||| log_prob=-2.500000 original= -2.5 ")
+
+
+def both(entry: NBestList) -> tuple[NBestList, list[Ranked]]:
+    """A list and its order by a model to which all is alike."""
+    alike = {candidate.text: (-1.0, 1) for candidate in entry.candidates}
+    return entry, rerank([entry], [feature(alike)])[0]
 
 
 TABLE = {"a b": (-6.0, 3), "c": (-3.0, 1), "d": (-5.0, 5), "e": (-4.0, 2)}
@@ -111,9 +135,9 @@ def test_a_missing_score_matters_only_where_it_has_a_weight() -> None:
 def test_a_cut_hypothesis_is_marked() -> None:
     lists = read(JSON)[:1]
     for remarks, is_cut in [
-        (("cut-source",), True),
-        (("empty-hypothesis", "cut-source"), True),
-        (("empty-source",), False),
+        (("cut_source",), True),
+        (("empty_hypothesis", "cut_source"), True),
+        (("empty_source",), False),
     ]:
         (ranking,) = rerank(lists, [feature(TABLE), feature(TABLE, remarks=remarks)])
         assert [ranked.is_cut for ranked in ranking] == [is_cut, is_cut]
@@ -161,7 +185,7 @@ def test_a_text_of_json_is_one_line_of_whole_characters() -> None:
         ("0 ||| a\n\n", ["x"], "lists, line 2: not of the form"),
         ("x ||| a\n", ["x"], "lists, line 1: not of the form"),
         ("0 ||| a ||| f ||| high\n", ["x"], "lists, line 1: its score, 'high', is no number"),
-        ("0 ||| a\n1 ||| b\n0 ||| c\n", ["x", "y"], "lists, line 3: source line 0 after 1"),
+        ("0 ||| a\n1 ||| b\n0 ||| c\n", ["x", "y"], "lists, line 3: source line 0 where 2 or a later one was due"),
         ("0 ||| a\n1 ||| b\n", ["x"], "lists, line 2: source line 1, but there are 1"),
         (JSON + "{\n", None, "lists, line 4: not valid JSON"),
         (JSON + "\n", None, "lists, line 4: not valid JSON"),
