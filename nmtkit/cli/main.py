@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, export, prepare, recipes, run, score, train, translate
+from nmtkit.cli import average, export, prepare, recipes, rerank, run, score, train, translate
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -27,7 +27,8 @@ for module, summary in (
     (average, "Checkpoints to one model."),
     (translate, "Text to its translation."),
     (export, "A model to the form of another library, CTranslate2 or transformers."),
-    (score, "Translations to scores and cost."),
+    (score, "Translations to scores and cost; with a model, to log-probabilities."),
+    (rerank, "N-best lists to their best hypotheses by a model."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),
 ):

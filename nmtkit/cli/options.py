@@ -43,6 +43,23 @@ ThreadsOption = Annotated[
 ]
 
 
+def _check_precision(precision: str | None) -> str | None:
+    if precision not in (None, "float64", "float32"):
+        raise typer.BadParameter(f"{precision!r} is not one of float64, float32")
+    return precision
+
+
+ScoringPrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="float64|float32",
+        callback=_check_precision,
+        help="What a model scores in.  [default: float64 on a CPU, else float32]",
+    ),
+]
+
+
 def _check_trackers(trackers: list[str] | None) -> list[str]:
     for tracker in trackers or []:
         if tracker not in ("tensorboard", "wandb"):

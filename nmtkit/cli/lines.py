@@ -1,0 +1,76 @@
+"""What commands that go through text line by line have in common: windows of lines in, a file or stdout out."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from nmtkit.files import LineReader
+
+T = TypeVar("T")
+
+
+def windows(items: Iterable[T], most: int, weight: Callable[[T], int] = lambda item: 1) -> Iterator[list[T]]:
+    """Cuts a row of items into lists that weigh ``most`` or little more, so that not all are held at once."""
+    window: list[T] = []
+    weighs = 0
+    for item in items:
+        window.append(item)
+        weighs += weight(item)
+        if weighs >= most:
+            yield window
+            window, weighs = [], 0
+    if window:
+        yield window
+
+
+@contextmanager
+def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None]]:
+    """Gives what writes lines to a file, which appears whole at the end, or at once to stdout.
+
+    To be entered before a progress bar, which may put something else in the place of stdout.
+    """
+    from nmtkit.files import write_atomically
+
+    if output is not None:
+        with write_atomically(output) as file:
+            yield lambda lines: file.writelines(f"{line}\n" for line in lines)
+        return
+    stdout = sys.stdout
+    stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+
+    def write(lines: Iterable[str]) -> None:
+        stdout.writelines(f"{line}\n" for line in lines)
+        stdout.flush()
+
+    yield write
+
+
+def warn_of_invalid_lines(reader: "LineReader") -> None:
+    """Tells which lines were not UTF-8 and were read all the same."""
+    from nmtkit import console
+
+    if reader.invalid_lines:
+        console.log.warning(
+            "%s: invalid UTF-8 was replaced by U+FFFD in %s", reader.name, _listed(reader.invalid_lines)
+        )
+
+
+def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
+    """Tells which lines were not scored whole."""
+    from nmtkit import console
+
+    if numbers:
+        console.log.warning(
+            "only the first tokens counted (the model's limit, or --max-tokens %d) in %s", max_tokens, _listed(numbers)
+        )
+
+
+def _listed(numbers: list[int]) -> str:
+    """Which lines; of many how many, and the first ten."""
+    shown = ", ".join(str(number) for number in numbers[:10])
+    if len(numbers) == 1:
+        return f"line {shown}"
+    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"

@@ -1,0 +1,168 @@
+"""`nmtkit rerank`."""
+
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, QuietOption, ScoringPrecisionOption, ThreadsOption
+
+if TYPE_CHECKING:
+    from nmtkit.decoding.reranking import Feature
+
+WINDOW_HYPOTHESES = 4000
+
+
+def command(
+    models: Annotated[
+        list[Path],
+        typer.Option(
+            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble, or see --weight."
+        ),
+    ],
+    weights: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--weight",
+            metavar="X",
+            help="Of the model's score; given once for each of several --model, each scores by itself and the weighted "
+            "scores are added.  [default: 1]",
+        ),
+    ] = None,
+    original_weight: Annotated[
+        float, typer.Option("--original-weight", metavar="X", help="Of the score that stands in the list.")
+    ] = 0.0,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", metavar="FILE", help="N-best lists: lines of JSON, or NUMBER ||| TEXT ||| ....  [default: stdin]"
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", metavar="FILE", help="The source, for lists with |||, which do not hold it."),
+    ] = None,
+    count_from: Annotated[
+        int | None,
+        typer.Option(
+            "--count-from",
+            metavar="0|1",
+            min=0,
+            max=1,
+            help="Number of the first source line.  [default: as they tell]",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Result, plain or .gz.  [default: stdout]")
+    ] = None,
+    whole_list: Annotated[
+        bool, typer.Option("--list", help="Writes the whole lists in their new order, not only the best hypotheses.")
+    ] = False,
+    length_penalty: Annotated[
+        str | None,
+        typer.Option(
+            "--length-penalty",
+            metavar="wu|length|none",
+            help="What the log-probability is divided by, as in `translate`.  [default: the model's recipe's]",
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", metavar="X", min=0, help="Its exponent.  [default: the model's recipe's]"),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", metavar="N", min=1, help="Of longer lines the first N count.  [default: 1024]"),
+    ] = None,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"
+        ),
+    ] = None,
+    precision: ScoringPrecisionOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """N-best lists to their best hypotheses by one or more models: one line out for each source line, in order.
+
+    Example: nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 --output best.de
+    """
+    from nmtkit import console
+    from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+    from nmtkit.decoding.forced import MAX_TOKENS
+    from nmtkit.decoding.reranking import as_lines, read_lists, rerank
+    from nmtkit.errors import DataError
+    from nmtkit.files import LineReader
+
+    weights = weights or [1.0]
+    if len(weights) not in (1, len(models)):
+        raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
+    if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
+        raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
+    if length_penalty not in (None, "wu", "length", "none"):
+        raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
+    console.set_up(quiet=quiet)
+    if input_ is None and sys.stdin is None:
+        raise DataError("stdin is closed; give lists there or a file with --input")
+    reader = (
+        LineReader(input_, errors="replace")
+        if input_ is not None
+        else LineReader(sys.stdin.buffer, name="stdin", errors="replace")
+    )
+    sources_reader = None if source is None else LineReader(source, errors="replace")
+    sources = None if sources_reader is None else list(sources_reader)
+    lists = read_lists(reader, sources, count_from)
+    groups = [[model] for model in models] if len(weights) == len(models) else [models]
+    most = max_tokens or MAX_TOKENS
+    features = _load_features(groups, weights, length_penalty, alpha, most, batch_tokens, precision, device, threads)
+    with result_lines(output) as write, console.progress("reranking", None) as advance:
+        done = 0
+        cut: list[int] = []
+        for window in windows(lists, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
+            rankings = rerank(window, features, original_weight=original_weight)
+            for entry, ranking in zip(window, rankings, strict=True):
+                done += 1
+                write(as_lines(entry, ranking) if whole_list else [ranking[0].candidate.text if ranking else ""])
+                if any(ranked.is_cut for ranked in ranking):
+                    cut.append(done)
+            advance(done, note=f"{done:,} lists")
+    warn_of_cut_lines(cut, most)
+    for used in (reader, sources_reader):
+        if used is not None:
+            warn_of_invalid_lines(used)
+
+
+def _load_features(
+    groups: Sequence[list[Path]],
+    weights: Sequence[float],
+    length_penalty: str | None,
+    alpha: float | None,
+    max_tokens: int,
+    batch_tokens: int | None,
+    precision: str | None,
+    device: str,
+    threads: int | None,
+) -> list["Feature"]:
+    """Reads the models; those of a group are an ensemble."""
+    from nmtkit.decoding.forced import BATCH_TOKENS, ForcedDecoder
+    from nmtkit.decoding.reranking import Feature
+    from nmtkit.decoding.search import length_penalty as penalty_of
+    from nmtkit.workers import choose_device, set_threads
+
+    set_threads(threads)
+    features = []
+    for group, weight in zip(groups, weights, strict=True):
+        decoder = ForcedDecoder.load(group, choose_device(device), precision)
+        penalty = penalty_of(
+            length_penalty or decoder.decoding.length_penalty,  # type: ignore[arg-type]
+            decoder.decoding.alpha if alpha is None else alpha,
+        )
+        score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
+        features.append(Feature(score, weight, penalty))
+    return features

@@ -1,0 +1,202 @@
+"""Forced decoding: how likely a model finds a translation that is given to it.
+
+line pair -> normalised -> ids -> (cut where longer than the limit) -> batches of like length -> one pass over whole
+     targets -> the log-probability of each token; one score for each pair, in the order of the input
+
+Nothing is left out: an empty side is the end symbol alone, and of a side that is too long the first tokens count. The
+score says so in its remarks.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nmtkit.config import DecodingConfig
+from nmtkit.data.batch import Batch, batch_of
+from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.errors import ModelError
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import find_model, load_model
+from nmtkit.text.tokenizer import EOS, Side, Tokenizer
+
+MAX_TOKENS = 1024
+BATCH_TOKENS = 2048
+_LOGITS_AT_ONCE = 2**24
+"""Most logits that are held at a time: 64 MiB of float32. The logits of a batch can be gigabytes."""
+_LARGEST_EXPONENT = 709.0
+"""e to the power of more is no floating-point number."""
+
+
+@dataclass(frozen=True)
+class ForcedScore:
+    """How likely a hypothesis is, given its source.
+
+    Attributes:
+        ids: the tokens that were scored; the end symbol is the last, unless the hypothesis was cut.
+        log_probs: natural logarithm of each token's probability, given the source and the tokens before it.
+        remarks: "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis"; none as a rule.
+    """
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def log_prob(self) -> float:
+        """Natural logarithm of the probability of all tokens."""
+        return math.fsum(self.log_probs)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only the first tokens of the source or the hypothesis were taken."""
+        return any(remark.startswith("cut_") for remark in self.remarks)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(-log_prob / tokens): how many equally likely tokens the model hesitates between on average."""
+        return math.exp(min(-self.log_prob / len(self.ids), _LARGEST_EXPONENT))
+
+
+class ForcedDecoder:
+    """Scores given translations with one model, or with several of the same vocabulary as an ensemble.
+
+    Attributes:
+        tokenizer: text to ids and back.
+        decoding: how the first model translates; its length penalty is that of its scores.
+    """
+
+    def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
+        self._models = models
+        self.tokenizer = tokenizer
+        self.decoding = decoding
+        self._device = models[0].output_embedding.device
+        limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
+        self._most_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol comes to it
+
+    @classmethod
+    def load(
+        cls,
+        models: str | Path | Sequence[str | Path],
+        device: torch.device | str | None = None,
+        precision: str | None = None,
+    ) -> "ForcedDecoder":
+        """Reads a model, or several as an ensemble: model folders, run folders or checkpoints.
+
+        Args:
+            precision: float64 or float32. By default float64 on a CPU, where that takes half as long again and what is
+                scored together then makes no difference that could be seen (in float32 some 1e-5), else float32.
+
+        Raises:
+            ModelError: one is not there or damaged, or their vocabularies differ.
+        """
+        paths = [models] if isinstance(models, str | Path) else models
+        place = torch.device("cpu" if device is None else device)
+        folders = [find_model(Path(path)) for path in paths]
+        loaded = [load_model(folder, place) for folder in folders]
+        first = loaded[0]
+        for folder, other in zip(folders, loaded, strict=True):
+            if other.tokenizer.fingerprint() != first.tokenizer.fingerprint():
+                raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
+        if precision is None:
+            precision = "float64" if place.type == "cpu" else "float32"
+        dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
+        return cls([entry.model.to(dtype) for entry in loaded], first.tokenizer, first.decoding)
+
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        max_tokens: int = MAX_TOKENS,
+        before_batch: Callable[[], None] = lambda: None,
+    ) -> list[ForcedScore]:
+        """One score for each pair of a source line and a hypothesis line; see score_ids."""
+        sources = self._encode([source for source, _ in pairs], "source")
+        hypotheses = self._encode([hypothesis for _, hypothesis in pairs], "target")
+        return self.score_ids(
+            sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
+        )
+
+    def score_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        hypotheses: Sequence[Sequence[int]],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        max_tokens: int = MAX_TOKENS,
+        before_batch: Callable[[], None] = lambda: None,
+    ) -> list[ForcedScore]:
+        """One score for each pair of ids without special symbols.
+
+        Args:
+            batch_tokens: source or hypothesis tokens scored at once, padding counted.
+            max_tokens: of a longer source the first tokens are seen, of a longer hypothesis they are scored.
+            before_batch: called before each batch; what it raises ends the scoring.
+
+        Raises:
+            ModelError: a probability is not a number.
+        """
+        limit = min(max_tokens, self._most_tokens or max_tokens)
+        pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+        order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
+        longest = [max(len(ids) for ids in pairs[index]) + 1 for index in order]
+        log_probs: dict[int, list[float]] = {}
+        for start, stop in cut_by_padded_tokens(longest, batch_tokens, apart=True):
+            before_batch()
+            here = order[start:stop]
+            batch = batch_of([pairs[index][0] for index in here], [pairs[index][1] for index in here])
+            found = token_log_probs(self._models, batch.to(self._device)).cpu()
+            if not bool(found.isfinite().all()):
+                raise ModelError(
+                    "the model gives no finite probabilities: its weights are damaged or its training diverged"
+                )
+            of_pairs = found.split(batch.target_lengths.tolist())
+            log_probs.update((index, part.tolist()) for index, part in zip(here, of_pairs, strict=True))
+        return [
+            _scored(source, hypothesis, log_probs[index], limit)
+            for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True))
+        ]
+
+    def _encode(self, lines: list[str], side: Side) -> list[list[int]]:
+        return self.tokenizer.encode([self.tokenizer.normalize(line) for line in lines], side, torch.get_num_threads())
+
+
+def _scored(source: Sequence[int], hypothesis: Sequence[int], log_probs: list[float], limit: int) -> ForcedScore:
+    remarks = []
+    for name, ids in (("source", source), ("hypothesis", hypothesis)):
+        if not ids:
+            remarks.append(f"empty_{name}")
+        elif len(ids) > limit:
+            remarks.append(f"cut_{name}")
+    ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)  # a cut one does not end
+    return ForcedScore(ids, tuple(log_probs[: len(ids)]), tuple(remarks))
+
+
+@torch.inference_mode()
+def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor, " tokens"]:
+    """The log-probability of each target token, end symbols counted, sentence by sentence without padding.
+
+    The probabilities of several models are averaged, as in decoding.
+    """
+    found = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
+    return found[0] if len(models) == 1 else torch.logsumexp(found, dim=0) - math.log(len(models))
+
+
+def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
+    cache = model.start_decoding(*model.encode(batch.source, batch.source_lengths))
+    states = model.decode(batch.target_in, cache).flatten(0, 1)  # [batch x target, width]
+    targets = batch.target_out.flatten()
+    if batch.target_rows is not None:
+        states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
+    rows = max(1, _LOGITS_AT_ONCE // model.output_embedding.size(0))
+    parts = []
+    for some_states, some_targets in zip(states.split(rows), targets.split(rows), strict=True):
+        logits = model.logits(some_states)  # [tokens, vocab]
+        log_probs = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
+        parts.append(log_probs.gather(1, some_targets[:, None])[:, 0])  # [tokens]
+    return torch.cat(parts)

@@ -1,0 +1,491 @@
+"""`nmtkit score --model` and `nmtkit rerank`: one line out for each line in, whatever the text."""
+
+import gzip
+import io
+import json
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.cli.main import main
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.translator import Translator
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import save_model
+from nmtkit.text.tokenizer import Tokenizer
+
+TEXT = [
+    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
+    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
+    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
+    ("The small dog runs home.", "Der kleine Hund rennt heim."),
+]
+HOSTILE = [
+    ("", "Der Hund"),
+    ("The dog", ""),
+    ("", ""),
+    ("The\u2028dog\x0b\x0c\x85", "Der\u2028Hund\u2029\x1c"),
+    ("The dog\ttab", "Der Hund\ttab"),
+    ("The dog. " * 11_112, "Der Hund"),
+    ("The dog", "Der Hund. " * 10_000),
+    (" ", "\u3000"),
+    ("中文", "¿qué?"),
+]
+
+
+def save(folder: Path, seed: int, **data: object) -> Path:
+    """A model of random weights, larger than initial ones so that probabilities differ."""
+    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
+    tokenizer = Tokenizer.learn(DataConfig.model_validate({**values, **data}), lambda: TEXT)
+    torch.manual_seed(seed)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    config = ModelConfig.model_validate(sizes)
+    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    for parameter in model.parameters():
+        parameter.data *= 2.0
+    decoding = DecodingConfig(beam=2, max_length_offset=2, alpha=1.0, length_penalty="length")
+    save_model(folder, model.state_dict(), config, tokenizer, decoding, {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("model") / "one", seed=1)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("model") / "other", seed=2)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a vocabulary of its own."""
+    return save(tmp_path_factory.mktemp("model") / "stranger", seed=3, vocab_size=60)
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        assert self.code == 0, self.err
+        return self.out.decode("utf-8").split("\n")[:-1]
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs a command in this process, from its arguments to its exit code."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logger = logging.getLogger("nmtkit")
+    state = (logger.handlers, logger.propagate, logger.level)
+    torch_threads = torch.get_num_threads()
+
+    def run(*arguments: object, stdin: bytes = b"", threads: int | None = 1) -> Outcome:
+        streams = [
+            io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                sys, "argv", ["nmtkit", *map(str, arguments), *([] if threads is None else ["--threads", str(threads)])]
+            )
+            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+                patch.setattr(sys, name, stream)
+            try:
+                main()
+                code: Any = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+            for stream in streams[1:]:
+                stream.flush()
+            out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+        return Outcome(code, out, err.decode("utf-8"))
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    logger.handlers, logger.propagate = state[0], state[1]
+    logger.setLevel(state[2])
+    torch.set_num_threads(torch_threads)
+
+
+def write_pairs(folder: Path, pairs: list[tuple[str, str]]) -> list[str]:
+    """Writes both sides and gives the arguments that name them."""
+    for index, name in enumerate(("source", "hypothesis")):
+        (folder / name).write_bytes("".join(f"{pair[index]}\n" for pair in pairs).encode())
+    return ["--source", str(folder / "source"), "--hypothesis", str(folder / "hypothesis")]
+
+
+class TestScore:
+    def test_a_line_has_log_probability_tokens_perplexity_and_status(
+        self, nmtkit: Command, model: Path, tmp_path: Path
+    ) -> None:
+        expected = ForcedDecoder.load([model]).score(TEXT)
+        outcome = nmtkit("score", "--model", model, *write_pairs(tmp_path, TEXT))
+        rows = [line.split("\t") for line in outcome.lines]
+        assert [len(row) for row in rows] == [4] * len(TEXT)
+        assert [float(row[0]) for row in rows] == pytest.approx([score.log_prob for score in expected], abs=1e-5)
+        assert [int(row[1]) for row in rows] == [len(score.ids) for score in expected]
+        for row in rows:
+            assert float(row[2]) == pytest.approx(math.exp(-float(row[0]) / int(row[1])), rel=1e-4)
+        assert {row[3] for row in rows} == {"ok"}
+        assert outcome.err == ""
+
+    def test_tokens_and_their_log_probabilities_come_last(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+        tokenizer = Tokenizer.of_model(model)
+        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
+        plain = nmtkit(*arguments).lines
+        for line, without, (_, hypothesis) in zip(nmtkit(*arguments, "--tokens").lines, plain, TEXT, strict=True):
+            *columns, log_probs, pieces = line.split("\t")
+            assert "\t".join(columns) == without
+            ids = tokenizer.encode([tokenizer.normalize(hypothesis)], "target")[0]
+            assert pieces.split(" ") == [*tokenizer.pieces(ids, "target"), "</s>"]
+            values = [float(value) for value in log_probs.split(" ")]
+            assert len(values) == len(ids) + 1 == int(columns[1])
+            assert sum(values) == pytest.approx(float(columns[0]), abs=1e-4)
+
+    def test_lines_of_json_hold_the_same(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT + HOSTILE[:3]), "--tokens"]
+        lines = nmtkit(*arguments, "--format", "jsonl").lines
+        for number, (line, row) in enumerate(zip(lines, nmtkit(*arguments).lines, strict=True), start=1):
+            found = json.loads(line)
+            log_prob, tokens, perplexity, status, log_probs, pieces = row.split("\t")
+            assert found["line"] == number
+            assert found["log_prob"] == pytest.approx(float(log_prob), abs=1e-5)
+            assert (found["length"], found["tokens"]) == (int(tokens), pieces.split(" "))
+            assert found["perplexity"] == pytest.approx(float(perplexity), rel=1e-4)
+            assert ",".join(found["status"]) == status
+            assert found["token_log_probs"] == pytest.approx([float(value) for value in log_probs.split(" ")], abs=1e-5)
+        assert "tokens" not in json.loads(nmtkit(*arguments[:-1], "--format", "jsonl").lines[0])
+
+    @pytest.mark.parametrize("options", [[], ["--tokens"], ["--format", "jsonl", "--tokens"]])
+    def test_hostile_lines_have_a_line_each(
+        self, nmtkit: Command, model: Path, tmp_path: Path, options: list[str]
+    ) -> None:
+        pairs = [TEXT[0], *HOSTILE, TEXT[1]]
+        outcome = nmtkit("score", "--model", model, *write_pairs(tmp_path, pairs), "--max-tokens", 50, *options)
+        assert len(outcome.lines) == len(pairs)
+        if not options:
+            rows = [line.split("\t") for line in outcome.lines]
+            assert [row[3] for row in rows[1:8]] == [
+                "empty_source", "empty_hypothesis", "empty_source,empty_hypothesis", "ok", "ok", "cut_source",
+                "cut_hypothesis",
+            ]  # fmt: skip
+            assert all(math.isfinite(float(row[0])) and math.isfinite(float(row[2])) for row in rows)
+            alone = nmtkit("score", "--model", model, *write_pairs(tmp_path, TEXT[:2])).lines
+            assert [outcome.lines[0], outcome.lines[-1]] == alone
+            assert [row[1] for row in rows[2:4]] == ["1", "1"]
+            assert rows[7][1] == "50"
+        told = "warning: only the first tokens counted (the model's limit, or --max-tokens 50) in 2 lines: 7, 8\n"
+        assert outcome.err == told
+
+    def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "source").write_bytes(b"The dog\nA \xff cat\n")
+        (tmp_path / "hypothesis").write_bytes(b"Der Hund\nKatze\n")
+        arguments = ["score", "--model", model, "--source", tmp_path / "source", "--hypothesis"]
+        outcome = nmtkit(*arguments, tmp_path / "hypothesis")
+        assert [line.split("\t")[3] for line in outcome.lines] == ["ok", "invalid_utf8"]
+        assert outcome.err == (f"warning: {tmp_path / 'source'}: invalid UTF-8 was replaced by U+FFFD in line 2\n")
+
+    @pytest.mark.parametrize("through_pipe", [False, True])
+    def test_unequal_files_are_told_with_their_lines(
+        self, nmtkit: Command, model: Path, tmp_path: Path, through_pipe: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.cli.score.WINDOW_LINES", 2)
+        arguments = write_pairs(tmp_path, TEXT)
+        (tmp_path / "hypothesis").write_text("Der Hund\nDie Katze\nDas Haus\n")
+        hypothesis = str(tmp_path / "hypothesis")
+        if through_pipe:
+            end, other_end = os.pipe()
+            os.write(other_end, (tmp_path / "hypothesis").read_bytes())
+            os.close(other_end)
+            hypothesis = f"/dev/fd/{end}"
+        else:
+            monkeypatch.setattr(ForcedDecoder, "load", lambda *_: pytest.fail("loaded for nothing"))
+        output = tmp_path / "scores"
+        outcome = nmtkit("score", "--model", model, *arguments[:2], "--hypothesis", hypothesis, "--output", output)
+        if through_pipe:
+            os.close(end)
+        told = f"error: {arguments[1]} has 4 lines, but {hypothesis} has 3; line n of one must belong to line n of"
+        told += " the other\n"
+        assert outcome == Outcome(1, b"", told)
+        assert not output.exists()
+
+    def test_the_output_is_a_file_and_no_lines_give_no_lines(
+        self, nmtkit: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
+        expected = nmtkit(*arguments).out
+        monkeypatch.setattr("nmtkit.cli.score.WINDOW_LINES", 3)
+        assert nmtkit(*arguments, "--output", tmp_path / "scores.gz") == Outcome(0, b"", "")
+        assert gzip.decompress((tmp_path / "scores.gz").read_bytes()) == expected
+        assert nmtkit("score", "--model", model, *write_pairs(tmp_path, [])) == Outcome(0, b"", "")
+
+    @pytest.mark.parametrize("option", [["--batch-tokens", "1"], ["--batch-tokens", "100000"]])
+    def test_the_batch_size_changes_no_digit(
+        self, nmtkit: Command, model: Path, tmp_path: Path, option: list[str]
+    ) -> None:
+        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT * 3), "--tokens"]
+        assert nmtkit(*arguments, *option).out == nmtkit(*arguments).out
+
+    def test_options_reach_the_decoder(
+        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[Any] = []
+        load, score = ForcedDecoder.load, ForcedDecoder.score
+
+        def loading(paths: list[Path], device: Any, precision: Any) -> ForcedDecoder:
+            asked.append((paths, device.type, precision))
+            return load(paths, device, precision)
+
+        def scoring(self: ForcedDecoder, pairs: Any, **options: Any) -> Any:
+            asked.append(options)
+            return score(self, pairs, **options)
+
+        monkeypatch.setattr(ForcedDecoder, "load", loading)
+        monkeypatch.setattr(ForcedDecoder, "score", scoring)
+        arguments = ["score", "--model", model, "--model", other, *write_pairs(tmp_path, TEXT), "--device", "cpu"]
+        assert nmtkit(*arguments, "--precision", "float32", "--batch-tokens", 99, "--max-tokens", 88).code == 0
+        assert asked == [([model, other], "cpu", "float32"), {"batch_tokens": 99, "max_tokens": 88}]
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            ("--model m --source a", "--hypothesis"),
+            ("--model m --hypothesis a", "--source"),
+            ("runs/x --model m --source a --hypothesis b", "no RUN"),
+            ("--model m --source a --hypothesis b --reference c", "--reference"),
+            ("--model m --source a --hypothesis b --metric ter", "metrics"),
+            ("--model m --source a --hypothesis b --json c", "metrics"),
+            ("--model m --source a --hypothesis b --format xml", "tsv, jsonl"),
+            ("--model m --source a --hypothesis b --precision fp8", "float64, float32"),
+            ("--hypothesis a --reference b --tokens", "--model"),
+            ("--hypothesis a --reference b --output c", "--model"),
+            ("runs/x --device cpu", "--model"),
+            ("runs/x --threads 1", "--model"),
+        ],
+    )
+    def test_options_that_do_not_belong_together_are_wrong_usage(
+        self, nmtkit: Command, arguments: str, told: str
+    ) -> None:
+        outcome = nmtkit("score", *arguments.split(), threads=None)
+        assert (outcome.code, outcome.out) == (2, b"")
+        assert told in " ".join(outcome.err.split())
+
+
+def lists_of(model: Path, sources: list[str]) -> list[dict[str, Any]]:
+    """N-best lists of a model's translations and the references, as `translate --json` writes them."""
+    translator = Translator.load([model])
+    lists = []
+    for number, source in enumerate(sources, start=1):
+        texts = [hypothesis for _, hypothesis in TEXT] + translator.translate([source])
+        hypotheses = [{"text": text, "score": -index / 2, "log_prob": -9.0} for index, text in enumerate(texts)]
+        lists.append({"line": number, "source": source, "hypotheses": hypotheses})
+    return lists
+
+
+def as_json(lists: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in lists).encode()
+
+
+def as_divided(lists: list[dict[str, Any]]) -> bytes:
+    return "".join(
+        f"{number} ||| {hypothesis['text']} ||| F0= {hypothesis['log_prob']} ||| {hypothesis['score']}\n"
+        for number, entry in enumerate(lists)
+        for hypothesis in entry["hypotheses"]
+    ).encode()
+
+
+def best_by(lists: list[dict[str, Any]], score: Callable[[str, dict[str, Any]], float]) -> list[str]:
+    return [
+        max(entry["hypotheses"], key=lambda hypothesis: score(entry["source"], hypothesis))["text"] for entry in lists
+    ]
+
+
+SOURCES = [source for source, _ in TEXT]
+
+
+class TestOfTranslations:
+    """What `nmtkit translate` writes is read, and its log-probabilities are those of forced decoding."""
+
+    def test_translations_have_the_log_probability_that_translate_reports(
+        self, nmtkit: Command, tmp_path: Path
+    ) -> None:
+        # Words as they stand: subwords found by a search may be others than those the text is cut into.
+        models = [save(tmp_path / str(seed), seed, subwords="none", text="tokenized") for seed in (1, 2)]
+        text = "".join(f"{source}\n" for source in SOURCES * 3).encode()
+        options = ["--json", "--beam", 6, "--n-best", 6, "--max-length-offset", 1]
+        lists = [json.loads(line) for line in nmtkit("translate", *models, *options, stdin=text).lines]
+        found = [(entry["source"], hypothesis) for entry in lists for hypothesis in entry["hypotheses"]]
+        arguments = write_pairs(tmp_path, [(source, hypothesis["text"]) for source, hypothesis in found])
+        ensemble = ["--model", models[0], "--model", models[1]]
+        lines = nmtkit("score", *ensemble, *arguments, "--tokens", "--format", "jsonl").lines
+        assert len(lines) > 40
+        for (_, hypothesis), line in zip(found, lines, strict=True):
+            score = json.loads(line)
+            assert score["tokens"] == [*hypothesis["tokens"], "</s>"]
+            assert score["log_prob"] == pytest.approx(hypothesis["log_prob"], abs=1e-4)
+            assert score["token_log_probs"] == pytest.approx(hypothesis["token_log_probs"], abs=1e-4)
+        # So the order of such a list is the order it has already, and its scores are the scores it has.
+        again = nmtkit("rerank", *ensemble, "--list", stdin=as_json(lists)).lines
+        for line, entry in zip(again, lists, strict=True):
+            old = [hypothesis["score"] for hypothesis in entry["hypotheses"]]
+            assert [hypothesis["score"] for hypothesis in json.loads(line)["hypotheses"]] == pytest.approx(
+                old, abs=1e-4
+            )
+
+    def test_lists_of_translate_are_reranked_in_both_forms(
+        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path
+    ) -> None:
+        text = "".join(f"{source}\n" for source in [SOURCES[0], "", *SOURCES[1:]])
+        (tmp_path / "source").write_text(text)
+        options = ["--beam", 4, "--n-best", 4]
+        as_objects = nmtkit("translate", model, *options, "--json", stdin=text.encode()).out
+        with_bars = nmtkit("translate", model, *options, stdin=text.encode()).out
+        best = nmtkit("rerank", "--model", other, stdin=as_objects).lines
+        assert len(best) == 5
+        assert best[1] == ""
+        assert best != nmtkit("translate", model, *options[:2], stdin=text.encode()).lines
+        assert nmtkit("rerank", "--model", other, "--source", tmp_path / "source", stdin=with_bars).lines == best
+        shifted = ["rerank", "--model", other, "--source", tmp_path / "source", "--count-from", 0]
+        refused = nmtkit(*shifted, stdin=with_bars)
+        assert refused.code == 1
+        assert "source line 5, but there are 5, counted from 0" in refused.err
+
+
+class TestRerank:
+    def test_the_best_by_the_model_is_written_for_each_source_line(
+        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path
+    ) -> None:
+        lists = lists_of(model, SOURCES)
+        decoder = ForcedDecoder.load([other])
+
+        def normalized(source: str, hypothesis: dict[str, Any]) -> float:
+            (score,) = decoder.score([(source, hypothesis["text"])])
+            return score.log_prob / len(score.ids)  # the penalty of the model's recipe
+
+        expected = best_by(lists, normalized)
+        assert expected != [entry["hypotheses"][0]["text"] for entry in lists]
+        assert nmtkit("rerank", "--model", other, stdin=as_json(lists)) == Outcome(
+            0, "".join(f"{text}\n" for text in expected).encode(), ""
+        )
+        (tmp_path / "lists").write_bytes(as_divided(lists))
+        (tmp_path / "source").write_text("".join(f"{source}\n" for source in SOURCES))
+        arguments = ["rerank", "--model", other, "--input", tmp_path / "lists", "--source", tmp_path / "source"]
+        assert nmtkit(*arguments).lines == expected
+        assert nmtkit(*arguments, "--output", tmp_path / "best") == Outcome(0, b"", "")
+        assert (tmp_path / "best").read_text().split("\n")[:-1] == expected
+
+    def test_weights_penalty_and_original_score_make_up_the_score(
+        self, nmtkit: Command, model: Path, stranger: Path
+    ) -> None:
+        lists = lists_of(model, SOURCES[:2])
+        decoders = [ForcedDecoder.load([model]), ForcedDecoder.load([stranger])]
+        arguments = ["--model", model, "--weight", 0.5, "--model", stranger, "--weight", 2, "--original-weight", 3]
+        outcome = nmtkit("rerank", *arguments, "--length-penalty", "wu", "--alpha", 0.7, "--list", stdin=as_json(lists))
+        for line, entry in zip(outcome.lines, lists, strict=True):
+            found = json.loads(line)
+            assert (found["line"], found["source"]) == (entry["line"], entry["source"])
+            assert len(found["hypotheses"]) == len(entry["hypotheses"])
+            scores = [hypothesis["score"] for hypothesis in found["hypotheses"]]
+            assert scores == sorted(scores, reverse=True)
+            for hypothesis in found["hypotheses"]:
+                forced = [decoder.score([(entry["source"], hypothesis["text"])])[0] for decoder in decoders]
+                parts = [score.log_prob / ((5 + len(score.ids)) / 6) ** 0.7 for score in forced]
+                assert hypothesis["model_scores"] == pytest.approx(parts, abs=1e-9)
+                weighted = 0.5 * parts[0] + 2 * parts[1] + 3 * hypothesis["original_score"]
+                assert hypothesis["score"] == pytest.approx(weighted, abs=1e-9)
+                assert hypothesis["log_prob"] == -9.0
+
+    def test_several_models_without_weights_are_an_ensemble(
+        self, nmtkit: Command, model: Path, other: Path, stranger: Path
+    ) -> None:
+        lists = lists_of(model, SOURCES[:1])
+        outcome = nmtkit("rerank", "--model", model, "--model", other, "--list", stdin=as_json(lists))
+        ensemble = ForcedDecoder.load([model, other])
+        for hypothesis in json.loads(outcome.lines[0])["hypotheses"]:
+            (score,) = ensemble.score([(SOURCES[0], hypothesis["text"])])
+            assert hypothesis["model_scores"] == pytest.approx([score.log_prob / len(score.ids)], abs=1e-9)
+        refused = nmtkit("rerank", "--model", model, "--model", stranger, stdin=as_json(lists))
+        assert refused.code == 1
+        assert "its vocabulary is not that of" in refused.err
+
+    def test_a_list_with_bars_comes_back_in_its_form(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+        lists = lists_of(model, SOURCES)
+        (tmp_path / "source").write_text("".join(f"{source}\n" for source in SOURCES))
+        lines = nmtkit(
+            "rerank", "--model", model, "--source", tmp_path / "source", "--list", stdin=as_divided(lists)
+        ).lines
+        rows = [line.split(" ||| ") for line in lines]
+        assert [row[0] for row in rows] == [str(number) for number in range(4) for _ in range(5)]
+        texts = [hypothesis["text"] for entry in lists for hypothesis in entry["hypotheses"]]
+        assert sorted(row[1] for row in rows) == sorted(texts)
+        assert all(row[2].startswith("F0= -9.0 original= ") for row in rows)
+        for number in range(4):
+            scores = [float(row[3]) for row in rows if row[0] == str(number)]
+            assert scores == sorted(scores, reverse=True)
+
+    def test_every_source_line_has_its_line_whatever_it_holds(
+        self, nmtkit: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.cli.rerank.WINDOW_HYPOTHESES", 2)
+        texts = [[hypothesis] for _, hypothesis in HOSTILE] + [[], ["", "a\nb"], ["only"]]
+        sources = [source for source, _ in HOSTILE] + ["The dog", "The dog", "A cat"]
+        lists = [
+            {"source": source, "hypotheses": [{"text": text} for text in candidates]}
+            for source, candidates in zip(sources, texts, strict=True)
+        ]
+        outcome = nmtkit("rerank", "--model", model, "--max-tokens", 40, stdin=as_json(lists))
+        assert outcome.lines[: len(HOSTILE)] == [hypothesis for _, hypothesis in HOSTILE]
+        assert len(outcome.lines) == len(lists)
+        assert outcome.lines[-3] == ""
+        assert outcome.lines[-2] in ("", "a b")
+        assert outcome.lines[-1] == "only"
+        assert "--max-tokens 40) in 2 lines: 6, 7\n" in outcome.err
+
+    def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path) -> None:
+        text = b'{"source": "The \xff dog", "hypotheses": [{"text": "Der \xff Hund"}]}\n'
+        outcome = nmtkit("rerank", "--model", model, stdin=text)
+        assert outcome.lines == ["Der \ufffd Hund"]
+        assert outcome.err == "warning: stdin: invalid UTF-8 was replaced by U+FFFD in line 1\n"
+
+    def test_a_broken_list_is_told_and_no_output_is_made(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+        text = as_json(lists_of(model, SOURCES[:2])) + b"{]\n"
+        outcome = nmtkit("rerank", "--model", model, "--output", tmp_path / "best", stdin=text)
+        assert (outcome.code, outcome.out) == (1, b"")
+        assert outcome.err.startswith("error: stdin, line 3: not valid JSON")
+        assert outcome.err.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            ("", "--model"),
+            ("--model a --model b --model c --weight 1 --weight 2", "there are 3 --model, but 2 --weight"),
+            ("--model a --weight nan", "finite"),
+            ("--model a --original-weight inf", "finite"),
+            ("--model a --length-penalty nonsense", "wu, length, none"),
+            ("--model a --alpha -1", "--alpha"),
+        ],
+    )
+    def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, told: str) -> None:
+        outcome = nmtkit("rerank", *arguments.split())
+        assert (outcome.code, outcome.out) == (2, b"")
+        assert told in " ".join(outcome.err.split())

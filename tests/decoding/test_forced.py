@@ -1,0 +1,297 @@
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.data.batch import pad
+from nmtkit.decoding import forced
+from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
+from nmtkit.decoding.search import beam_search, length_penalty
+from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.errors import ModelError
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import save_model
+from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+
+TEXT = [
+    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
+    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
+    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
+    ("The small dog runs home.", "Der kleine Hund rennt heim."),
+]
+PAIRS = [
+    *TEXT,
+    ("The dog", ""),
+    ("", "Der Hund"),
+    ("", ""),
+    ("A cat. " * 12, "Katze"),
+    ("cat", "Eine Katze sieht den Hund und das Haus. " * 5),
+    ("The\u2028dog\x0b\x0c\x85", "Der\u2028Hund\x1c"),
+    ("中文 \ufffd", "¿qué?"),
+]
+TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+
+
+def data_config(**changes: object) -> DataConfig:
+    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
+    return DataConfig.model_validate({**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(data_config(), lambda: TEXT)
+
+
+def model_for(
+    tokenizer: Tokenizer, dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object
+) -> Transformer:
+    """Random weights, larger than initial ones so that probabilities differ."""
+    torch.manual_seed(seed)
+    config = ModelConfig.model_validate({**TINY, **changes})
+    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    for parameter in model.parameters():
+        parameter.data *= 2.0
+    return model.to(dtype).requires_grad_(False).eval()
+
+
+def decoder_of(tokenizer: Tokenizer, *models: Transformer) -> ForcedDecoder:
+    return ForcedDecoder(list(models) or [model_for(tokenizer)], tokenizer, DecodingConfig())
+
+
+def by_a_plain_loop(models: list[Transformer], source: list[int], hypothesis: list[int]) -> list[float]:
+    """The log-probability of each token, by asking for the next token's distribution again and again."""
+    found = []
+    for index, token in enumerate([*hypothesis, EOS]):
+        prefix = torch.tensor([[BOS, *hypothesis[:index]]])
+        ids = torch.tensor([[*source, EOS]])
+        distributions = [torch.softmax(model(ids, torch.tensor([ids.size(1)]), prefix)[0, -1], 0) for model in models]
+        found.append(math.log(sum(float(distribution[token]) for distribution in distributions) / len(models)))
+    return found
+
+
+def ids_of(tokenizer: Tokenizer, pair: tuple[str, str]) -> tuple[list[int], list[int]]:
+    source, hypothesis = map(tokenizer.normalize, pair)
+    return tokenizer.encode([source], "source")[0], tokenizer.encode([hypothesis], "target")[0]
+
+
+# ---- the numbers
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2, 3]], ids=["one model", "ensemble"])
+def test_scores_are_those_of_a_plain_loop_over_the_model(tokenizer: Tokenizer, seeds: list[int]) -> None:
+    models = [model_for(tokenizer, seed=seed) for seed in seeds]
+    scores = decoder_of(tokenizer, *models).score(PAIRS)
+    assert len(scores) == len(PAIRS)
+    for pair, score in zip(PAIRS, scores, strict=True):
+        source, hypothesis = ids_of(tokenizer, pair)
+        assert score.ids == (*hypothesis, EOS)
+        expected = by_a_plain_loop(models, source, hypothesis)
+        assert score.log_probs == pytest.approx(expected, abs=1e-10)
+        assert score.log_prob == pytest.approx(sum(expected), abs=1e-9)
+        assert score.perplexity == pytest.approx(math.exp(-sum(expected) / len(expected)), rel=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"norm": "pre"}, {"share_embeddings": "none"}, {"positions": "learned"}])
+def test_every_kind_of_model_is_scored(tokenizer: Tokenizer, options: dict[str, object]) -> None:
+    model = model_for(tokenizer, **options)
+    for pair, score in zip(TEXT, decoder_of(tokenizer, model).score(TEXT), strict=True):
+        assert score.log_probs == pytest.approx(by_a_plain_loop([model], *ids_of(tokenizer, pair)), abs=1e-10)
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["one model", "ensemble"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_forced_hypothesis_has_the_log_probability_that_beam_search_reports(
+    tokenizer: Tokenizer, dtype: torch.dtype, seeds: list[int]
+) -> None:
+    models = [model_for(tokenizer, dtype, seed) for seed in seeds]
+    sources = tokenizer.encode([source for source, _ in PAIRS if source], "source")
+    lengths = torch.tensor([len(ids) + 1 for ids in sources])
+    found = beam_search(
+        ModelStepper(models, pad(sources, end=EOS), lengths),
+        [len(ids) + 3 for ids in sources],
+        beam=4,
+        penalty=length_penalty("wu", 0.6),
+        bos=BOS,
+        eos=EOS,
+        forbidden=(PAD, BOS, UNK),
+    )
+    pairs = [(source, entry) for source, entries in zip(sources, found, strict=True) for entry in entries]
+    assert len(pairs) > len(sources)
+    scores = decoder_of(tokenizer, *models).score_ids(
+        [source for source, _ in pairs], [hypothesis.ids for _, hypothesis in pairs]
+    )
+    for (_, hypothesis), score in zip(pairs, scores, strict=True):
+        assert score.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert score.log_prob / length_penalty("wu", 0.6)(len(score.ids)) == pytest.approx(hypothesis.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+def test_batch_size_order_and_padding_change_no_score(
+    tokenizer: Tokenizer, dtype: torch.dtype, tolerance: float
+) -> None:
+    decoder = decoder_of(tokenizer, model_for(tokenizer, dtype))
+    alone = [decoder.score([pair])[0] for pair in PAIRS]
+    assert len({round(score.log_prob, 3) for score in alone}) == len(PAIRS)
+
+    def check(pairs: list[tuple[str, str]], expected: list[ForcedScore], **options: int) -> None:
+        for score, other in zip(decoder.score(pairs, **options), expected, strict=True):
+            assert score.ids == other.ids
+            assert score.remarks == other.remarks
+            assert score.log_probs == pytest.approx(other.log_probs, rel=tolerance, abs=tolerance)
+            assert score.log_prob == pytest.approx(other.log_prob, rel=tolerance, abs=tolerance)
+
+    for batch_tokens in (1, 40, 300, 100_000):
+        check(PAIRS, alone, batch_tokens=batch_tokens)
+    for seed in range(3):
+        order = random.Random(seed).sample(range(len(PAIRS)), len(PAIRS))
+        check([PAIRS[index] for index in order], [alone[index] for index in order], batch_tokens=200)
+    check(PAIRS * 3, alone * 3)
+
+
+def test_the_logits_are_taken_in_parts_without_a_difference(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = decoder_of(tokenizer)
+    whole = decoder.score(PAIRS)
+    sizes = []
+    logits = Transformer.logits
+
+    def recording(self: Transformer, states: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(states))
+        return logits(self, states)
+
+    monkeypatch.setattr(Transformer, "logits", recording)
+    monkeypatch.setattr(forced, "_LOGITS_AT_ONCE", 3 * tokenizer.vocab_size("target") + 1)
+    for score, other in zip(decoder.score(PAIRS), whole, strict=True):
+        assert score.log_probs == pytest.approx(other.log_probs, abs=1e-11)
+    assert max(sizes) == 3
+
+
+def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, int]] = []
+    log_probs = forced.token_log_probs
+
+    def recording(models: list[Transformer], batch: forced.Batch) -> torch.Tensor:
+        shapes.append((len(batch.source), max(batch.source.size(1), batch.target_in.size(1))))
+        return log_probs(models, batch)
+
+    monkeypatch.setattr(forced, "token_log_probs", recording)
+    before = []
+    decoder_of(tokenizer).score(TEXT * 5, batch_tokens=60, before_batch=lambda: before.append(len(shapes)))
+    assert sum(rows for rows, _ in shapes) == 20
+    assert max(rows for rows, _ in shapes) > 1
+    assert max(rows * length for rows, length in shapes) <= 60
+    assert before == list(range(len(shapes)))
+
+
+def test_an_ensemble_averages_probabilities(tokenizer: Tokenizer) -> None:
+    models = [model_for(tokenizer, seed=seed) for seed in (1, 2)]
+    first, second = (decoder_of(tokenizer, model).score(TEXT)[0].log_probs for model in models)
+    together = decoder_of(tokenizer, *models).score(TEXT)[0].log_probs
+    expected = [math.log((math.exp(a) + math.exp(b)) / 2) for a, b in zip(first, second, strict=True)]
+    assert together == pytest.approx(expected, abs=1e-10)
+    assert decoder_of(tokenizer, models[0], models[0]).score(TEXT)[0].log_probs == pytest.approx(first, abs=1e-12)
+
+
+def test_a_damaged_model_is_told_instead_of_scores(tokenizer: Tokenizer) -> None:
+    model = model_for(tokenizer)
+    model.output_embedding[5] = float("nan")
+    with pytest.raises(ModelError, match="no finite probabilities"):
+        decoder_of(tokenizer, model).score(TEXT)
+
+
+def test_a_hopeless_hypothesis_has_a_perplexity_that_is_a_number() -> None:
+    assert math.isfinite(ForcedScore((3,), (-1e6,)).perplexity)
+    assert ForcedScore((3, 4), (-math.log(4), -math.log(16))).perplexity == pytest.approx(8)
+
+
+# ---- lines
+
+
+def test_lines_are_normalised_as_the_tokenizer_was_trained() -> None:
+    tokenizer = Tokenizer.learn(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
+    decoder = decoder_of(tokenizer)
+    assert decoder.score([("  THE \t dog ", "DER  Hund")]) == decoder.score([("the dog", "der hund")])
+    assert decoder.score([("the dog", "der hund")]) != decoder.score([("the cat", "der hund")])
+
+
+def test_an_empty_side_is_the_end_symbol_alone_and_said(tokenizer: Tokenizer) -> None:
+    decoder = decoder_of(tokenizer)
+    scores = decoder.score([("The dog", ""), ("", "Der Hund"), ("", ""), ("The dog", "Der Hund")])
+    assert [score.remarks for score in scores] == [
+        ("empty_hypothesis",), ("empty_source",), ("empty_source", "empty_hypothesis"), (),
+    ]  # fmt: skip
+    assert scores[0].ids == scores[2].ids == (EOS,)
+    assert len({score.log_prob for score in scores}) == 4
+    assert decoder.score([]) == []
+
+
+def test_of_a_line_that_is_too_long_the_first_tokens_count(tokenizer: Tokenizer) -> None:
+    decoder = decoder_of(tokenizer)
+    source, hypothesis = ids_of(tokenizer, TEXT[0])
+    for limit in (5, min(len(source), len(hypothesis)) - 1):
+        (score,) = decoder.score([TEXT[0]], max_tokens=limit)
+        assert score.remarks == ("cut_source", "cut_hypothesis")
+        assert score.ids == tuple(hypothesis[:limit])
+        # The last token is that of the text: it does not end there.
+        expected = by_a_plain_loop(decoder._models, source[:limit], hypothesis[: limit + 1])[:limit]
+        assert score.log_probs == pytest.approx(expected, abs=1e-10)
+    (whole,) = decoder.score([TEXT[0]], max_tokens=max(len(source), len(hypothesis)))
+    assert whole.remarks == ()
+    assert whole.ids == (*hypothesis, EOS)
+
+
+def test_learned_positions_are_a_limit(tokenizer: Tokenizer) -> None:
+    model = model_for(tokenizer, positions="learned", max_positions=8)
+    pair = ("The dog", "Eine Katze sieht den Hund!")
+    (score,) = decoder_of(tokenizer, model).score([pair])
+    assert score.remarks[-1] == "cut_hypothesis"
+    assert len(score.ids) == 7
+    other = model_for(tokenizer, positions="learned", max_positions=7)
+    assert len(decoder_of(tokenizer, model, other).score([pair])[0].ids) == 6
+
+
+def test_a_line_of_100000_characters_has_a_score_and_changes_no_other(tokenizer: Tokenizer) -> None:
+    long = ("The small dog sees the small house. " * 3000)[:100_000]
+    decoder = decoder_of(tokenizer, model_for(tokenizer, torch.float32, d_model=8, d_ff=8))
+    pairs = [TEXT[0], (long, "Der Hund"), ("The dog", long), TEXT[1]]
+    scores = decoder.score(pairs, max_tokens=200)
+    assert [score.remarks for score in scores] == [(), ("cut_source",), ("cut_hypothesis",), ()]
+    assert len(scores[2].ids) == 200
+    for index in (0, 3):
+        assert scores[index].log_prob == pytest.approx(decoder.score([pairs[index]])[0].log_prob, abs=1e-5)
+    assert len(long) == 100_000
+
+
+# ---- models
+
+
+def save(folder: Path, tokenizer: Tokenizer, seed: int = 1) -> Path:
+    model = model_for(tokenizer, torch.float32, seed)
+    decoding = DecodingConfig(alpha=0.5, length_penalty="length")
+    save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {})
+    return folder
+
+
+def test_models_are_read_from_their_folders(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folders = [save(tmp_path / str(seed), tokenizer, seed) for seed in (1, 2)]
+    models = [model_for(tokenizer, torch.float32, seed) for seed in (1, 2)]
+    loaded = ForcedDecoder.load(folders)
+    exact = decoder_of(tokenizer, *(model.double() for model in models)).score(TEXT)
+    assert loaded.score(TEXT) == exact  # so what else is in a batch makes no difference of 1e-5
+    rounded = ForcedDecoder.load(folders, precision="float32").score(TEXT)
+    assert rounded != exact
+    assert [score.log_prob for score in rounded] == pytest.approx([score.log_prob for score in exact], abs=1e-3)
+    assert loaded.score(TEXT) != ForcedDecoder.load(folders[:1]).score(TEXT)
+    assert (loaded.decoding.alpha, loaded.decoding.length_penalty) == (0.5, "length")
+
+
+def test_an_ensemble_of_other_vocabularies_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save(tmp_path / "one", tokenizer)
+    save(tmp_path / "other", Tokenizer.learn(data_config(vocab_size=60), lambda: TEXT))
+    with pytest.raises(ModelError) as caught:
+        ForcedDecoder.load([tmp_path / "one", tmp_path / "other"])
+    assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary is not that of")
