@@ -12,6 +12,7 @@ from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
 from nmtkit.decoding.search import beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError
+from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -110,7 +111,7 @@ def test_a_forced_hypothesis_has_the_log_probability_that_beam_search_reports(
     sources = tokenizer.encode([source for source, _ in PAIRS if source], "source")
     lengths = torch.tensor([len(ids) + 1 for ids in sources])
     found = beam_search(
-        ModelStepper(models, pad(sources, end=EOS), lengths),
+        ModelStepper([StepDecoder(model) for model in models], pad(sources, end=EOS), lengths),
         [len(ids) + 3 for ids in sources],
         beam=4,
         penalty=length_penalty("wu", 0.6),
