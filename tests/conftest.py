@@ -1,7 +1,10 @@
 """A prepared run so small that a whole training takes a fraction of a second."""
 
+import logging
 import random
 import shutil
+import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,21 @@ def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def restored_process() -> Iterator[None]:
+    """For a command run in this process: its signal handlers, log handlers and threads are put back afterwards."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logger = logging.getLogger("nmtkit")
+    state = (logger.handlers, logger.propagate, logger.level)
+    threads = torch.get_num_threads()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    logger.handlers, logger.propagate = state[0], state[1]
+    logger.setLevel(state[2])
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

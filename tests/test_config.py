@@ -124,6 +124,11 @@ class TestDefaults:
             "length_penalty": "wu",
             "alpha": 0.6,
             "max_length_offset": 50,
+            "max_length_ratio": 1.0,
+            "max_length": None,
+            "min_length": 0,
+            "no_repeat_ngram": 0,
+            "coverage_penalty": 0.0,
             "average_last": 5,
         }
 

@@ -193,7 +193,7 @@ class Parts:
         if self.folder.exists() and (not manifest.is_file() or read_json(manifest) != self._made_of):
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
         write_json(manifest, self._made_of)
         return sum(1 for _ in self.folder.glob("*.output"))

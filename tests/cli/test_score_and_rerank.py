@@ -3,12 +3,10 @@
 import gzip
 import io
 import json
-import logging
 import math
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,12 +89,8 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def nmtkit(monkeypatch: pytest.MonkeyPatch, restored_process: None) -> Command:
     """Runs a command in this process, from its arguments to its exit code."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    logger = logging.getLogger("nmtkit")
-    state = (logger.handlers, logger.propagate, logger.level)
-    torch_threads = torch.get_num_threads()
 
     def run(*arguments: object, stdin: bytes = b"", threads: int | None = 1) -> Outcome:
         streams = [
@@ -118,12 +112,7 @@ def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
             out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
         return Outcome(code, out, err.decode("utf-8"))
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    logger.handlers, logger.propagate = state[0], state[1]
-    logger.setLevel(state[2])
-    torch.set_num_threads(torch_threads)
+    return run
 
 
 def write_pairs(folder: Path, pairs: list[tuple[str, str]]) -> list[str]:

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import logging
 import os
 import pty
 import random
@@ -12,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,12 +84,8 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def translate(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def translate(model: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None) -> Command:
     """Runs `nmtkit translate` in this process."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    logger = logging.getLogger("nmtkit")
-    state = (logger.handlers, logger.propagate, logger.level)
-    threads = torch.get_num_threads()
 
     def run(*arguments: object, stdin: bytes = b"") -> Outcome:
         streams = [
@@ -110,12 +105,7 @@ def translate(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]
             out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
         return Outcome(code, out, err.decode("utf-8"))
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    logger.handlers, logger.propagate = state[0], state[1]
-    logger.setLevel(state[2])
-    torch.set_num_threads(threads)
+    return run
 
 
 def as_bytes(lines: list[str]) -> bytes:
@@ -492,12 +482,19 @@ class TestGoingOn:
     ) -> None:
         (tmp_path / "in.txt").write_text("the cat\n")
         monkeypatch.setattr(Translator, "translations", lambda *others, **options: pytest.fail("translated"))
-        for output, fault in ((tmp_path, "is a folder"), (tmp_path / "none" / "out", "No such file or directory")):
+        (tmp_path / "file").touch()
+        for output, fault in ((tmp_path, "is a folder"), (tmp_path / "file" / "out", "Not a directory")):
             outcome = translate("--input", tmp_path / "in.txt", "--output", output)
             assert outcome.code == 1
             assert outcome.err.count("\n") == 1
             assert fault in outcome.err
-        assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in.txt"]
+
+    def test_folders_on_the_way_to_the_output_are_made(self, translate: Command, tmp_path: Path) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        output = tmp_path / "a" / "b" / "out"
+        assert translate("--input", tmp_path / "in.txt", "--output", output).code == 0
+        assert output.read_text().count("\n") == 1
 
     def test_several_processes_need_files(self, translate: Command) -> None:
         assert translate("--processes", "2", stdin=b"the cat\n").code == 2

@@ -9,6 +9,8 @@ from tiny_models import make_run
 
 from nmtkit.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("restored_process")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
