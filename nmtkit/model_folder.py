@@ -10,7 +10,7 @@ finds its model here too.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,6 +166,24 @@ def read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ModelError(f"{folder}: not an nmtkit model of format {FORMAT} (see model.json)")
     return description
+
+
+def load_ensemble(
+    models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
+) -> list[LoadedModel]:
+    """Reads a model, or several that decode together: model folders, run folders or checkpoints.
+
+    Raises:
+        ModelError: one is not there or damaged, or their vocabularies differ.
+    """
+    import torch
+
+    folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
+    loaded = [load_model(folder, None if device is None else torch.device(device)) for folder in folders]
+    for folder, other in zip(folders, loaded, strict=True):
+        if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
+            raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
+    return loaded
 
 
 def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedModel:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
     from nmtkit.decoding.streams import LineWork
-    from nmtkit.files import LineReader
     from nmtkit.workers import Workers
 
 
@@ -280,6 +279,7 @@ def _translate_file(
 ) -> None:
     """From file to file, with other processes if there are any; what is there of an earlier start is kept."""
     from nmtkit import console
+    from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
     from nmtkit.files import LineReader, sha256_of
 
@@ -313,7 +313,7 @@ def _translate_file(
     if rank == 0:
         outputs = [("output", output)] + ([("status", status)] if status is not None else [])
         parts.join(count, outputs)
-        _warn_of_invalid_lines(reader)
+        warn_of_invalid_lines(reader)
 
 
 def _translate_stream(
@@ -321,6 +321,7 @@ def _translate_stream(
 ) -> None:
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
+    from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.streams import WINDOW_LINES, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
@@ -358,7 +359,7 @@ def _translate_stream(
             if advance is not None:
                 advance(done, note=f"{done:,} lines")
         work.check_lines(reader.num_lines)
-    _warn_of_invalid_lines(reader)
+    warn_of_invalid_lines(reader)
 
 
 def _prompted() -> Iterator[bytes]:
@@ -372,14 +373,3 @@ def _prompted() -> Iterator[bytes]:
         except EOFError:
             sys.stderr.write("\n")
             return
-
-
-def _warn_of_invalid_lines(reader: "LineReader") -> None:
-    from nmtkit import console
-
-    invalid = reader.invalid_lines
-    if invalid:
-        shown = ", ".join(str(number) for number in invalid[:10]) + (", ..." if len(invalid) > 10 else "")
-        console.log.warning(
-            "%s: invalid UTF-8 was replaced by U+FFFD in %d lines: %s", reader.name, len(invalid), shown
-        )

@@ -21,7 +21,7 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import find_model, load_model
+from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
 
 MAX_TOKENS = 1024
@@ -94,14 +94,9 @@ class ForcedDecoder:
         Raises:
             ModelError: one is not there or damaged, or their vocabularies differ.
         """
-        paths = [models] if isinstance(models, str | Path) else models
         place = torch.device("cpu" if device is None else device)
-        folders = [find_model(Path(path)) for path in paths]
-        loaded = [load_model(folder, place) for folder in folders]
+        loaded = load_ensemble(models, place)
         first = loaded[0]
-        for folder, other in zip(folders, loaded, strict=True):
-            if other.tokenizer.fingerprint() != first.tokenizer.fingerprint():
-                raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
         if precision is None:
             precision = "float64" if place.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]

@@ -5,7 +5,6 @@ line -> normalised -> ids -> (cut where longer than the model takes) -> batches 
 """
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +26,14 @@ from nmtkit.decoding.search import (
     best_continuations,
     length_penalty,
 )
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, longest_translation
 from nmtkit.decoding.stepper import ModelStepper
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import find_model, load_model
+from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
-MAX_SOURCE_TOKENS = 1024
 BATCH_TOKENS = 2048
 
 Ids = tuple[int, ...]
@@ -154,13 +153,8 @@ class Translator:
         Raises:
             ModelError: one is not there or damaged, or their vocabularies differ.
         """
-        paths = [models] if isinstance(models, str | Path) else models
-        folders = [find_model(Path(path)) for path in paths]
-        loaded = [load_model(folder, None if device is None else torch.device(device)) for folder in folders]
+        loaded = load_ensemble(models, device)
         first = loaded[0]
-        for folder, other in zip(folders, loaded, strict=True):
-            if other.tokenizer.fingerprint() != first.tokenizer.fingerprint():
-                raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
         return cls([entry.model for entry in loaded], first.tokenizer, first.decoding)
 
     def translate(
@@ -234,7 +228,7 @@ class Translator:
         for number, ids in enumerate(sources):
             if not lines[number].strip():
                 continue
-            for place, part in enumerate(self._cut(ids, longest)):
+            for place, part in enumerate(cut_source(self.tokenizer, ids, longest)):
                 # What is said of a line holds for its first part.
                 wishes = (prefixes[number], tuple(required[number])) if place == 0 else ((), ())
                 parts.append(_Part(number, part, place, *wishes))
@@ -306,10 +300,7 @@ class Translator:
 
     def _max_length(self, part: _Part) -> int:
         """Most tokens of its translation: the settings', and always room for what it has to hold."""
-        decoding = self.decoding
-        limit = int(len(part.ids) * decoding.max_length_ratio) + decoding.max_length_offset
-        if decoding.max_length is not None:
-            limit = min(limit, decoding.max_length)
+        limit = longest_translation(self.decoding, len(part.ids))
         limit = max(limit, len(part.prefix) + sum(len(phrase) for phrase in part.required))
         return limit if self._max_tokens is None else min(limit, self._max_tokens)
 
@@ -325,23 +316,6 @@ class Translator:
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
             hit_limit=len(hypothesis.ids) >= limit,
         )
-
-    def _cut(self, ids: list[int], longest: int) -> list[list[int]]:
-        """Cuts a source of more than ``longest`` tokens at sentence ends, else between words, else anywhere."""
-        if len(ids) <= longest:
-            return [ids] if ids else []
-        pieces = self.tokenizer.pieces(ids, "source")
-        starts_word = self.tokenizer.word_starts(ids, "source")
-        ends_sentence = [re.search(r"[.!?\u3002\uff01\uff1f]\W?$", piece) is not None for piece in pieces]
-        parts = []
-        start = 0
-        while len(ids) - start > longest:
-            places = [place for place in range(start + 1, start + longest + 1) if starts_word[place]]
-            after_sentence = [place for place in places if ends_sentence[place - 1]]
-            stop = (after_sentence or places or [start + longest])[-1]
-            parts.append(ids[start:stop])
-            start = stop
-        return [*parts, ids[start:]]
 
 
 def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:

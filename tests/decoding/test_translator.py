@@ -11,6 +11,7 @@ import torch
 import nmtkit
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.model.transformer import Transformer
@@ -375,7 +376,7 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
     whole = tokenizer.encode([line], "source")[0]
     limit = max(len(first), len(whole) - len(first))
     [[joined]] = asked_of(tokenizer, Asked(max_source_tokens=limit, attention=True), [line])
-    parts = translator_of(tokenizer)._cut(whole, limit)
+    parts = cut_source(tokenizer, whole, limit)
     assert joined.parts == len(parts) == 2
     texts = [tokenizer.decode(part, "source") for part in parts]
     [[one], [two]] = asked_of(tokenizer, Asked(attention=True), texts)

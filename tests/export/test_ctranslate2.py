@@ -12,7 +12,6 @@ from tiny_models import LINES, VALID, VARIANTS, make_run
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion
@@ -212,8 +211,6 @@ class TestEngine:
         by_torch, translator = Translator.load([model]), engine(exported, beam=1)
         by_torch.decoding = translator.decoding
         assert translator.translate(LINES, max_source_tokens=9) == by_torch.translate(LINES, max_source_tokens=9)
-        for ids in translator.tokenizer.encode(LINES, "source"):
-            assert cut_source(translator.tokenizer, ids, 9) == by_torch._cut(ids, 9)
 
     def test_a_length_penalty_changes_what_is_chosen(self, exported: Path) -> None:
         def total_length(**decoding: object) -> int:
