@@ -84,7 +84,7 @@ def main() -> None:
         from nmtkit.workers import PEER_LOST, is_launched
 
         if is_launched():
-            sys.exit(PEER_LOST)  # `launch` tells it
+            _leave(PEER_LOST)  # `launch` tells it
         _fail(str(error))
     except NmtkitError as error:
         _fail(str(error))
@@ -99,4 +99,15 @@ def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
     place = f"process {rank}: " if rank != "0" else ""
     print(f"error: {place}{' '.join(message.split())}", file=sys.stderr)
-    sys.exit(1)
+    _leave(1)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process. One of several ends without the interpreter's own clean-up, which aborts now and then where
+    threads of the process group are still at work."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
