@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
     from nmtkit.decoding.streams import LineWork
+    from nmtkit.decoding.translator import Precision
     from nmtkit.workers import Workers
 
 
@@ -154,6 +155,14 @@ def command(
             help="auto: an export of the model for CTranslate2 where that changes nothing (greedy search), else torch.",
         ),
     ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar="float32|bf16|fp16",
+            help="Of the torch engine: bf16 and (GPUs only) fp16 are faster and translate some lines otherwise.",
+        ),
+    ] = "float32",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
@@ -174,6 +183,8 @@ def command(
         raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
     if engine not in ("auto", "torch", "ctranslate2"):
         raise typer.BadParameter(f"{engine!r} is not one of auto, torch, ctranslate2", param_hint="--engine")
+    if precision not in ("float32", "bf16", "fp16"):
+        raise typer.BadParameter(f"{precision!r} is not one of float32, bf16, fp16", param_hint="--precision")
     if mbr_metric not in ("chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and mbr < n_best:
@@ -203,6 +214,7 @@ def command(
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
         "--prefix": prefix, "--sample": sample, "--mbr": mbr, "--processes": launched > 1,
+        "--precision": precision != "float32",
     }  # fmt: skip
 
     from nmtkit.decoding.engine_choice import choose_export
@@ -226,7 +238,7 @@ def command(
     from nmtkit.decoding.streams import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
     from nmtkit.model_folder import find_model
-    from nmtkit.workers import Workers, choose_device, set_threads
+    from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads
 
     asked = Asked(
         n_best=mbr or n_best,
@@ -239,7 +251,10 @@ def command(
     with ExitStack() as stack:
         workers = stack.enter_context(Workers.start(device, "float32", threads)) if launched > 1 else None
         set_threads(threads, launched)
-        translator = Translator.load(models, workers.device if workers else choose_device(device))
+        keep_freed_memory()
+        translator = Translator.load(
+            models, workers.device if workers else choose_device(device), cast("Precision", precision)
+        )
         translator.decoding = translator.decoding.model_copy(update=stated)
         batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
         work = LineWork(

@@ -134,6 +134,7 @@ class LineWork:
         asked = {**dataclasses.asdict(self.asked), "prefixes": self.prefixes, "required": self.required}
         return {
             "decoding": self.translator.decoding.model_dump(mode="json"),
+            "precision": self.translator.precision,
             "asked": json.loads(json.dumps(asked)),
             "output": self.output,
             "minimum_risk": self.minimum_risk,

@@ -2,13 +2,13 @@
 
 The same weights and the same sums as in ``transformer.py``, which stays the definition: a test compares the two for
 every setting. What differs is the arrangement: queries, keys and values come from one product, whose queries are
-scaled already; keys and values of all layers lie in two buffers, so that hypotheses are reordered by two copies a step;
-keys and values of the source are kept once a sentence; and on a CPU the output matrix is kept transposed.
+scaled already; keys and values of all layers lie in one buffer, so that hypotheses are reordered by one copy a step;
+keys and values of the source are kept once a sentence; and the maps are laid out for fast products (prepared.py).
 """
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,21 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention import MultiHeadAttention
+from nmtkit.model.prepared import PreparedLinear, for_inference, with_prepared_encoder
 from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
-from nmtkit.workers import product
 
 _FIRST_CAPACITY = 16
-
-
-@dataclass(frozen=True)
-class _Map:
-    """A linear map, its matrix transposed [in, out]."""
-
-    matrix: Tensor
-    bias: Tensor
-
-    def __call__(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
-        return torch.addmm(self.bias, x, self.matrix)
 
 
 @dataclass(frozen=True)
@@ -49,25 +38,27 @@ class _Norm:
 class _Layer:
     """The maps of one decoder layer."""
 
-    queries_keys_values: _Map
-    self_output: _Map
-    source_queries: _Map
-    source_output: _Map
-    inner: _Map
-    outer: _Map
+    queries_keys_values: PreparedLinear
+    self_output: PreparedLinear
+    source_keys_values: PreparedLinear
+    source_queries: PreparedLinear
+    source_output: PreparedLinear
+    inner: PreparedLinear
+    outer: PreparedLinear
     norms: tuple[_Norm, ...]
 
     @classmethod
-    def of(cls, layer: DecoderLayer) -> "_Layer":
+    def of(cls, layer: DecoderLayer, dtype: torch.dtype | None) -> "_Layer":
         attention, source = layer.self_attention, layer.source_attention
         norms = [cast(Residual, residual).norm for residual in layer.residuals]
         return cls(
-            _joined(_scaled_queries(attention), attention.key, attention.value),
-            _joined(attention.output),
-            _joined(_scaled_queries(source)),
-            _joined(source.output),
-            _joined(layer.feed_forward.inner),
-            _joined(layer.feed_forward.outer),
+            _by_head(dtype, attention.num_heads, _scaled_queries(attention), attention.key, attention.value),
+            _map(dtype, attention.output),
+            _by_head(dtype, source.num_heads, source.key, source.value),
+            _map(dtype, _scaled_queries(source)),
+            _map(dtype, source.output),
+            _map(dtype, layer.feed_forward.inner),
+            _map(dtype, layer.feed_forward.outer),
             tuple(_Norm(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms),
         )
 
@@ -84,23 +75,32 @@ def _scaled_queries(attention: MultiHeadAttention) -> _Linear:
     return _Linear(attention.query.weight * d_k**-0.5, attention.query.bias * d_k**-0.5)
 
 
-def _joined(*maps: torch.nn.Linear | _Linear) -> _Map:
-    """Several linear maps of the same input as one."""
-    matrix = torch.cat([one.weight.detach() for one in maps]).t()
-    return _Map(matrix, torch.cat([one.bias.detach() for one in maps]))
+def _map(dtype: torch.dtype | None, linear: torch.nn.Linear | _Linear) -> PreparedLinear:
+    return PreparedLinear(linear.weight, linear.bias, dtype)
+
+
+def _by_head(dtype: torch.dtype | None, num_heads: int, *maps: torch.nn.Linear | _Linear) -> PreparedLinear:
+    """Several linear maps of the same input as one, whose result has what belongs to a head side by side."""
+    weights = torch.cat([one.weight.unflatten(0, (num_heads, -1)) for one in maps], 1)
+    biases = torch.cat([one.bias.unflatten(0, (num_heads, -1)) for one in maps], 1)
+    return PreparedLinear(weights.flatten(0, 1), biases.flatten(), dtype)
 
 
 class StepDecoder:
     """A model's decoder, prepared to decode one position at a time; weights changed later are not seen."""
 
-    def __init__(self, model: Transformer) -> None:
-        self._model = model
-        self._num_heads = model.config.num_heads
+    def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
+        """Takes a model.
+
+        Args:
+            dtype: of the matrix products, and on other devices than a CPU of all else too; by default the model's.
+        """
+        model = for_inference(model, dtype)
+        self._model = with_prepared_encoder(model, dtype)
+        self._num_heads, self._d_k = model.config.num_heads, model.config.key_width
         self._is_pre_norm = model.config.norm == "pre"
-        self.layers = [_Layer.of(cast(DecoderLayer, layer)) for layer in model.decoder]
-        output = model.output_embedding.detach().t()
-        # A product with few rows is several times faster by rows of the other matrix that lie side by side.
-        self._output = output.contiguous() if output.device.type == "cpu" else output
+        self.layers = [_Layer.of(cast(DecoderLayer, layer), dtype) for layer in model.decoder]
+        self._output = PreparedLinear(model.output_embedding, dtype=dtype)
 
     def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "StepState":
         """Encodes the sources; one hypothesis each.
@@ -111,15 +111,15 @@ class StepDecoder:
         """
         states, mask = self._model.encode(source, source_lengths)
         keys, values = [], []
-        for layer in self._model.decoder:
-            of_layer = cast(DecoderLayer, layer).source_attention.keys_values(states)
-            keys.append(of_layer[0].flatten(0, 1).transpose(1, 2).contiguous())  # [batch x heads, d_k, source]
-            values.append(of_layer[1].flatten(0, 1).contiguous())  # [batch x heads, source, d_v]
+        for layer in self.layers:
+            joined = layer.source_keys_values(states).unflatten(2, (self._num_heads, -1))
+            keys.append(joined[..., : self._d_k].permute(0, 2, 3, 1).flatten(0, 1))
+            values.append(joined[..., self._d_k :].permute(0, 2, 1, 3).flatten(0, 1))
         bias = None
         if mask is not None:
             bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
             bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
-        return StepState(keys, values, bias, self._num_heads, states.size(0), self._model.config.value_width)
+        return StepState(keys, values, bias, self._num_heads, states.size(0))
 
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "StepState", *, keep_attention: bool = False
@@ -130,18 +130,19 @@ class StepDecoder:
             keep_attention: whether the state keeps where the last layer looked in the source.
         """
         x = self._embed(last_ids, state.length)
-        for number, layer in enumerate(self.layers):
-            is_last = number == len(self.layers) - 1
+        positions = state.open_position()
+        for number, (layer, position) in enumerate(zip(self.layers, positions, strict=True)):
+            keep = keep_attention and number == len(self.layers) - 1
             if self._is_pre_norm:
-                x = x + self._attend_to_self(layer.norms[0](x), layer, number, state)
-                x = x + self._attend_to_source(layer.norms[1](x), layer, number, state, keep_attention and is_last)
+                x = x + self._attend_to_self(layer.norms[0](x), layer, position)
+                x = x + self._attend_to_source(layer.norms[1](x), layer, number, state, keep)
                 x = x + layer.outer(layer.inner(layer.norms[2](x)).relu_())
             else:
-                x = layer.norms[0](x + self._attend_to_self(x, layer, number, state))
-                x = layer.norms[1](x + self._attend_to_source(x, layer, number, state, keep_attention and is_last))
+                x = layer.norms[0](x + self._attend_to_self(x, layer, position))
+                x = layer.norms[1](x + self._attend_to_source(x, layer, number, state, keep))
                 x = layer.norms[2](x + layer.outer(layer.inner(x).relu_()))
         state.length += 1
-        return product(self._model.decoder_norm(x), self._output)
+        return self._output(self._model.decoder_norm(x))
 
     def _embed(self, ids: Int[Tensor, " rows"], position: int) -> Float[Tensor, "rows width"]:
         embeddings = self._model.embeddings
@@ -150,14 +151,12 @@ class StepDecoder:
         return torch.add(row.to(table.dtype), F.embedding(ids, table), alpha=math.sqrt(self._model.config.d_model))
 
     def _attend_to_self(
-        self, x: Float[Tensor, "rows width"], layer: _Layer, number: int, state: "StepState"
+        self, x: Float[Tensor, "rows width"], layer: _Layer, position: "_Position"
     ) -> Float[Tensor, "rows width"]:
-        rows, heads = x.size(0), self._num_heads
-        joined = layer.queries_keys_values(x)
-        keys, values = state.append(number, joined)  # each [length, rows x heads, width of a head]
-        queries = joined[:, : joined.size(1) - state.key_and_value_width].reshape(rows * heads, 1, -1)
-        weights = torch.softmax(torch.bmm(queries, keys.permute(1, 2, 0)), -1)  # [rows x heads, 1, length]
-        return layer.self_output(torch.bmm(weights, values.transpose(0, 1)).view(rows, -1))
+        joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # of each head what is its own
+        position.place.copy_(joined[:, self._d_k :])
+        scores = torch.bmm(joined[:, None, : self._d_k], position.keys)  # [rows x heads, 1, length]
+        return layer.self_output(torch.bmm(torch.softmax(scores, -1), position.values).view(x.size(0), -1))
 
     def _attend_to_source(
         self, x: Float[Tensor, "rows width"], layer: _Layer, number: int, state: "StepState", keep_attention: bool
@@ -176,6 +175,20 @@ class StepDecoder:
         return layer.source_output(joined)
 
 
+class _Position(NamedTuple):
+    """Of one layer the place for the next position's keys and values, and those of all positions up to it.
+
+    Attributes:
+        place: [rows x heads, d_k + d_v].
+        keys: [rows x heads, d_k, length], ``place`` counted.
+        values: [rows x heads, length, d_v], ``place`` counted.
+    """
+
+    place: Tensor
+    keys: Tensor
+    values: Tensor
+
+
 class StepState:
     """What is remembered of the hypotheses of some sentences.
 
@@ -188,7 +201,7 @@ class StepState:
 
     def __init__(
         self, source_keys: list[Tensor], source_values: list[Tensor], bias: Tensor | None, num_heads: int,
-        num_sentences: int, d_v: int,
+        num_sentences: int,
     ) -> None:  # fmt: skip
         self.source_keys = source_keys
         self.source_values = source_values
@@ -197,26 +210,20 @@ class StepState:
         self.length = 0
         self.attention: Tensor | None = None
         self._num_heads = num_heads
-        self._widths = (num_heads * source_keys[0].size(1), num_heads * d_v)
-        shape = (_FIRST_CAPACITY, len(source_keys), num_sentences)
-        # Of earlier positions: [capacity, layers, rows, heads x width of a head], keys and values.
-        self._buffers = [source_keys[0].new_empty(*shape, width) for width in self._widths]
-        self._spare = self._buffers
+        of_a_head = source_keys[0].size(1) + source_values[0].size(2)
+        shape = (_FIRST_CAPACITY, len(source_keys), num_sentences, num_heads * of_a_head)
+        # Keys and values of earlier positions: [capacity, layers, rows, heads x (d_k + d_v)].
+        self._buffer = self._spare = source_keys[0].new_empty(shape)
 
-    @property
-    def key_and_value_width(self) -> int:
-        """Entries of a row's keys and values in all heads."""
-        return sum(self._widths)
-
-    def append(self, layer: int, joined: Float[Tensor, "rows joined"]) -> tuple[Tensor, Tensor]:
-        """Adds the keys and values at the end of each row, and returns those of all positions of that layer."""
-        keys, values = self._buffers
-        key_width, value_width = self._widths
-        keys[self.length, layer] = joined[:, -key_width - value_width : -value_width]
-        values[self.length, layer] = joined[:, -value_width:]
-        rows_and_heads = joined.size(0) * self._num_heads
+    def open_position(self) -> list["_Position"]:
+        """For each layer room for the next position."""
         end = self.length + 1
-        return keys[:end, layer].view(end, rows_and_heads, -1), values[:end, layer].view(end, rows_and_heads, -1)
+        by_head = self._buffer[:end].view(end, self._buffer.size(1), self._buffer.size(2) * self._num_heads, -1)
+        d_k = self.source_keys[0].size(1)
+        places = by_head[self.length].unbind(0)
+        keys = by_head[..., :d_k].permute(1, 2, 3, 0).unbind(0)
+        values = by_head[..., d_k:].permute(1, 2, 0, 3).unbind(0)
+        return [_Position(*views) for views in zip(places, keys, values, strict=True)]
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Keeps, drops or repeats hypotheses: row i of the result is what row ``rows.flatten()[i]`` was.
@@ -224,21 +231,15 @@ class StepState:
         Each line of ``rows`` holds rows of one and the same sentence; the lines are in the order of the sentences, and
         sentences without a line are dropped.
         """
-        per_sentence = self._buffers[0].size(2) // self.num_sentences
-        flat = rows.flatten()
-        capacity = self._buffers[0].size(0)
-        if self.length == capacity:
-            capacity *= 2
-        selected = []
-        for buffer, spare in zip(self._buffers, self._spare, strict=True):
-            shape = (capacity, buffer.size(1), len(flat), buffer.size(3))
-            new = spare if spare.shape == shape and spare is not buffer else buffer.new_empty(shape)
-            torch.index_select(buffer[: self.length], 2, flat, out=new[: self.length])
-            selected.append(new)
-        self._buffers, self._spare = selected, self._buffers
+        capacity, layers, old_rows, width = self._buffer.shape
+        shape = (capacity if self.length < capacity else 2 * capacity, layers, rows.numel(), width)
+        is_free = self._spare.shape == shape and self._spare is not self._buffer
+        selected = self._spare if is_free else self._buffer.new_empty(shape)
+        torch.index_select(self._buffer[: self.length], 2, rows.flatten(), out=selected[: self.length])
+        self._buffer, self._spare = selected, self._buffer
         if len(rows) < self.num_sentences:
             heads = torch.arange(self._num_heads, device=rows.device)
-            kept = ((rows[:, :1] // per_sentence) * self._num_heads + heads).flatten()
+            kept = ((rows[:, :1] // (old_rows // self.num_sentences)) * self._num_heads + heads).flatten()
             self.source_keys = [keys.index_select(0, kept) for keys in self.source_keys]
             self.source_values = [values.index_select(0, kept) for values in self.source_values]
             if self.bias is not None:

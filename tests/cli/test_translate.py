@@ -320,6 +320,21 @@ class TestOutput:
                 assert [pair[0] for pair in hypothesis["alignment"]] == list(range(len(hypothesis["tokens"])))
         assert "alignment" not in json.loads(translate("--json", stdin=b"the cat\n").lines[0])["hypotheses"][0]
 
+    def test_another_precision_scores_otherwise(self, translate: Command) -> None:
+        text = as_bytes(sentences(10, seed=2))
+        exact, rounded = (
+            [json.loads(line)["hypotheses"][0]["log_prob"] for line in translate("--json", *options, stdin=text).lines]
+            for options in ([], ["--precision", "bf16"])
+        )
+        assert rounded != exact
+        assert rounded == pytest.approx(exact, rel=0.1)
+
+    def test_a_precision_that_cannot_be_is_refused_in_one_line(self, translate: Command) -> None:
+        outcome = translate("--precision", "fp16", "--device", "cpu", stdin=b"the cat\n")
+        assert (outcome.code, outcome.out) == (1, b"")
+        assert outcome.err == "error: precision fp16 is for GPUs; choose bf16 or float32 on a CPU\n"
+        assert translate("--precision", "int8", stdin=b"the cat\n").code == 2
+
     def test_alignment_without_json_is_wrong_usage(self, translate: Command) -> None:
         assert translate("--alignment", stdin=b"the cat\n").code == 2
 
@@ -443,7 +458,7 @@ class TestGoingOn:
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
-    @pytest.mark.parametrize("change", ["option", "input"])
+    @pytest.mark.parametrize("change", ["option", "precision", "input"])
     def test_with_anything_else_it_begins_anew(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
     ) -> None:
@@ -456,7 +471,7 @@ class TestGoingOn:
             assert translate(*where).code == 143
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))
-        options = ["--beam", "1"] if change == "option" else []
+        options = {"option": ["--beam", "1"], "precision": ["--precision", "bf16"]}.get(change, [])
         assert translate(*where, *options).code == 0
         fresh = translate("--input", tmp_path / "in.txt", *options)
         assert (tmp_path / "out.txt").read_bytes() == fresh.out

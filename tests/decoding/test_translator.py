@@ -13,7 +13,7 @@ from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -64,6 +64,24 @@ def model_that_says(index: int, tokenizer: Tokenizer, **changes: object) -> Tran
 def translator_of(tokenizer: Tokenizer, *models: Transformer, **decoding: object) -> Translator:
     settings = DecodingConfig.model_validate({"max_length_offset": 5, **decoding})
     return Translator(list(models) or [model_for(tokenizer)], tokenizer, settings)
+
+
+# ---- precision
+
+
+def test_bf16_scores_a_little_otherwise_and_fp16_is_refused_on_a_cpu(tokenizer: Tokenizer) -> None:
+    model, settings = model_for(tokenizer, torch.float32), DecodingConfig(beam=1, max_length=6)
+    exact, rounded = (
+        [one[0] for one in Translator([model], tokenizer, settings, precision).translations(LINES[:4], Asked())]
+        for precision in ("float32", "bf16")
+    )
+    differences = [abs(a.token_log_probs[0] - b.token_log_probs[0]) for a, b in zip(exact, rounded, strict=True)]
+    assert all(difference < 0.2 for difference in differences)
+    assert max(differences) > 1e-4
+    assert Translator([model], tokenizer, settings, "bf16").precision == "bf16"
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    with pytest.raises(NmtkitError, match=r"fp16 is for GPUs; choose bf16 or float32"):
+        Translator([model], tokenizer, settings, "fp16")
 
 
 # ---- batches

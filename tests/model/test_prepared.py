@@ -1,0 +1,79 @@
+"""Prepared maps compute what linear maps compute, however they are laid out."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import ModelConfig
+from nmtkit.model import prepared
+from nmtkit.model.prepared import PreparedLinear, with_prepared_encoder
+from nmtkit.model.transformer import Transformer
+
+SIZES = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 2}
+
+
+def map_of(out: int, inner: int, *, bias: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
+    torch.manual_seed(1)
+    return torch.randn(out, inner), torch.randn(out) if bias else None
+
+
+@pytest.fixture(params=["as it is", "without oneDNN"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without oneDNN":
+        monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: False)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("sizes", [(512, 512), (700, 301), (3, 5)])  # large ones are packed, small ones are not
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(1,), (4,), (130,), (2, 7)])
+def test_it_is_the_linear_map(sizes: tuple[int, int], bias: bool, rows: tuple[int, ...]) -> None:
+    weight, offsets = map_of(*sizes, bias=bias)
+    x = torch.randn(*rows, sizes[1])
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if offsets is None else offsets.double())
+    product = PreparedLinear(weight, offsets)(x)
+    assert product.dtype == torch.float32
+    torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: bool(asked.append(dtype)))
+    for sizes, dtype in (((512, 512), None), ((3, 5), None), ((512, 512), torch.float64), ((3, 5), torch.bfloat16)):
+        PreparedLinear(*map_of(*sizes), dtype)
+    assert asked == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.usefixtures("library")
+def test_a_product_in_bfloat16_rounds_what_comes_in_and_goes_out_in_float32() -> None:
+    weight, bias = map_of(64, 48)
+    x = torch.randn(9, 48)
+    product = PreparedLinear(weight, bias, torch.bfloat16)(x)
+    assert product.dtype == torch.float32
+    assert bias is not None
+    rounded = x.bfloat16().double() @ weight.bfloat16().double().t() + bias.bfloat16().double()
+    torch.testing.assert_close(product.double(), rounded, rtol=2**-7, atol=2**-7)
+    assert (product.double() - (x.double() @ weight.double().t() + bias.double())).abs().max() > 1e-4
+
+
+def test_it_keeps_the_weights_of_its_making() -> None:
+    for sizes in ((512, 512), (3, 5)):
+        weight, bias = map_of(*sizes)
+        made = PreparedLinear(weight, bias, torch.bfloat16)
+        x = torch.randn(2, sizes[1])
+        before = made(x)
+        weight.zero_()
+        torch.testing.assert_close(made(x), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"d_model": 512, "d_ff": 600, "num_heads": 4}], ids=str)
+def test_a_prepared_encoder_gives_the_same_states_and_leaves_the_model_alone(changes: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    model = Transformer(ModelConfig.model_validate({**SIZES, **changes}), 23, 23).eval().requires_grad_(False)
+    copied = with_prepared_encoder(model)
+    source, lengths = torch.randint(4, 23, (3, 6)), torch.tensor([6, 4, 1])
+    expected, _ = model.encode(source, lengths)
+    torch.testing.assert_close(copied.encode(source, lengths)[0], expected, rtol=1e-5, atol=1e-5)
+    assert not any(isinstance(module, PreparedLinear) for module in model.modules())
+    assert copied.output_embedding is model.output_embedding
