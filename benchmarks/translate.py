@@ -82,6 +82,13 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--model", type=Path, help="a trained model, for natural lengths")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="may be repeated")
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="as --peer, but the ratios leave it out",
+    )
     parser.add_argument("--options", action="append", default=[], metavar="NAME=OPTIONS", help="more runs of nmtkit")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
@@ -92,12 +99,13 @@ def main() -> None:
     forced = ["--beam", "4", "--min-length", str(FORCED_LENGTH), "--max-length", str(FORCED_LENGTH)]
     fixed = ["--beam", "4"] if arguments.model else [*forced, "--max-length-offset", "1000"]
     peers = dict(peer.split("=", 1) for peer in arguments.peer)
+    others = peers | dict(reference.split("=", 1) for reference in arguments.reference)
     runs = {"nmtkit": "", **{f"nmtkit {name}": text for name, text in (one.split("=", 1) for one in arguments.options)}}
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in (*peers, *runs)}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in (*others, *runs)}
     with tempfile.TemporaryDirectory() as name:
         model = arguments.model or random_model(Path(name), arguments)
         for turn in range(arguments.rounds):
-            for peer, command in peers.items():
+            for peer, command in others.items():
                 measured[peer].append(measure_peer(command, metric))
             for run, options in runs.items():
                 measured[run].append(measure_nmtkit(model, lines, arguments, [*fixed, *options.split()]))

@@ -8,7 +8,7 @@ counts more.
 
 import copy
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from nmtkit.model.transformer import Transformer
+
+_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
 """Entries of a float32 matrix from which oneDNN is the faster one."""
@@ -52,13 +54,24 @@ class PreparedLinear(nn.Module):
         if x.dtype != self._dtype:
             return self(x.to(self._dtype)).to(x.dtype)
         if self._is_packed:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._matrix, self._bias, "none", [], "")
-            return product
+            return _linear(x, self._matrix, self._bias, "none", [], "")
         if self._bias is None:
             return x @ self._matrix
         if x.dim() == 2:
             return torch.addmm(self._bias, x, self._matrix)
         return torch.addmm(self._bias, x.flatten(0, -2), self._matrix).unflatten(0, x.shape[:-1])
+
+    def relu(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
+        """max(0, x W^T + b)."""
+        if self._is_packed and x.dtype == self._dtype:
+            return _linear(x, self._matrix, self._bias, "relu", [], "")
+        return self(x).relu_()
+
+    def add(self, x: Float[Tensor, "*rows in"], residual: Float[Tensor, "*rows out"]) -> Float[Tensor, "*rows out"]:
+        """residual + (x W^T + b)."""
+        if self._is_packed and x.dtype == self._dtype == residual.dtype:
+            return _linear.binary(x, residual, self._matrix, self._bias, "add")
+        return self(x).add_(residual)
 
 
 def _is_packed(weight: Tensor, dtype: torch.dtype) -> bool:
@@ -69,14 +82,20 @@ def _is_packed(weight: Tensor, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _onednn_packs(dtype: torch.dtype) -> bool:
-    """Whether this torch has the two operators, and they compute what they should."""
-    weight, x, bias = torch.arange(12.0).view(3, 4).to(dtype), torch.ones(2, 4, dtype=dtype), torch.ones(3, dtype=dtype)
+    """Whether this torch has the operators, and they compute what they should."""
+    weight, x, bias = (
+        torch.arange(12.0).view(3, 4).to(dtype),
+        torch.ones(2, 4, dtype=dtype),
+        -torch.ones(3, dtype=dtype),
+    )
+    expected = torch.addmm(bias, x, weight.t())
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        product = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    except (AttributeError, RuntimeError):
+        products = [_linear(x, packed, bias, name, [], "") for name in ("none", "relu")]
+        products.append(_linear.binary(x, -expected, packed, bias, "add"))
+    except (AttributeError, RuntimeError, TypeError):
         return False
-    return torch.equal(product, torch.addmm(bias, x, weight.t()))
+    return all(map(torch.equal, products, (expected, expected.relu(), torch.zeros_like(expected))))
 
 
 def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Transformer":

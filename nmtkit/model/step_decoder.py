@@ -31,7 +31,7 @@ class _Norm:
     epsilon: float
 
     def __call__(self, x: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+        return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ class StepDecoder:
         for number, (layer, position) in enumerate(zip(self.layers, positions, strict=True)):
             keep = keep_attention and number == len(self.layers) - 1
             if self._is_pre_norm:
-                x = x + self._attend_to_self(layer.norms[0](x), layer, position)
-                x = x + self._attend_to_source(layer.norms[1](x), layer, number, state, keep)
-                x = x + layer.outer(layer.inner(layer.norms[2](x)).relu_())
+                x = self._attend_to_self(layer.norms[0](x), x, layer, position)
+                x = self._attend_to_source(layer.norms[1](x), x, layer, number, state, keep)
+                x = layer.outer.add(layer.inner.relu(layer.norms[2](x)), x)
             else:
-                x = layer.norms[0](x + self._attend_to_self(x, layer, position))
-                x = layer.norms[1](x + self._attend_to_source(x, layer, number, state, keep))
-                x = layer.norms[2](x + layer.outer(layer.inner(x).relu_()))
+                x = layer.norms[0](self._attend_to_self(x, x, layer, position))
+                x = layer.norms[1](self._attend_to_source(x, x, layer, number, state, keep))
+                x = layer.norms[2](layer.outer.add(layer.inner.relu(x), x))
         state.length += 1
         return self._output(self._model.decoder_norm(x))
 
@@ -151,16 +151,25 @@ class StepDecoder:
         return torch.add(row.to(table.dtype), F.embedding(ids, table), alpha=math.sqrt(self._model.config.d_model))
 
     def _attend_to_self(
-        self, x: Float[Tensor, "rows width"], layer: _Layer, position: "_Position"
+        self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"
     ) -> Float[Tensor, "rows width"]:
+        """``residual`` and what comes of attention to earlier positions."""
         joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # of each head what is its own
         position.place.copy_(joined[:, self._d_k :])
         scores = torch.bmm(joined[:, None, : self._d_k], position.keys)  # [rows x heads, 1, length]
-        return layer.self_output(torch.bmm(torch.softmax(scores, -1), position.values).view(x.size(0), -1))
+        attended = torch.bmm(torch.softmax(scores, -1), position.values)
+        return layer.self_output.add(attended.view(x.size(0), -1), residual)
 
     def _attend_to_source(
-        self, x: Float[Tensor, "rows width"], layer: _Layer, number: int, state: "StepState", keep_attention: bool
+        self,
+        x: Float[Tensor, "rows width"],
+        residual: Tensor,
+        layer: _Layer,
+        number: int,
+        state: "StepState",
+        keep_attention: bool,
     ) -> Float[Tensor, "rows width"]:
+        """``residual`` and what comes of attention to the source."""
         # A sentence's hypotheses stand side by side as queries on its one set of keys and values.
         rows, heads, sentences = x.size(0), self._num_heads, state.num_sentences
         queries = layer.source_queries(x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
@@ -172,7 +181,7 @@ class StepDecoder:
             state.attention = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1)
         attended = torch.bmm(weights, state.source_values[number])
         joined = attended.view(sentences, heads, rows // sentences, -1).transpose(1, 2).reshape(rows, -1)
-        return layer.source_output(joined)
+        return layer.source_output.add(joined, residual)
 
 
 class _Position(NamedTuple):

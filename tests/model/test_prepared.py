@@ -35,6 +35,10 @@ def test_it_is_the_linear_map(sizes: tuple[int, int], bias: bool, rows: tuple[in
     product = PreparedLinear(weight, offsets)(x)
     assert product.dtype == torch.float32
     torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-4)
+    residual = torch.randn(*rows, sizes[0])
+    made = PreparedLinear(weight, offsets)
+    torch.testing.assert_close(made.relu(x), product.relu(), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(made.add(x, residual), product + residual, rtol=1e-6, atol=1e-5)
 
 
 def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
