@@ -1,8 +1,8 @@
 """Ways to run the steps of a search: as nmtkit runs them, through torch.compile, and recorded as CUDA graphs.
 
-The computation is always nmtkit's own `StepDecoder`. What a mode changes is how it gets to the device:
+The computation is that of nmtkit's `StepDecoder`. What a mode changes is how it gets to the device:
 
-- compiled: `StepDecoder.step` through torch.compile, for shapes of any size.
+- compiled: what lies between the accesses to the caches through torch.compile, for shapes of any size.
 - recorded: the steps of one batch are written down, one recording for each position, and played back for every later
   batch of its shape. Hypotheses are reordered in the recording too. A recording holds addresses, so ids, the order of
   hypotheses and all that comes from the encoder are copied to fixed places; sources are filled up to a multiple of
@@ -13,13 +13,13 @@ step. On a CPU, where there are no graphs, the operators are written down and ru
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -36,35 +36,67 @@ Recorder = Callable[[Work], Work]
 
 
 class CompiledDecoder(StepDecoder):
-    """A StepDecoder whose steps run compiled.
+    """A StepDecoder of a post-norm model whose layers run compiled, but for the caches.
 
-    The first two do not: torch would compile anew for a length of 0 and of 1, and for one hypothesis a sentence.
+    A whole step does not compile well: torch (2.13) makes a copy of all caches for each write to one, and compiles anew
+    for each length. So of each layer, what follows on the write is compiled, once for all layers. The first two steps
+    are plain: torch would compile anew for one position, and for one hypothesis a sentence.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
+        assert model.config.norm == "post"
         torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        torch._dynamo.config.specialize_int = True  # only sizes that come with a batch are to be symbols
+        for weight in _tensors_in(self.layers):
+            torch._dynamo.mark_static(weight)
         # Without its patterns: in torch 2.13 the one for attention takes the keys, whose first dimension is the length,
         # for keys of another order, and compiling ends with an error about shapes.
-        self._compiled_step = torch.compile(_Step(self), dynamic=True, options={"pattern_matcher": False})
+        self._rest_of_layer = torch.compile(rest_of_layer, dynamic=True, options={"pattern_matcher": False})
 
     def step(self, last_ids: Tensor, state: StepState, *, keep_attention: bool = False) -> Tensor:
         if state.length < 2 or keep_attention:
             return super().step(last_ids, state, keep_attention=keep_attention)
-        return self._compiled_step(last_ids, state)
+        x = self._embed(last_ids, state.length)
+        for number, layer in enumerate(self.layers):
+            joined = layer.queries_keys_values(x)
+            cached = state.append(number, joined)
+            queries = joined[:, : joined.size(1) - state.key_and_value_width].reshape(cached[0].size(1), 1, -1)
+            source = (state.source_keys[number], state.source_values[number], state.bias)
+            x = self._rest_of_layer(layer, self._num_heads, x, queries, *cached, *source)
+        state.length += 1
+        return F.linear(self._model.decoder_norm(x), self._model.output_embedding)
 
 
-class _Step(nn.Module):
-    """The plain step of a decoder. What torch comes to through a module, such as weights and the number of heads, it
-    takes as fixed; sizes and lengths that come with a batch are symbols."""
+def rest_of_layer(
+    layer: Any, heads: int, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor,
+    source_keys: Tensor, source_values: Tensor, bias: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """A post-norm decoder layer from its self-attention on, as in `StepDecoder`."""
+    weights = torch.softmax(torch.bmm(queries, keys.permute(1, 2, 0)), -1)
+    attended = torch.bmm(weights, values.transpose(0, 1)).view(x.size(0), -1)
+    x = layer.norms[0](x + layer.self_output(attended))
+    sentences = source_keys.size(0) // heads
+    queries = layer.source_queries(x).view(sentences, -1, heads, source_keys.size(1)).transpose(1, 2)
+    queries = queries.reshape(source_keys.size(0), -1, source_keys.size(1))
+    scores = torch.bmm(queries, source_keys) if bias is None else torch.baddbmm(bias, queries, source_keys)
+    attended = torch.bmm(torch.softmax(scores, -1), source_values)
+    attended = attended.view(sentences, heads, -1, source_values.size(2)).transpose(1, 2).reshape(x.size(0), -1)
+    x = layer.norms[1](x + layer.source_output(attended))
+    return layer.norms[2](x + layer.outer(torch.relu(layer.inner(x))))
 
-    def __init__(self, decoder: StepDecoder) -> None:
-        super().__init__()
-        self._decoder = decoder
 
-    def forward(self, last_ids: Tensor, state: StepState) -> Tensor:
-        """Logits of the token after ``last_ids``."""
-        return StepDecoder.step(self._decoder, last_ids, state)
+def _tensors_in(held: object) -> Iterator[Tensor]:
+    """All tensors in an object, its lists and what they hold."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, (list, tuple)):
+        for one in held:
+            yield from _tensors_in(one)
+    elif isinstance(held, dict):
+        yield from _tensors_in(list(held.values()))
+    elif hasattr(held, "__dict__"):
+        yield from _tensors_in(vars(held))
 
 
 def plain_stepper(decoder: StepDecoder, source: Tensor, lengths: Tensor) -> Stepper:

@@ -115,6 +115,26 @@ def test_recorded_steps_compute_what_plain_ones_do(modes: ModuleType, norm: str)
     assert all(len(stepper._recorded) == steps for stepper in recordings._of_shape.values())
 
 
+def test_what_is_compiled_computes_what_plain_steps_do(modes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "specialize_int", False)  # what it sets is undone after the test
+    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
+    torch.manual_seed(1)
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_v": 4}
+    model = Transformer(ModelConfig.model_validate(sizes), 50, 50).eval()
+    plain, compiled = StepDecoder(model), modes.CompiledDecoder(model)
+    for lengths in ([5, 9], [7, 7]):  # with padding and without
+        source = pad([torch.randint(4, 50, (length - 1,)).tolist() for length in lengths], end=EOS)
+        with torch.inference_mode():
+            states = [decoder.start(source, torch.tensor(lengths)) for decoder in (plain, compiled)]
+            for number in range(20):
+                ids = torch.randint(4, 50, (6 if number else 2,))
+                expected, found = plain.step(ids, states[0]), compiled.step(ids, states[1])
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+                rows = torch.randint(3 if number else 1, (2, 3)) + torch.tensor([[0], [3 if number else 1]])
+                for state in states:
+                    state.select(rows)
+
+
 def test_a_recording_refuses_what_it_does_not_hold(modes: ModuleType) -> None:
     model = Transformer(ModelConfig.model_validate({"d_model": 8, "d_ff": 8, "num_heads": 2}), 20, 20).eval()
     recordings = modes.Recordings(StepDecoder(model), 20, 2, modes.record_operators)
