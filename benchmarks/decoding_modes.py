@@ -43,29 +43,29 @@ class CompiledDecoder(StepDecoder):
     are plain: torch would compile anew for one position, and for one hypothesis a sentence.
     """
 
-    def __init__(self, model: Transformer) -> None:
-        super().__init__(model)
+    def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
+        super().__init__(model, dtype)
         assert model.config.norm == "post"
         torch._dynamo.config.recompile_limit = MAX_VARIANTS
         torch._dynamo.config.specialize_int = True  # only sizes that come with a batch are to be symbols
         for weight in _tensors_in(self.layers):
             torch._dynamo.mark_static(weight)
-        # Without its patterns: in torch 2.13 the one for attention takes the keys, whose first dimension is the length,
-        # for keys of another order, and compiling ends with an error about shapes.
+        # Without its patterns: that of torch 2.13 for attention once took keys in an order that it does not expect, and
+        # compiling ended with an error about shapes.
         self._rest_of_layer = torch.compile(rest_of_layer, dynamic=True, options={"pattern_matcher": False})
 
     def step(self, last_ids: Tensor, state: StepState, *, keep_attention: bool = False) -> Tensor:
         if state.length < 2 or keep_attention:
             return super().step(last_ids, state, keep_attention=keep_attention)
         x = self._embed(last_ids, state.length)
-        for number, layer in enumerate(self.layers):
-            joined = layer.queries_keys_values(x)
-            cached = state.append(number, joined)
-            queries = joined[:, : joined.size(1) - state.key_and_value_width].reshape(cached[0].size(1), 1, -1)
+        for number, (layer, position) in enumerate(zip(self.layers, state.open_position(), strict=True)):
+            joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)
+            position.place.copy_(joined[:, self._d_k :])
             source = (state.source_keys[number], state.source_values[number], state.bias)
-            x = self._rest_of_layer(layer, self._num_heads, x, queries, *cached, *source)
+            queries = joined[:, None, : self._d_k]
+            x = self._rest_of_layer(layer, self._num_heads, x, queries, position.keys, position.values, *source)
         state.length += 1
-        return F.linear(self._model.decoder_norm(x), self._model.output_embedding)
+        return self._output(self._model.decoder_norm(x))
 
 
 def rest_of_layer(
@@ -73,8 +73,7 @@ def rest_of_layer(
     source_keys: Tensor, source_values: Tensor, bias: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """A post-norm decoder layer from its self-attention on, as in `StepDecoder`."""
-    weights = torch.softmax(torch.bmm(queries, keys.permute(1, 2, 0)), -1)
-    attended = torch.bmm(weights, values.transpose(0, 1)).view(x.size(0), -1)
+    attended = torch.bmm(torch.softmax(torch.bmm(queries, keys), -1), values).view(x.size(0), -1)
     x = layer.norms[0](x + layer.self_output(attended))
     sentences = source_keys.size(0) // heads
     queries = layer.source_queries(x).view(sentences, -1, heads, source_keys.size(1)).transpose(1, 2)

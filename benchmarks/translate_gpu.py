@@ -59,7 +59,7 @@ from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
 from nmtkit.training.compiled import compile_cost
 from nmtkit.workers import choose_device
 
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "compiled", "graphs", "compiled-graphs", "ctranslate2")
 SEARCH = ("topk", "amax", "max_", "sort", "radix", "gather", "nonzero", "aten::cat", "masked_fill", "index_fill")
 """What operators and kernels that only the search has are called."""
@@ -93,10 +93,15 @@ class Nmtkit:
     """nmtkit's search, in one of its modes."""
 
     def __init__(
-        self, weights: Transformer, mode: str, dtype: torch.dtype, device: torch.device, options: argparse.Namespace
+        self,
+        weights: Transformer,
+        mode: str,
+        dtype: torch.dtype | None,
+        device: torch.device,
+        options: argparse.Namespace,
     ) -> None:
-        model = copy.deepcopy(weights).to(device, dtype)
-        self._decoder = (CompiledDecoder if mode.startswith("compiled") else StepDecoder)(model)
+        model = copy.deepcopy(weights).to(device)
+        self._decoder = (CompiledDecoder if mode.startswith("compiled") else StepDecoder)(model, dtype)
         self._vocabulary = model.output_embedding.size(0)
         self._is_recorded = mode.endswith("graphs")
         self._device = device
@@ -431,6 +436,8 @@ def main() -> None:
     for name, value in BY_DEVICE["cuda" if device.type == "cuda" else "cpu"].items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if device.type == "cpu" and "fp16" in options.precisions:
+        sys.exit("--precisions fp16: nmtkit computes in it on GPUs only; choose float32 or bf16")
     report: dict[str, Any] = {
         **environment(device, ",".join(options.precisions)),
         "options": vars(options) | {"output": None},

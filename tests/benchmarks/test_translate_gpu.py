@@ -156,7 +156,7 @@ def test_a_recording_keeps_the_caches_that_it_began_with(modes: ModuleType) -> N
     decoder = StepDecoder(model)
     with torch.inference_mode():
         started = decoder.start(torch.tensor([[5, 6, EOS]]), torch.tensor([3]))
-        cache = weakref.ref(started._buffers[0])
+        cache = weakref.ref(started._buffer)
         stepper = modes.RecordedStepper(decoder, started, 32, (20, 2), lambda work: work)
         del started
         stepper.step(torch.tensor([2]))
@@ -213,6 +213,13 @@ def test_translations_of_another_length_are_refused(benchmark: ModuleType) -> No
     options = benchmark.argparse.Namespace(rounds=1, length=4, batches=1, sentences=100)
     (found,) = benchmark.measure({("eager", "fp16"): (Fake(), 0)}, "tiny", 2, torch.device("cpu"), options)
     assert "2 translations do not have 4 tokens; one has 3" in found["error"]
+
+
+def test_fp16_is_refused_on_a_cpu(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["translate_gpu.py", "--device", "cpu", "--models", "tiny", "--precisions", "fp16"])
+    monkeypatch.setattr(benchmark, "set_up", lambda: None)
+    with pytest.raises(SystemExit, match="choose float32 or bf16"):
+        benchmark.main()
 
 
 def test_goals_are_judged_by_eager_decoding_and_by_the_best_mode(benchmark: ModuleType) -> None:
