@@ -1,8 +1,7 @@
-"""Where the time of training goes on the device, by torch.profiler; on a CPU the operators' own time."""
+"""Where time goes on the device, by torch.profiler; on a CPU the operators' own time."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,9 +9,6 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from nmtkit.training.loop import Update
-
-PROFILED_UPDATES = 4
 MATRIX_PRODUCTS = ("aten::mm", "aten::addmm")
 MATRIX_KERNELS = ("gemm", "nvjet", "cutlass", "xmma", "mkldnn")
 
@@ -23,12 +19,17 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def device_time(updates: Iterator[Update], device: torch.device) -> dict[str, Any]:
-    """Device seconds of a token by part of the work, over a few updates."""
+def device_time(work: Callable[[], int], device: torch.device, part_of: Callable[[str, str], str]) -> dict[str, Any]:
+    """Device seconds of a token by part of the work.
+
+    Args:
+        work: what is profiled; returns its tokens.
+        part_of: the part that a kernel belongs to, by the operators around it and by its name.
+    """
     on_cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
     with profile(activities=activities) as profiler:
-        tokens = sum(update.target_tokens for update in islice(updates, PROFILED_UPDATES))
+        tokens = work()
         synchronize(device)
     events = profiler.events()
     assert events is not None
@@ -80,7 +81,7 @@ def device_work(events: list[FunctionEvent]) -> dict[str, float]:
 
 
 def part_of(chain: str, kernel: str) -> str:
-    """The part of the work that a kernel belongs to, by the operators around it and by its name."""
+    """The part of training that a kernel belongs to, by the operators around it and by its name."""
     where, name = chain.lower(), kernel.lower()
     innermost = where.rsplit(" > ", 1)[-1]
     both = f"{where} > {name}"

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from device_time import device_time, synchronize
+from device_time import device_time, part_of, synchronize
 
 from nmtkit.config import ModelConfig, TrainingConfig, load_recipe
 from nmtkit.console import print_table, set_up
@@ -59,6 +59,7 @@ GOAL_HOURS = {"base": 1.0}
 SOURCE_MEAN, TARGET_MEAN = 132_886_171 / 4_500_966 - 1, 137_628_246 / 4_500_966 - 1
 LOG_SPREAD, LOG_CORRELATION, LONGEST = 0.62, 0.95, 256
 
+PROFILED_UPDATES = 4
 SECONDS_FOR_A_RATE = {"cpu": 0.02, "cuda": 0.3}
 
 
@@ -152,7 +153,9 @@ def measure(name: str, mode: str, workers: Workers, options: argparse.Namespace,
         seconds = time.perf_counter() - begun
         compiled_after = compile_cost() if mode == "compiled" else (0, 0.0)
         memory = memory_of(workers.device)
-        parts = device_time(updates, workers.device)
+        parts = device_time(
+            lambda: sum(update.target_tokens for update in islice(updates, PROFILED_UPDATES)), workers.device, part_of
+        )
     result = {
         "model": name,
         "mode": mode,
@@ -204,8 +207,12 @@ def passes_per_update(data: PairData, training: TrainingConfig, workers: Workers
     return statistics.mean(len(share_update(pairs, *lengths_of, per_pass, 1)[0]) for pairs in plan.updates)
 
 
-def attempt(what: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a measurement returns; what went wrong, where it fails."""
+def attempt(what: str, work: Callable[[], dict[str, Any]], *, keeps_compiled: bool = False) -> dict[str, Any]:
+    """What a measurement returns; what went wrong, where it fails.
+
+    Args:
+        keeps_compiled: whether what was compiled stays for the next one.
+    """
     try:
         return work()
     except Exception as error:  # every failure of one measurement is told, and the others go on
@@ -213,7 +220,7 @@ def attempt(what: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:500]}"}
     finally:
         gc.collect()
-        if "torch._dynamo" in sys.modules:
+        if "torch._dynamo" in sys.modules and not keeps_compiled:
             torch._dynamo.reset()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -239,7 +246,7 @@ def environment(device: torch.device, precision: str) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     installed = {}
-    for name in ("torch", "triton", "numpy", "accelerate", "nmtkit"):
+    for name in ("torch", "triton", "numpy", "accelerate", "ctranslate2", "nmtkit"):
         try:
             installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -350,19 +357,21 @@ def rows_of(whole: list[dict[str, Any]]) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """What reads a list of known names from the command line."""
+
+    def split(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose of {', '.join(known)}")
+        return chosen
+
+    return split
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-    def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-        def split(text: str) -> list[str]:
-            chosen = text.split(",")
-            if unknown := set(chosen) - set(known):
-                raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose of {', '.join(known)}")
-            return chosen
-
-        return split
-
     parser.add_argument("--models", type=names(("base", "big", "tiny")), default="base,big")
     parser.add_argument("--modes", type=names(("eager", "compiled")), default="eager,compiled")
     parser.add_argument("--updates", type=int, default=100, help="measured updates of each model and mode")

@@ -59,8 +59,10 @@ class CompiledLoss:
 
 
 def compile_cost() -> tuple[int, float]:
-    """Pieces of code that this process has compiled for `training.compile`, and the seconds that this took."""
+    """Pieces of code that this process has had torch compile, and the seconds that this took; counted from the first
+    call on, or from the first `CompiledLoss`."""
     clock = _clock()
+    clock.listen()
     return clock.times, clock.seconds
 
 
