@@ -16,16 +16,8 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.files import sha256_of
 from nmtkit.text import corpora
-from nmtkit.text.corpora import (
-    CatalogueEntry,
-    Corpus,
-    TextSource,
-    catalogue,
-    check_corpus,
-    local_corpus,
-    open_corpus,
-    parse_catalogue,
-)
+from nmtkit.text.catalogue import CatalogueEntry, catalogue, parse_catalogue
+from nmtkit.text.corpora import Corpus, TextSource, check_corpus, local_corpus, open_corpus
 from nmtkit.text.download import Downloader, mirror_path
 
 ENGLISH = "A dog runs.\nTwo\u0085men \u2028 sit.\n\nThe last line.\n"
@@ -372,7 +364,7 @@ def test_local_files_that_are_missing_or_archives_are_errors(tmp_path: Path) -> 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path, name: str, nearest: str) -> None:
     downloader = Downloader(cache=tmp_path)
     message = message_of(lambda: open_corpus(name, "en", "de", downloader))
-    assert message.startswith(f'unknown corpus "{name}"; the nearest name is "{nearest}" (there are: builtin/train, ')
+    assert message.startswith(f'unknown corpus "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all)')
     assert '{ source = "FILE", target = "FILE" }' in message
     assert message == message_of(lambda: check_corpus(name, "en", "de"))
 
