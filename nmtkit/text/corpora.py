@@ -92,16 +92,17 @@ def check_corpus(name: str, source_language: str, target_language: str) -> None:
         if name.startswith(PREFIX):
             pairs = ", ".join("-".join(pair) for pair in entry.texts) or "no direction with one reference"
     else:
-        raise _unknown_corpus(name)
+        raise DataError(describe_missing(name))
     if not known:
         raise DataError(f'corpus "{name}" has no {source_language}-{target_language}; it has {pairs}')
 
 
-def _unknown_corpus(name: str) -> DataError:
+def describe_missing(name: str) -> str:
+    """What to say of a name that no corpus has."""
     names = set_names() if name.startswith(PREFIX) else [*BUILTIN_SPLITS, *catalogue()]
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
     kind = "sacreBLEU test set" if name.startswith(PREFIX) else "corpus"
-    return DataError(
+    return (
         f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all); '
         'files of your own are given as { source = "FILE", target = "FILE" }'
     )
