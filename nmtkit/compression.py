@@ -54,16 +54,21 @@ def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
     kind = kind_of(name)
     if kind is None:
         return stream
-    opened: io.BufferedIOBase | io.RawIOBase
-    if kind == "gzip":
-        opened = gzip.GzipFile(fileobj=stream)
-    elif kind == "xz":
-        opened = lzma.LZMAFile(stream)
-    elif kind == "bzip2":
-        opened = bz2.BZ2File(stream)
-    else:
-        opened = _Zstd(stream)
-    return io.BufferedReader(_Guarded(opened, stream, name), _BUFFER_BYTES)
+    openers: dict[str, Callable[[Any], io.BufferedIOBase | io.RawIOBase]] = {
+        "gzip": lambda file: gzip.GzipFile(fileobj=file),
+        "xz": lzma.LZMAFile,
+        "bzip2": bz2.BZ2File,
+        "zstd": _Zstd,
+    }
+    return io.BufferedReader(_Guarded(openers[kind](stream), stream, name), _BUFFER_BYTES)
+
+
+def check_expansion(name: str, num_read: int, num_unfolded: int) -> None:
+    """Raises DataError where so many bytes have become far more than text does."""
+    if num_unfolded > EXPANSION_FREE_BYTES and num_unfolded > MAX_EXPANSION * max(num_read, 1):
+        raise DataError(
+            f"{name}: unfolds to more than {MAX_EXPANSION} times its size, which no text does; do not use it"
+        )
 
 
 class _Guarded(io.RawIOBase):
@@ -91,13 +96,8 @@ class _Guarded(io.RawIOBase):
                 raise DamagedError(str(error)) from None
             raise
         self._num_bytes += count
-        if self._num_bytes > EXPANSION_FREE_BYTES and self._position is not None:
-            limit = MAX_EXPANSION * max(self._position(), 1)
-            if self._num_bytes > limit:
-                raise DataError(
-                    f"{self._name}: unfolds to more than {MAX_EXPANSION} times its size, which no text does; "
-                    "do not use it"
-                )
+        if self._position is not None:
+            check_expansion(self._name, self._position(), self._num_bytes)
         return count
 
     def close(self) -> None:
@@ -147,5 +147,3 @@ class _Zstd(io.RawIOBase):
         if self._frame.eof:
             self._unread = self._frame.unused_data
             self._frame = self._library.ZstdDecompressor().decompressobj()
-
-

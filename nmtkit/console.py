@@ -182,7 +182,7 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
 @contextmanager
 def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
     """Shows downloads that go on at the same time, with speed and time left: a bar each on a terminal, else a line of
-    their sum every ten seconds. Yields report(url, bytes done, bytes in total or None), to be called from any thread."""
+    their sum every ten seconds. Yields report(url, bytes done, bytes in total or None), for calls from any thread."""
     if not is_telling():
         yield lambda url, done, total: None
     elif is_live():
@@ -214,7 +214,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
-        tasks: dict[str, "TaskID"] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(url: str, done: int, total: int | None) -> None:
             if url not in tasks:

@@ -97,7 +97,8 @@ class LineReader:
             return next(lines, None)
         except EOFError:
             raise DataError(
-                f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; fetch or compress it again"
+                f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
+                "fetch or compress it again"
             ) from None
         except DAMAGED as error:
             raise DataError(

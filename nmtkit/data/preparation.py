@@ -167,23 +167,28 @@ def _is_trained(run_dir: Path) -> bool:
 
 def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
     """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
-    languages = (data.source_language, data.target_language)
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(_remote_files(data))
+    train = [open_entry(data, entry, downloader) for entry in data.train]
+    tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
+    return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
-    def open_entry(entry: str | LocalPair) -> Corpus:
-        if isinstance(entry, LocalPair):
-            columns = (entry.source_column, entry.target_column)
-            return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
-        return open_corpus(entry, *languages, downloader)
 
-    train = [open_entry(entry) for entry in data.train]
-    tests = {corpus_name(entry): open_entry(entry) for entry in data.test}
-    return train, [open_entry(entry) for entry in valid], tests
+def open_entry(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus:
+    """A corpus that a recipe names, in the recipe's direction.
+
+    Raises:
+        DataError: it cannot be had or opened.
+    """
+    languages = (data.source_language, data.target_language)
+    if isinstance(entry, LocalPair):
+        columns = (entry.source_column, entry.target_column)
+        return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
+    return open_corpus(entry, *languages, downloader)
 
 
 def _remote_files(data: DataConfig) -> list[RemoteFile]:
-    """What the corpora of a recipe are read from, each once; raises DataError for a name or a direction there is not."""
+    """What the corpora of a recipe are read from, each once; DataError for a name or a direction there is not."""
     valid = () if isinstance(data.valid, int) else data.valid
     names = [entry for entry in (*data.train, *valid, *data.test) if isinstance(entry, str)]
     files = [file for name in names for file in remote_files(name, data.source_language, data.target_language)]

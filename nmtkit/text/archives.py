@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-from nmtkit.compression import decompressed
+from nmtkit.compression import check_expansion, decompressed
 from nmtkit.errors import DataError
 from nmtkit.files import open_binary, open_plain
 
@@ -91,6 +91,7 @@ def _zip_members(path: Path, wanted: re.Pattern[str]) -> _Members:
             elif stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
                 raise _no_file(path, name)
             else:
+                check_expansion(f"{path}:{name}", entry.compress_size, entry.file_size)  # more it never gives
                 with archive.open(entry) as stream:  # whose own lines are slow
                     yield name, io.BufferedReader(cast(io.RawIOBase, stream))
 

@@ -129,7 +129,9 @@ def _parse_text(name: str, reference: str, text_format: str, files: Mapping[str,
     if bool(member) != is_archive(files[key].url):
         raise ValueError(f"{name}: an archive needs a member, another file has none: {reference!r}")
     if bool(part) != (text_format in FORMATS_WITH_PARTS):
-        raise ValueError(f"{name}: {', '.join(FORMATS_WITH_PARTS)} need a #PART, other formats have none: {reference!r}")
+        raise ValueError(
+            f"{name}: {', '.join(FORMATS_WITH_PARTS)} need a #PART, other formats have none: {reference!r}"
+        )
     return CatalogueText(files[key], member or None, text_format, part)
 
 

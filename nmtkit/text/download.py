@@ -2,7 +2,8 @@
 
 The first step of ``nmtkit prepare``. A file is looked for in the mirror, then in the cache, and only then downloaded
 into the cache (``transfer.py``). Both folders are laid out as ``<host>/<path of the URL>``, so one can serve as the
-other. A checksum that nobody has published is recorded in the cache (``.sha256``) the first time and holds from then on.
+other. A checksum that nobody has published is recorded in the cache (``.sha256``) the first time and holds from then
+on.
 """
 
 import contextlib
@@ -125,9 +126,19 @@ class Downloader:
         Raises:
             DataError: it cannot be downloaded or stored, or differs from what is expected in size or checksum.
         """
-        if file not in self._fetched:
-            self._fetched[file] = self._find(file) or self._download(file)
+        if self.find(file) is None:
+            self._fetched[file] = self._download(file)
         return self._fetched[file]
+
+    def find(self, file: RemoteFile) -> CorpusFile | None:
+        """The file if it is in the mirror or the cache, verified (once).
+
+        Raises:
+            DataError: it is there, but differs from what is expected.
+        """
+        if file not in self._fetched and (found := self._find(file)) is not None:
+            self._fetched[file] = found
+        return self._fetched.get(file)
 
     def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
         """Several files, some of them at the same time; room for all that is missing is made sure of first.

@@ -29,9 +29,7 @@ Reader = Callable[[io.BufferedIOBase, str, str], Iterator[bytes]]
 
 def read_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """The lines of a stream; DataError for one so long that it cannot be text."""
-    number = 0
-    for line in iter(partial(stream.readline, MAX_LINE_BYTES), b""):
-        number += 1
+    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         if len(line) == MAX_LINE_BYTES:
             raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; this is no text, one a line")
         yield line

@@ -70,9 +70,7 @@ def _text_format(dataset: "Dataset", path: str) -> str:
     return _FORMATS[_kind(dataset)]
 
 
-def _sides(
-    dataset: "Dataset", metadata: Any, files: list[RemoteFile]
-) -> tuple[CatalogueText, CatalogueText] | None:
+def _sides(dataset: "Dataset", metadata: Any, files: list[RemoteFile]) -> tuple[CatalogueText, CatalogueText] | None:
     if _kind(dataset) == "WMTXMLDataset":
         path = metadata["path"] if isinstance(metadata, dict) else metadata[0]
         default = dataset.kwargs.get("refs", [])

@@ -1,8 +1,8 @@
 """Bytes from one address into a partial file, which a later attempt continues where the server can.
 
 Below ``download.py``, which chooses addresses, tries again and verifies. A partial file is locked while a process is at
-it, so several processes share a cache; what is said of it beside it (``.json``) lets the server tell whether its file is
-still the same.
+it, so several processes share a cache; what is said of it beside it (``.json``) lets the server tell whether its file
+is still the same.
 """
 
 import contextlib
@@ -262,6 +262,6 @@ def check_room(path: Path, num_bytes: int) -> None:
     free = free_bytes(folder)
     if num_bytes > free:
         raise DataError(
-            f"{path.parent}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder on "
-            "another disk in the environment variable NMTKIT_CACHE"
+            f"{path.parent}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder "
+            "on another disk in the environment variable NMTKIT_CACHE"
         )
