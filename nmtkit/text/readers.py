@@ -137,7 +137,7 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                 body = element if tag == "body" else body
             elif tag == "tu":
                 text = b""
-                for variant in element:
+                for variant in (child for child in element if _local(child) == "tuv"):
                     language = variant.get(_LANGUAGE) or variant.get("lang") or ""
                     languages.add(language)
                     segment = next((child for child in variant if _local(child) == "seg"), None)

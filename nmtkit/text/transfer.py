@@ -100,7 +100,9 @@ class PartialFile:
         self._file.seek(start)
 
     def write(self, chunk: bytes) -> None:
-        self._file.write(chunk)
+        rest = memoryview(chunk)
+        while rest:  # a disk that is nearly full takes a part
+            rest = rest[self._file.write(rest) :]
 
     def discard(self) -> None:
         """Forgets all bytes."""

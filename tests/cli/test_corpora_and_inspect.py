@@ -126,7 +126,8 @@ def run_of_two_corpora(tmp_path: Path) -> Path:
         (tmp_path / f"{name}.de").write_text("".join(f"{line}\n" for line in target), encoding="utf-8")
     (tmp_path / "mine.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 50\n'
-        'train = [{ source = "one.en", target = "one.de" }, { source = "two.en", target = "two.de", name = "second" }]\n'
+        'train = [{ source = "one.en", target = "one.de" },\n'
+        ' { source = "two.en", target = "two.de", name = "second" }]\n'
         'valid = [{ source = "two.en", target = "two.de" }]\n',
         encoding="utf-8",
     )

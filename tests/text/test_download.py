@@ -388,17 +388,24 @@ def test_a_cache_that_cannot_be_written_is_one_line(server: Server, tmp_path: Pa
 def test_a_disk_that_fills_up_is_one_line_and_what_was_fetched_serves_the_next_run(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4000)
+    write = PartialFile.write
+
+    def write_until_full(part: PartialFile, chunk: bytes) -> None:
+        if part.size + len(chunk) > 8000:
+            raise OSError(28, "No space left on device")
+        write(part, chunk)
 
     file = server.file()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(PartialFile, "write", write_until_full)
         message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
     assert "cannot be written (No space left on device)" in message
     assert not (tmp_path / mirror_path(file.url)).exists()
+    kept = PartialFile.path_of(tmp_path / mirror_path(file.url)).stat().st_size
+    assert kept > 0
     assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
-    assert server.num_bytes == len(CONTENT)
+    assert server.ranges == [None, f"bytes={kept}-"]
 
 
 def begun(cache: Path, file: RemoteFile, content: bytes) -> Path:
