@@ -96,7 +96,9 @@ def _size(entry: "CatalogueEntry", pairs: _Pairs) -> str:
 
 
 def _megabytes(num_bytes: int | None) -> str:
-    return "?" if num_bytes is None else f"{num_bytes / 1e6:,.1f}"
+    if num_bytes is None:
+        return "?"
+    return f"{num_bytes / 1e6:,.1f}" if num_bytes >= 1e6 else f"{num_bytes / 1e6:.2f}"
 
 
 def _described(entry: "CatalogueEntry", pairs: _Pairs) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import http.server
-import os
 import shutil
 import subprocess
 import sys
