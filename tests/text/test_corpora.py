@@ -125,12 +125,13 @@ def local(tmp_path: Path, content: str | bytes, name: str = "text.sgm") -> TextS
 
 @pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
 def test_both_sides_read_in_parallel_and_again(downloader: Downloader, tmp_path: Path, name: str) -> None:
-    before = sorted(tmp_path.rglob("*"))
+    before = sorted((tmp_path / "example.org").rglob("*"))
     corpus = open_corpus(name, "en", "de", downloader)
     for _ in range(2):
         pairs = list(zip(corpus.source.open(), corpus.target.open(), strict=True))
         assert pairs == list(zip(ENGLISH_LINES, GERMAN_LINES, strict=True))
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted((tmp_path / "example.org").rglob("*")) == before
+    assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} == {".sha256"}
 
 
 @pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
