@@ -44,8 +44,9 @@ def sacrebleu_set(name: str) -> CatalogueEntry | None:
     dataset = _datasets().get(name.removeprefix(PREFIX))
     if dataset is None or not name.startswith(PREFIX):
         return None
-    md5s = dataset.md5 or [None] * len(dataset.data)
-    files = [RemoteFile(url, md5=md5) for url, md5 in zip(dataset.data, md5s, strict=True)]
+    urls: list[str] = dataset.data or []
+    md5s: list[str | None] = [*(dataset.md5 or [None] * len(urls))]
+    files = [RemoteFile(url, md5=md5) for url, md5 in zip(urls, md5s, strict=True)]
     texts = {}
     for pair, metadata in dataset.langpairs.items():
         source, _, target = pair.partition("-")

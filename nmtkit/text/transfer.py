@@ -138,10 +138,10 @@ def _locked(path: Path) -> BinaryIO:
                 file.close()
                 raise
             log.warning("%s cannot be locked (%s): let one process at a time download", path, error.strerror)
-            return file  # type: ignore[return-value]
+            return file
         # Whoever held the lock has renamed or removed the file: then this one is locked in vain.
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file  # type: ignore[return-value]
+            return file
         file.close()
 
 
