@@ -45,7 +45,7 @@ def sacrebleu_set(name: str) -> CatalogueEntry | None:
     if dataset is None or not name.startswith(PREFIX):
         return None
     urls: list[str] = dataset.data or []
-    md5s: list[str | None] = [*(dataset.md5 or [None] * len(urls))]
+    md5s: list[str | None] = [*dataset.md5] if dataset.md5 else [None] * len(urls)
     files = [RemoteFile(url, md5=md5) for url, md5 in zip(urls, md5s, strict=True)]
     texts = {}
     for pair, metadata in dataset.langpairs.items():
