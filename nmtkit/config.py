@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from nmtkit.compression import without_suffix
 from nmtkit.errors import RecipeError
 from nmtkit.files import open_plain
 
@@ -45,12 +46,16 @@ class _Section(BaseModel):
 
 
 class LocalPair(_Section):
-    """A parallel corpus in two files of your own, plain or .gz, line by line each other's translation."""
+    """A parallel corpus in files of your own, line by line each other's translation; docs/data.md has the formats."""
 
     source: Path
-    """File with the source side."""
+    """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
     target: Path
     """File with the target side."""
+    source_column: int = Field(default=1, ge=1)
+    """Column of the source side in a .tsv file, from 1."""
+    target_column: int = Field(default=2, ge=1)
+    """Column of the target side in a .tsv file."""
     name: str | None = Field(default=None, pattern=r"^[^/\\.][^/\\]*$")
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
@@ -356,8 +361,8 @@ SECTIONS: dict[str, type[_Section]] = {
 def corpus_name(entry: str | LocalPair) -> str:
     """The short name of a corpus: what follows the last slash, or a local pair's name or source file without ending."""
     if isinstance(entry, LocalPair):
-        return entry.name or entry.source.name.removesuffix(".gz").rsplit(".", 1)[0]
-    return entry.rsplit("/", 1)[-1]
+        return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
+    return entry.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)

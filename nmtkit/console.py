@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import TaskID
     from rich.text import Text
 
 log = logging.getLogger("nmtkit")
@@ -175,6 +177,82 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
             log.info("%s: %.0f %%, %s left%s", description, share, left, f", {note}" if note else "")
 
     return advance
+
+
+@contextmanager
+def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Shows downloads that go on at the same time, with speed and time left: a bar each on a terminal, else a line of
+    their sum every ten seconds. Yields report(url, bytes done, bytes in total or None), for calls from any thread."""
+    if not is_telling():
+        yield lambda url, done, total: None
+    elif is_live():
+        with _transfer_bars() as report:
+            yield report
+    else:
+        yield _transfer_lines()
+
+
+@contextmanager
+def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(url: str, done: int, total: int | None) -> None:
+            if url not in tasks:
+                tasks[url] = bars.add_task(url.rsplit("/", 1)[-1], total=total)
+                bars.update(tasks[url], completed=done)
+            bars.update(tasks[url], completed=done, total=total, visible=done != total)
+
+        with _messages_above(console):
+            yield report
+
+
+def _transfer_lines() -> Callable[[str, int, int | None], None]:
+    begun = last = time.monotonic()
+    sizes: dict[str, tuple[int, int | None]] = {}
+    present: dict[str, int] = {}
+    lock = threading.Lock()
+
+    def report(url: str, done: int, total: int | None) -> None:
+        nonlocal last
+        with lock:
+            sizes[url] = (done, total)
+            present.setdefault(url, done)  # a continued download begins with what it has
+            now = time.monotonic()
+            if now - last < SECONDS_BETWEEN_LINES:
+                return
+            last = now
+            all_done = sum(done for done, _ in sizes.values())
+            totals = [total for _, total in sizes.values()]
+            rate = max(all_done - sum(present.values()), 0) / (now - begun)
+            text = f"downloading: {amount(all_done)}B"
+            if None not in totals:
+                whole = sum(total or 0 for total in totals)
+                text += f" of {amount(whole)}B"
+                text += f", {duration((whole - all_done) / rate)} left" if rate > 0 else ""
+            going_on = [url.rsplit("/", 1)[-1] for url, (done, total) in sizes.items() if done != total]
+            log.info("%s, %sB/s: %s", text, amount(rate), ", ".join(going_on))
+
+    return report
 
 
 def print_table(

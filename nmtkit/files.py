@@ -18,12 +18,12 @@ import platform
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, cast
 
+from nmtkit.compression import DAMAGED, decompressed, kind_of
 from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
@@ -55,13 +55,14 @@ class LineReader:
         errors: Literal["strict", "replace"] = "strict",
     ) -> None:
         """Args:
-        source: a path (``.gz`` is decompressed) or an open binary stream.
+        source: a path (decompressed if its name says so, such as ``.gz``) or an open binary stream.
         name: how messages call the source; its path by default.
         errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number.
         """
         self._source = source
         self._errors = errors
         self.name = name if name is not None else str(source)
+        self._kind = kind_of(self.name) or "compressed"
         self.num_lines = 0
         self.carriage_returns = 0
         self.has_byte_order_mark = False
@@ -71,7 +72,7 @@ class LineReader:
         """Yields each line without its line end.
 
         Raises:
-            DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is a damaged gzip file.
+            DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is damaged.
         """
         with ExitStack() as stack:
             stream: Iterable[bytes]
@@ -96,11 +97,12 @@ class LineReader:
             return next(lines, None)
         except EOFError:
             raise DataError(
-                f"{self.name}: the gzip file is cut short after line {self.num_lines}; fetch or compress it again"
+                f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
+                "fetch or compress it again"
             ) from None
-        except (gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGED as error:
             raise DataError(
-                f"{self.name}: damaged or not a gzip file (after line {self.num_lines}: {error}); "
+                f"{self.name}: damaged or not a {self._kind} file (after line {self.num_lines}: {error}); "
                 "fetch or compress it again"
             ) from None
 
@@ -118,25 +120,16 @@ class LineReader:
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:
-    """Opens a plain or ``.gz`` file for reading bytes.
+    """Opens a file for reading its bytes, decompressed if its name says so (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
 
     Raises:
         DataError: it is missing, is a folder or may not be read.
     """
-    try:
-        if path.suffix == ".gz":
-            return io.BufferedReader(gzip.open(path, "rb"))
-        return path.open("rb")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: is a folder, not a file") from None
-    except PermissionError:
-        raise DataError(f"{path}: may not be read (permission denied)") from None
+    return decompressed(cast(io.BufferedReader, open_plain(path)), path.name)
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a plain or ``.gz`` file, cut at ``\\n`` only; a missing final line end makes no difference.
+    """All lines of a plain or compressed file, cut at ``\\n`` only; a missing final line end makes no difference.
 
     Raises:
         DataError: see LineReader.

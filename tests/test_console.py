@@ -141,3 +141,33 @@ def test_with_quiet_nothing_but_warnings_is_told(monkeypatch: pytest.MonkeyPatch
         log.info("a message")
         log.log(logging.WARNING, "a warning")
     assert terminal.getvalue() == "warning: a warning\n"
+
+
+def test_downloads_are_bars_on_a_terminal_and_leave_it_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    with console.transfers() as report:
+        report("https://example.org/x/one.tgz", 1_000_000, 4_000_000)
+        report("https://example.org/x/two.tgz", 500, None)
+        report("https://example.org/x/one.tgz", 2_000_000, 4_000_000)
+    assert "one.tgz" in terminal.getvalue()
+    assert "two.tgz" in terminal.getvalue()
+    assert "2.0/4.0 MB" in terminal.getvalue()
+    assert terminal.getvalue().rstrip().endswith(ERASED)
+
+
+def test_elsewhere_downloads_are_a_line_with_their_sum_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    now = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    console.set_up()
+    with console.transfers() as report:
+        for second, done in ((1, 1_000_000), (11, 6_000_000), (12, 7_000_000)):
+            now = float(second)
+            report("https://example.org/x/one.tgz", done, 12_000_000)
+        now = 22.0
+        report("https://example.org/x/two.tgz", 5_000_000, None)
+    assert stderr.getvalue() == (
+        "downloading: 6 MB of 12 MB, 13s left, 455 kB/s: one.tgz\ndownloading: 12 MB, 273 kB/s: one.tgz, two.tgz\n"
+    )

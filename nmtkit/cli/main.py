@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, export, prepare, recipes, rerank, run, score, train, translate
+from nmtkit.cli import average, corpora, export, inspect, prepare, recipes, rerank, run, score, train, translate
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ for module, summary in (
     (rerank, "N-best lists to their best hypotheses by a model."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),
+    (corpora, "The public corpora by name, with sizes and licences."),
+    (inspect, "A prepared pair as text, pieces and ids."),
 ):
     app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 

@@ -32,7 +32,7 @@ from nmtkit.config import (
     stored_recipe,
     to_toml,
 )
-from nmtkit.console import log, progress
+from nmtkit.console import log, progress, transfers
 from nmtkit.data.shards import ShardWriter
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
@@ -49,8 +49,8 @@ from nmtkit.files import (
 )
 from nmtkit.run_lock import locked_run
 from nmtkit.text.cleaning import RULES, rule_against_lengths, rule_against_text
-from nmtkit.text.corpora import Corpus, check_corpus, local_corpus, open_corpus
-from nmtkit.text.download import CorpusFile, Downloader
+from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
+from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
 
 FORMAT = 1
@@ -104,9 +104,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     remove_leftovers(run_dir)
     data = recipe.data
     tokenizer = _given_tokenizer(data)
-    with progress("downloading", None) as advance:
-        downloader = Downloader(mirror, progress=lambda url, done, total: advance(done / 1e6, f"MB of {url}"))
-        train, valid, tests = _open_corpora(data, downloader)
+    with transfers() as report:
+        train, valid, tests = _open_corpora(data, Downloader(mirror, progress=report))
     fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
 
     folder = run_dir / "data"
@@ -168,20 +167,42 @@ def _is_trained(run_dir: Path) -> bool:
 
 def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
     """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
-    languages = (data.source_language, data.target_language)
     valid = () if isinstance(data.valid, int) else data.valid
-    for entry in (*data.train, *valid, *data.test):
-        if isinstance(entry, str):
-            check_corpus(entry, *languages)
+    downloader.fetch_all(_remote_files(data))
+    train = [open_entry(data, entry, downloader) for entry in data.train]
+    tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
+    return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
-    def open_entry(entry: str | LocalPair) -> Corpus:
-        if isinstance(entry, LocalPair):
-            return local_corpus(entry.source, entry.target, entry.name)
-        return open_corpus(entry, *languages, downloader)
 
-    train = [open_entry(entry) for entry in data.train]
-    tests = {corpus_name(entry): open_entry(entry) for entry in data.test}
-    return train, [open_entry(entry) for entry in valid], tests
+def open_entry(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus:
+    """A corpus that a recipe names, in the recipe's direction.
+
+    Raises:
+        DataError: it cannot be had or opened.
+    """
+    languages = (data.source_language, data.target_language)
+    if isinstance(entry, LocalPair):
+        columns = (entry.source_column, entry.target_column)
+        return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
+    return open_corpus(entry, *languages, downloader)
+
+
+def _remote_files(data: DataConfig) -> list[RemoteFile]:
+    """What the corpora of a recipe are read from, each once; DataError for a name or a direction there is not."""
+    valid = () if isinstance(data.valid, int) else data.valid
+    names = [entry for entry in (*data.train, *valid, *data.test) if isinstance(entry, str)]
+    files = [file for name in names for file in remote_files(name, data.source_language, data.target_language)]
+    return list(dict.fromkeys(files))
+
+
+def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
+    """Fetches and verifies what the corpora of a recipe are read from, and nothing else.
+
+    Raises:
+        NmtkitError: there is no such corpus, or a file cannot be had.
+    """
+    with transfers() as report:
+        return Downloader(mirror, progress=report).fetch_all(_remote_files(recipe.data))
 
 
 def _given_tokenizer(data: DataConfig) -> Tokenizer | None:
@@ -227,7 +248,8 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
         for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
             if isinstance(entry, LocalPair):
-                for path, before in ((entry.source, files[0]), (entry.target, files[-1])):
+                for place, before in ((entry.source, files[0]), (entry.target, files[-1])):
+                    path, _ = local_file(place)
                     if path.is_file() and sha256_of(path) != before["sha256"]:
                         changes.append(f"data.{key}: {path} holds another text than when the run was prepared")
     given = data.tokenizer if data.tokenizer is not None and data.tokenizer.exists() else None

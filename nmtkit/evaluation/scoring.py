@@ -9,7 +9,7 @@ A metric reads the text in one of three forms. Which work gives that form depend
     tokens      bleu-tokenized, bleu-tokenized-lc    Moses tokeniser                      as it is
     compounds   bleu-compound-split                  punctuation, Moses, split compounds  split compounds
 
-Every number comes from sacreBLEU, which only this module and ``text/corpora.py`` import.
+Every number comes from sacreBLEU, which only this module and ``text/sacrebleu_sets.py`` import.
 """
 
 import difflib

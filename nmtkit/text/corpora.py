@@ -1,36 +1,35 @@
 """Parallel corpora: the catalogue of public ones, the built-in ones and files of the user, all opened the same way.
 
-The start of ``nmtkit prepare``: a name or two files become two streams of lines, with nothing unpacked to disk. The
-catalogue is ``corpora.toml``; its files come from ``download.py``.
+The start of ``nmtkit prepare``: a name or two files become two streams of lines, with nothing unpacked to disk.
+
+    catalogue.py (corpora.toml), sacrebleu_sets.py   what there is
+    download.py                                      its files, verified
+    archives.py, compression.py                      the bytes of a text in them
+    readers.py                                       its lines
 """
 
 import difflib
-import functools
-import gzip
 import hashlib
-import io
-import itertools
-import posixpath
 import re
 import tarfile
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
+from nmtkit.compression import without_suffix
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader, open_binary, sha256_of
-from nmtkit.text.download import CorpusFile, Downloader, RemoteFile, mirror_path
+from nmtkit.text.archives import is_archive, member_streams
+from nmtkit.text.catalogue import CatalogueEntry, catalogue
+from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
+from nmtkit.text.readers import READERS, format_of
+from nmtkit.text.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 
 BUILTIN_SPLITS = {"builtin/train": "train", "builtin/valid": "valid", "builtin/synthetic": "synthetic"}
 BUILTIN_LANGUAGES = ("en", "de")
-
-TextFormat = Literal["plain", "sgm"]
-
-ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tar.gz")
-SGM_SUFFIXES = (".sgm", ".sgml", ".sgm.gz", ".sgml.gz")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class TextSource:
     raw_lines: Iterable[bytes] = field(repr=False)
 
     def open(self, *, errors: Literal["strict", "replace"] = "strict") -> LineReader:
-        """A new reader of the lines (for SGM: the segments), which opens nothing before it is iterated over.
+        """A new reader of the lines (of other formats: the texts), which opens nothing before it is iterated over.
 
         Iterating over the reader raises DataError where the text or its archive cannot be read, lacks the member or is
         damaged, or where the text is not valid UTF-8 (under ``strict``; ``replace`` records the line instead).
@@ -73,114 +72,9 @@ class Corpus:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class CatalogueText:
-    """A text to download: a file, or a member of an archive."""
-
-    file: RemoteFile
-    member: str | None
-
-
-@dataclass(frozen=True)
-class CatalogueEntry:
-    """A public corpus, as ``corpora.toml`` describes it.
-
-    Attributes:
-        name: such as ``wmt14/europarl-v7``.
-        description, licence: one line each.
-        text_format: of all its texts.
-        texts: source and target text for each direction, ``("en", "de")`` and ``("de", "en")``.
-    """
-
-    name: str
-    description: str
-    licence: str
-    text_format: TextFormat
-    texts: Mapping[tuple[str, str], tuple[CatalogueText, CatalogueText]]
-
-    @property
-    def language_pairs(self) -> tuple[str, ...]:
-        """Such as ``("en-de", "en-fr")``; each of them works in both directions."""
-        pairs: list[str] = []
-        for source, target in self.texts:
-            if f"{target}-{source}" not in pairs:
-                pairs.append(f"{source}-{target}")
-        return tuple(pairs)
-
-
-@functools.cache
-def catalogue() -> dict[str, CatalogueEntry]:
-    """The public corpora by name, in the order of ``corpora.toml``."""
-    return parse_catalogue(Path(__file__).with_name("corpora.toml").read_text(encoding="utf-8"))
-
-
-def parse_catalogue(text: str) -> dict[str, CatalogueEntry]:
-    """The entries of a catalogue in the form that the head of ``corpora.toml`` describes.
-
-    Raises:
-        ValueError: it is not of that form, or refers to a file or licence that it does not have.
-    """
-    content = tomllib.loads(text)
-    _check_keys("the catalogue", content, required={"licences", "files", "corpora"})
-    files = {key: _parse_file(key, table) for key, table in content["files"].items()}
-    return {name: _parse_entry(name, table, files, content["licences"]) for name, table in content["corpora"].items()}
-
-
-def _parse_file(key: str, table: Mapping[str, Any]) -> RemoteFile:
-    _check_keys(key, table, required={"url"}, optional={"alternatives", "bytes", "sha256", "md5"})
-    file = RemoteFile(
-        url=table["url"],
-        alternatives=tuple(table.get("alternatives", ())),
-        num_bytes=table.get("bytes"),
-        sha256=table.get("sha256"),
-        md5=table.get("md5"),
-    )
-    for url in file.urls:
-        mirror_path(url)
-    for checksum, num_digits in ((file.sha256, 64), (file.md5, 32)):
-        if checksum is not None and not re.fullmatch(f"[0-9a-f]{{{num_digits}}}", checksum):
-            raise ValueError(f"{key}: not a checksum: {checksum}")
-    return file
-
-
-def _parse_entry(
-    name: str, table: Mapping[str, Any], files: Mapping[str, RemoteFile], licences: Mapping[str, str]
-) -> CatalogueEntry:
-    _check_keys(name, table, required={"description", "licence", "format"}, optional={"texts", "pairs"})
-    if table["licence"] not in licences or table["format"] not in ("plain", "sgm"):
-        raise ValueError(f"{name}: unknown licence {table['licence']!r} or format {table['format']!r}")
-    sides: dict[tuple[str, str], Mapping[str, str]] = {}
-    for source, target in itertools.permutations(table.get("texts", {}), 2):
-        sides[source, target] = table["texts"]
-    for pair, texts in table.get("pairs", {}).items():
-        source, _, target = pair.partition("-")
-        if set(texts) != {source, target} or source == target:
-            raise ValueError(f"{name}: the pair {pair} has texts for {', '.join(texts)}")
-        sides[source, target] = texts
-    for (source, target), texts in list(sides.items()):
-        sides.setdefault((target, source), texts)
-    if not sides:
-        raise ValueError(f"{name}: has fewer than two languages")
-    texts_of = {
-        (source, target): (_parse_text(name, texts[source], files), _parse_text(name, texts[target], files))
-        for (source, target), texts in sides.items()
-    }
-    return CatalogueEntry(name, table["description"], licences[table["licence"]], table["format"], texts_of)
-
-
-def _parse_text(name: str, reference: str, files: Mapping[str, RemoteFile]) -> CatalogueText:
-    key, _, member = reference.partition(":")
-    if key not in files:
-        raise ValueError(f"{name}: refers to the unknown file {key!r}")
-    if bool(member) != _is_archive(files[key].url):
-        raise ValueError(f"{name}: an archive needs a member, another file has none: {reference!r}")
-    return CatalogueText(files[key], member or None)
-
-
-def _check_keys(where: str, table: Mapping[str, Any], *, required: set[str], optional: set[str] | None = None) -> None:
-    wrong = (required - set(table)) | (set(table) - required - (optional or set()))
-    if wrong:
-        raise ValueError(f"{where}: missing or unknown: {', '.join(sorted(wrong))}")
+def find_entry(name: str) -> CatalogueEntry | None:
+    """The public corpus or sacreBLEU test set of that name, None if there is none."""
+    return sacrebleu_set(name) if name.startswith(PREFIX) else catalogue().get(name)
 
 
 def check_corpus(name: str, source_language: str, target_language: str) -> None:
@@ -189,24 +83,40 @@ def check_corpus(name: str, source_language: str, target_language: str) -> None:
     Raises:
         DataError: there is no such corpus, or it lacks the language pair.
     """
-    pairs: tuple[str, ...]
     if name in BUILTIN_SPLITS:
         known = {source_language, target_language} == set(BUILTIN_LANGUAGES)
-        pairs = ("-".join(BUILTIN_LANGUAGES),)
-    elif name in catalogue():
-        known = (source_language, target_language) in catalogue()[name].texts
-        pairs = catalogue()[name].language_pairs
+        pairs = f"{'-'.join(BUILTIN_LANGUAGES)}, in both directions"
+    elif (entry := find_entry(name)) is not None:
+        known = (source_language, target_language) in entry.texts
+        pairs = f"{', '.join(entry.language_pairs)}, in both directions"
+        if name.startswith(PREFIX):
+            pairs = ", ".join("-".join(pair) for pair in entry.texts) or "no direction with one reference"
     else:
-        names = [*BUILTIN_SPLITS, *catalogue()]
-        nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
-        raise DataError(
-            f'unknown corpus "{name}"; the nearest name is "{nearest}" (there are: {", ".join(names)}); '
-            'files of your own are given as { source = "FILE", target = "FILE" }'
-        )
+        raise DataError(describe_missing(name))
     if not known:
-        raise DataError(
-            f'corpus "{name}" has no {source_language}-{target_language}; it has {", ".join(pairs)}, in both directions'
-        )
+        raise DataError(f'corpus "{name}" has no {source_language}-{target_language}; it has {pairs}')
+
+
+def describe_missing(name: str) -> str:
+    """What to say of a name that no corpus has."""
+    names = set_names() if name.startswith(PREFIX) else [*BUILTIN_SPLITS, *catalogue()]
+    nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
+    kind = "sacreBLEU test set" if name.startswith(PREFIX) else "corpus"
+    return (
+        f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all); '
+        'files of your own are given as { source = "FILE", target = "FILE" }'
+    )
+
+
+def remote_files(name: str, source_language: str, target_language: str) -> tuple[RemoteFile, ...]:
+    """What has to be fetched for a corpus, each file once; none for a built-in one.
+
+    Raises:
+        DataError: there is no such corpus, or it lacks the language pair.
+    """
+    check_corpus(name, source_language, target_language)
+    entry = find_entry(name)
+    return entry.files(source_language, target_language) if entry is not None else ()
 
 
 def open_corpus(name: str, source_language: str, target_language: str, downloader: Downloader) -> Corpus:
@@ -216,38 +126,80 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
         DataError: there is no such corpus, it lacks the language pair, or a file cannot be fetched.
     """
     check_corpus(name, source_language, target_language)
-    if name in BUILTIN_SPLITS:
+    entry = find_entry(name)
+    if entry is None:
         return _builtin_corpus(name, swapped=source_language != BUILTIN_LANGUAGES[0])
-    entry = catalogue()[name]
     texts = entry.texts[source_language, target_language]
-    fetched = {file: downloader.fetch(file) for file in dict.fromkeys(text.file for text in texts)}
-    return _corpus_of(name, [(fetched[text.file], text.member, entry.text_format) for text in texts])
+    fetched = {file: downloader.fetch(file) for file in entry.files(source_language, target_language)}
+    return _corpus_of(name, [_Side(fetched[text.file], text.member, text.text_format, text.part) for text in texts])
 
 
-def local_corpus(source: Path, target: Path, name: str | None = None) -> Corpus:
-    """Two files of the user: plain text or SGM (``.sgm``), each possibly compressed (``.gz``).
+def local_corpus(
+    source: Path,
+    target: Path,
+    name: str | None = None,
+    *,
+    languages: tuple[str, str] = ("", ""),
+    columns: tuple[int, int] = (1, 2),
+) -> Corpus:
+    """Two files of the user, or one that holds both sides; the names say format and compression.
 
     Args:
+        source, target: files, or ``ARCHIVE:MEMBER``.
         name: what to call the corpus; by default as the file of the source.
+        languages: of source and target, which select the sides of a translation memory (``.tmx``).
+        columns: of source and target in a table (``.tsv``), from 1.
 
     Raises:
-        DataError: one cannot be read, or is an archive.
+        DataError: one cannot be read, or is an archive without a member.
     """
-    sides: list[tuple[CorpusFile, str | None, TextFormat]] = []
-    for path in (source, target):
-        if _is_archive(path.name):
-            raise DataError(f"{path}: is an archive; unpack it and give the two text files in it")
-        sha256 = sha256_of(path)
-        text_format: TextFormat = "sgm" if path.name.lower().endswith(SGM_SUFFIXES) else "plain"
-        sides.append((CorpusFile(path, None, path.stat().st_size, sha256), None, text_format))
+    sides = []
+    for place, language, column in zip((source, target), languages, columns, strict=True):
+        path, member = local_file(place)
+        if member is None and is_archive(path.name):
+            raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
+        text_format = format_of(without_suffix(member or path.name))
+        part = {"tmx": language, "tsv": str(column)}.get(text_format, "")
+        sha256 = sha256_of(path)  # which says what is wrong with a path
+        file = CorpusFile(path, None, path.stat().st_size, sha256)
+        sides.append(_Side(file, member, text_format, part))
     return _corpus_of(name or source.name, sides)
 
 
-def _corpus_of(name: str, sides: list[tuple[CorpusFile, str | None, TextFormat]]) -> Corpus:
-    source, target = (_text_source(file.path, member, text_format) for file, member, text_format in sides)
-    files = tuple(dict.fromkeys(file for file, _, _ in sides))
-    identity = [f"{file.sha256} {member or ''} {text_format}" for file, member, text_format in sides]
-    return Corpus(name, source, target, files, _sha256("\n".join(identity)))
+def local_file(place: Path) -> tuple[Path, str | None]:
+    """The file that a side of a local corpus names, and the member in it: of ``a.zip:x/y.en`` a.zip and x/y.en."""
+    if place.exists():
+        return place, None
+    for end in re.finditer(":", str(place)):
+        archive, member = str(place)[: end.start()], str(place)[end.end() :]
+        if is_archive(archive) and member:
+            return Path(archive), member
+    return place, None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Where one side of a corpus lies."""
+
+    file: CorpusFile
+    member: str | None
+    text_format: str
+    part: str
+
+    @property
+    def identity(self) -> str:
+        """What decides the text; the parts of an earlier form of it stay as they are, for the sake of fingerprints."""
+        return f"{self.file.sha256} {self.member or ''} {self.text_format}" + (f" {self.part}" if self.part else "")
+
+    def text(self) -> TextSource:
+        name = str(self.file.path) + (f":{self.member}" if self.member else "")
+        return TextSource(name, _StoredText(self.file.path, self.member, self.text_format, self.part, name))
+
+
+def _corpus_of(name: str, sides: list[_Side]) -> Corpus:
+    source, target = (side.text() for side in sides)
+    files = tuple(dict.fromkeys(side.file for side in sides))
+    return Corpus(name, source, target, files, _sha256("\n".join(side.identity for side in sides)))
 
 
 def _builtin_corpus(name: str, *, swapped: bool) -> Corpus:
@@ -265,91 +217,25 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _is_archive(name: str) -> bool:
-    return name.lower().endswith(ARCHIVE_SUFFIXES)
-
-
-def _text_source(path: Path, member: str | None, text_format: TextFormat) -> TextSource:
-    name = str(path) if member is None else f"{path}:{member}"
-    return TextSource(name, _StoredText(path, member, text_format, name))
-
-
 @dataclass(frozen=True)
 class _StoredText:
-    """The lines of a file or of a member of an archive, which is open while it is iterated over."""
+    """The lines of a file or of members of an archive, which is open while it is iterated over."""
 
     path: Path
     member: str | None
-    text_format: TextFormat
+    text_format: str
+    part: str
     name: str
 
     def __iter__(self) -> Iterator[bytes]:
+        reader = READERS[self.text_format]
         try:
-            with open_binary(self.path) if self.member is None else _open_member(self.path, self.member) as stream:
-                if self.text_format == "sgm":  # read at once, as only test sets come in this form
-                    yield from _segments(stream.read(), self.name)
-                else:
-                    yield from stream
-        except tarfile.TarError as error:
-            raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None
-
-
-@contextmanager
-def _open_member(path: Path, member: str) -> Iterator[io.BufferedIOBase]:
-    """A member of a tar archive as a stream: the archive is read and decompressed up to the member, never unpacked."""
-    names = []
-    with ExitStack() as stack:
-        file = stack.enter_context(open_binary(path))
-        if path.suffix == ".tgz":
-            file = stack.enter_context(gzip.GzipFile(fileobj=file))
-        archive = stack.enter_context(tarfile.open(fileobj=file, mode="r:"))
-        for entry in archive:
-            if entry.isfile() and posixpath.normpath(entry.name) == member:
-                stream = cast(io.BufferedReader, archive.extractfile(entry))
-                yield io.BufferedReader(gzip.GzipFile(fileobj=stream)) if member.endswith(".gz") else stream
-                return
-            names.append(entry.name)
-    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    raise DataError(
-        f"{path}: the archive has no member {member} (it has {listed}); it is damaged or another edition: "
-        "delete it and fetch it again"
-    )
-
-
-SEGMENT_TAG = re.compile(rb"<(/?)seg(?=[\s/>])[^>]*>", re.IGNORECASE)
-LINE_END = re.compile(rb"[ \t\r]*\n[ \t\r]*")
-ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
-NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
-
-
-def _segments(content: bytes, name: str) -> Iterator[bytes]:
-    """The text of each ``<seg>`` as one line, in order of appearance; an empty segment keeps its place."""
-    number = 0
-    start = None
-    for tag in SEGMENT_TAG.finditer(content):
-        is_end = tag[1] == b"/"
-        if is_end and start is not None:
-            # Bytes, as str.strip would also take U+0085 and no-break spaces.
-            text = ENTITY.sub(_unescape, content[start : tag.start()])
-            yield LINE_END.sub(b" ", text.strip(b" \t\r\n")) + b"\n"
-            start = None
-        elif is_end or start is not None:
-            raise DataError(f"{name}: <seg> and </seg> do not match at segment {number}; correct the file")
-        else:
-            number += 1
-            if tag[0].endswith(b"/>"):
-                yield b"\n"
+            if self.member is None:
+                with open_binary(self.path) as stream:
+                    yield from reader(stream, self.part, self.name)
             else:
-                start = tag.end()
-    if start is not None:
-        raise DataError(f"{name}: segment {number}, the last one, is not closed; the file is cut short: fetch it again")
-    if number == 0:
-        raise DataError(f"{name}: no <seg> in it; give plain text files another ending than .sgm")
-
-
-def _unescape(entity: re.Match[bytes]) -> bytes:
-    if entity[1]:
-        return NAMED_ENTITIES[entity[1]]
-    code = int(entity[2]) if entity[2] else int(entity[3], 16)
-    is_character = 0 < code < 0xD800 or 0xE000 <= code <= 0x10FFFF
-    return chr(code).encode("utf-8") if is_character else entity[0]
+                with closing(member_streams(self.path, self.member)) as streams:
+                    for stream in streams:
+                        yield from reader(stream, self.part, self.name)
+        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None

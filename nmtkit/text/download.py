@@ -1,32 +1,41 @@
 """Fetching the files of public corpora: from a mirror folder, the cache or the network, and always verified.
 
 The first step of ``nmtkit prepare``. A file is looked for in the mirror, then in the cache, and only then downloaded
-into the cache. Both folders are laid out as ``<host>/<path of the URL>``, so one can serve as the other.
+into the cache (``transfer.py``). Both folders are laid out as ``<host>/<path of the URL>``, so one can serve as the
+other. A checksum that nobody has published is recorded in the cache (``.sha256``) the first time and holds from then
+on.
 """
 
+import contextlib
 import hashlib
-import http.client
 import os
-import shutil
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import open_plain, write_bytes_atomically
+from nmtkit.files import open_plain, sync_folder, write_atomically
+from nmtkit.text.transfer import AttemptError, PartialFile, TemporaryError, check_room, transfer
 
-CHUNK_BYTES = 1 << 18
-TIMEOUT_SECONDS = 60.0
+CHUNK_BYTES = 1 << 20
+MAX_AT_ONCE = 4
+"""Downloads at the same time."""
+MAX_ATTEMPTS = 6
+"""Attempts at one address that bring no new byte."""
+BACKOFF_SECONDS = 1.0
+"""Before the second attempt; doubled each time."""
+MAX_WAIT_SECONDS = 60.0
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with the URL, the bytes done and the bytes in total (None where the server does not say)."""
+"""Called with the URL, the bytes done and the bytes in total (None where the server does not say), from any thread."""
 
 
-class _AttemptError(Exception):
-    """Why one URL did not give the file; the next one is tried."""
+class _StoppedError(Exception):
+    """Another download has failed, so this one is given up; what it has got so far is kept."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +96,14 @@ def mirror_path(url: str) -> Path:
     return Path(parts.hostname or "", *path.parts[1:])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Downloader:
-    """Finds or downloads files, and verifies each by size and checksum every time.
+    """Finds or downloads files, and verifies each by size and checksum.
 
     Attributes:
         mirror: a folder of files that are used where they lie instead of the network; None for no mirror.
-        cache: the folder for downloads; a file that exists there was verified before it got its name.
+        cache: the folder for downloads, which processes may share; a file that exists there was verified before it
+            got its name.
         progress: told about every download as it goes on; not called for files of the mirror or the cache.
 
     Raises:
@@ -103,140 +113,220 @@ class Downloader:
     mirror: Path | None = None
     cache: Path = field(default_factory=default_cache)
     progress: Progress | None = None
+    _fetched: dict[RemoteFile, CorpusFile] = field(default_factory=dict, init=False, repr=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mirror is not None and not self.mirror.is_dir():
             raise DataError(f"{self.mirror}: the mirror is not a folder; correct --mirror (or NMTKIT_MIRROR)")
 
     def fetch(self, file: RemoteFile) -> CorpusFile:
-        """The file on disk, verified, downloaded if need be.
+        """The file on disk, verified (once), downloaded if need be.
 
         Raises:
             DataError: it cannot be downloaded or stored, or differs from what is expected in size or checksum.
         """
-        if self.mirror is not None:
-            for url in file.urls:
-                path = self.mirror / mirror_path(url)
-                if path.is_file():
-                    return _verify(path, file, "put the right file there, or remove it from the mirror to download it")
-        path = self.cache / mirror_path(file.url)
-        if path.is_file():
-            return _verify(path, file, "delete it to download it again")
-        return self._download(file, path)
+        if self.find(file) is None:
+            self._fetched[file] = self._download(file)
+        return self._fetched[file]
 
-    def _download(self, file: RemoteFile, path: Path) -> CorpusFile:
+    def find(self, file: RemoteFile) -> CorpusFile | None:
+        """The file if it is in the mirror or the cache, verified (once).
+
+        Raises:
+            DataError: it is there, but differs from what is expected.
+        """
+        if file not in self._fetched and (found := self._find(file)) is not None:
+            self._fetched[file] = found
+        return self._fetched.get(file)
+
+    def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
+        """Several files, some of them at the same time; room for all that is missing is made sure of first.
+
+        Raises:
+            DataError: see fetch; what the other downloads have got so far is kept.
+        """
+        wanted = list(dict.fromkeys(files))
+        missing = [file for file in wanted if file not in self._fetched and self._place(file) is None]
+        if missing:
+            known = sum(max((file.num_bytes or 0) - self._partial_bytes(file), 0) for file in missing)
+            check_room(self._cache_path(missing[0]), known)
+        waiting: queue.SimpleQueue[RemoteFile] = queue.SimpleQueue()
+        results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        for file in wanted:
+            waiting.put(file)
+        self._stopped.clear()
+
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while not self._stopped.is_set():
+                    file = waiting.get_nowait()
+                    try:
+                        self.fetch(file)
+                        results.put(None)
+                    except BaseException as error:
+                        results.put(error)
+
+        # Daemons: a program that is told to end does not wait for a server.
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MAX_AT_ONCE, len(wanted)))]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in wanted:
+                if (error := results.get()) is not None:
+                    raise error
+        finally:
+            self._stopped.set()
+            for thread in threads:
+                thread.join(timeout=1)
+            self._stopped.clear()
+        return [self._fetched[file] for file in wanted]
+
+    def _cache_path(self, file: RemoteFile) -> Path:
+        return self.cache / mirror_path(file.url)
+
+    def _partial_bytes(self, file: RemoteFile) -> int:
+        path = PartialFile.path_of(self._cache_path(file))
+        return path.stat().st_size if path.is_file() else 0
+
+    def _place(self, file: RemoteFile) -> tuple[Path, str] | None:
+        """Where the file lies, and what to do if it is wrong."""
+        for url in file.urls if self.mirror is not None else ():
+            path = (self.mirror or Path()) / mirror_path(url)
+            if path.is_file():
+                return path, "put the right file there, or remove it from the mirror to download it"
+        path = self._cache_path(file)
+        return (path, "delete it to download it again") if path.is_file() else None
+
+    def _find(self, file: RemoteFile) -> CorpusFile | None:
+        """The file if it is there, verified."""
+        if (place := self._place(file)) is None:
+            return None
+        path, remedy = place
+        found, difference = _compare(path, self._expected(file))
+        if difference:
+            raise DataError(f"{path}: {difference}{self._recorded_hint(file)}; {remedy}")
+        with contextlib.suppress(OSError):  # a mirror serves without a cache that can be written
+            self._record(file, found)
+        return found
+
+    def _download(self, file: RemoteFile) -> CorpusFile:
+        path = self._cache_path(file)
+        try:
+            with PartialFile(path) as part:
+                if found := self._find(file):  # by the process that held the lock
+                    return found
+                return self._get(file, part, path)
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be written ({error.strerror or error}); make room or correct the permissions, "
+                "or name another folder in the environment variable NMTKIT_CACHE"
+            ) from None
+
+    def _get(self, file: RemoteFile, part: PartialFile, path: Path) -> CorpusFile:
+        expected = self._expected(file)
         failures = []
         for url in file.urls:
             try:
-                return self._download_from(url, file, path)
-            except _AttemptError as failure:
+                found = self._try_address(url, expected, part)
+            except AttemptError as failure:
                 failures.append(f"{url}: {failure}")
-            except OSError as error:
-                raise DataError(
-                    f"{path}: cannot be written ({error.strerror or error}); make room or correct the permissions, "
-                    "or name another folder in the environment variable NMTKIT_CACHE"
-                ) from None
+                continue
+            self._record(file, found)
+            part.finish(path)
+            sync_folder(path.parent)
+            return replace(found, path=path)
+        if not _is_checked(expected) and not part.validator:
+            part.discard()
         raise DataError(
             f"{'; '.join(failures)}; without the network give --mirror DIR with the file at "
             f"DIR/{mirror_path(file.url)}, or put it at {path} by hand"
         )
 
-    def _download_from(self, url: str, file: RemoteFile, path: Path) -> CorpusFile:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _check_space(path, file.num_bytes)
-        with _request(url) as response:
-            num_bytes: int | None = response.length
-            if response.headers.get_content_type() == "text/html":
-                raise _AttemptError("the server sent a web page instead of the file")
-            if num_bytes is not None and file.num_bytes not in (None, num_bytes):
-                raise _AttemptError(f"the server offers {num_bytes:,} bytes, expected {file.num_bytes:,}")
-            _check_space(path, num_bytes)
-            with write_bytes_atomically(path) as output:
-                check = _Check(file)
-                for chunk in _chunks(response):
-                    output.write(chunk)
-                    check.update(chunk)
-                    if self.progress is not None:
-                        self.progress(url, check.num_bytes, num_bytes)
-                if num_bytes is not None and check.num_bytes < num_bytes:
-                    raise _AttemptError(f"the connection ended after {check.num_bytes:,} of {num_bytes:,} bytes")
-                if difference := check.difference():
-                    raise _AttemptError(f"the download {difference}")
-        return check.result(path)
+    def _try_address(self, url: str, expected: RemoteFile, part: PartialFile) -> CorpusFile:
+        """All of the file from one address (and what there was of it), verified; again after passing failures."""
+        begun_with = part.size
+        while True:
+            self._transfer(url, expected, part)
+            found, difference = _compare(part.path, expected)
+            if not difference:
+                return replace(found, url=expected.url)
+            part.discard()
+            if not begun_with:
+                raise AttemptError(f"the download {difference}{self._recorded_hint(expected)}")
+            begun_with = 0  # perhaps what there was before was wrong
+
+    def _transfer(self, url: str, expected: RemoteFile, part: PartialFile) -> None:
+        def report(done: int, total: int | None) -> None:
+            if self._stopped.is_set():
+                raise _StoppedError
+            if self.progress is not None:
+                self.progress(url, done, total)
+
+        attempts = 0
+        while True:
+            before = part.size
+            try:
+                transfer(url, part, expected.num_bytes, _is_checked(expected), report)
+                return
+            except TemporaryError as failure:
+                attempts = 1 if part.size > before else attempts + 1
+                if attempts == MAX_ATTEMPTS:
+                    raise AttemptError(f"{failure} ({attempts} attempts)") from None
+                asked = failure.wait_seconds
+                seconds = BACKOFF_SECONDS * 2 ** (attempts - 1) if asked is None else asked
+                log.info("%s: %s; trying again", url, failure)
+                if self._stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
+                    raise _StoppedError from None
+
+    def _record_path(self, file: RemoteFile) -> Path:
+        path = self._cache_path(file)
+        return path.with_name(f"{path.name}.sha256")
+
+    def _expected(self, file: RemoteFile) -> RemoteFile:
+        """The file with the checksum of its first download where none is published."""
+        if _is_checked(file):
+            return file
+        try:
+            words = self._record_path(file).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError):
+            return file
+        return replace(file, sha256=words[0]) if words else file
+
+    def _recorded_hint(self, file: RemoteFile) -> str:
+        path = self._record_path(file)
+        if not path.is_file():
+            return ""
+        return f" (as at the first download; if the publisher has renewed it, delete {path} to take the new one)"
+
+    def _record(self, file: RemoteFile, found: CorpusFile) -> None:
+        """Notes the checksum of a file for which none is published, in the form of sha256sum."""
+        path = self._record_path(file)
+        if _is_checked(file) or path.is_file():
+            return
+        with write_atomically(path) as record:
+            record.write(f"{found.sha256}  {mirror_path(file.url).name}\n")
 
 
-class _Check:
-    """Measures the bytes of a file as they pass, and compares them with what is expected."""
-
-    def __init__(self, expected: RemoteFile) -> None:
-        self.num_bytes = 0
-        self._expected = expected
-        self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False) if expected.md5 is not None else None
-
-    def update(self, chunk: bytes) -> None:
-        self.num_bytes += len(chunk)
-        self._sha256.update(chunk)
-        if self._md5 is not None:
-            self._md5.update(chunk)
-
-    def difference(self) -> str | None:
-        """In words, what is not as expected; None if all is."""
-        expected = self._expected
-        if expected.num_bytes not in (None, self.num_bytes):
-            return f"has {self.num_bytes:,} bytes, expected {expected.num_bytes:,}"
-        if expected.sha256 not in (None, self._sha256.hexdigest()):
-            return f"has sha256 {self._sha256.hexdigest()}, expected {expected.sha256}"
-        if self._md5 is not None and expected.md5 != self._md5.hexdigest():
-            return f"has md5 {self._md5.hexdigest()}, expected {expected.md5}"
-        return None
-
-    def result(self, path: Path) -> CorpusFile:
-        return CorpusFile(path, self._expected.url, self.num_bytes, self._sha256.hexdigest())
+def _is_checked(file: RemoteFile) -> bool:
+    return file.sha256 is not None or file.md5 is not None
 
 
-def _verify(path: Path, file: RemoteFile, remedy: str) -> CorpusFile:
-    check = _Check(file)
+def _compare(path: Path, expected: RemoteFile) -> tuple[CorpusFile, str | None]:
+    """What a file is, and in words what is not as expected of it."""
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    num_bytes = 0
     with open_plain(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            check.update(chunk)
-    if difference := check.difference():
-        raise DataError(f"{path}: {difference}; {remedy}")
-    return check.result(path)
-
-
-def _request(url: str) -> http.client.HTTPResponse:
-    request = urllib.request.Request(url, headers={"User-Agent": "nmtkit"})
-    try:
-        return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise _AttemptError(f"HTTP {error.code} {error.reason}") from None
-    except urllib.error.URLError as error:
-        raise _AttemptError(_one_line(error.reason)) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise _AttemptError(_one_line(error)) from None
-
-
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    while True:
-        try:
-            chunk = response.read(CHUNK_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise _AttemptError(f"the connection broke ({_one_line(error)})") from None
-        if not chunk:
-            return
-        yield chunk
-
-
-def _one_line(reason: object) -> str:
-    return " ".join(str(reason).split()) or type(reason).__name__
-
-
-def _check_space(path: Path, num_bytes: int | None) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if num_bytes is not None and num_bytes > free:
-        raise DataError(
-            f"{path}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder on "
-            "another disk in the environment variable NMTKIT_CACHE"
-        )
+            num_bytes += len(chunk)
+            sha256.update(chunk)
+            if expected.md5 is not None:
+                md5.update(chunk)
+    difference = None
+    if expected.num_bytes not in (None, num_bytes):
+        difference = f"has {num_bytes:,} bytes, expected {expected.num_bytes:,}"
+    elif expected.sha256 not in (None, sha256.hexdigest()):
+        difference = f"has sha256 {sha256.hexdigest()}, expected {expected.sha256}"
+    elif expected.md5 not in (None, md5.hexdigest()):
+        difference = f"has md5 {md5.hexdigest()}, expected {expected.md5}"
+    return CorpusFile(path, expected.url, num_bytes, sha256.hexdigest()), difference

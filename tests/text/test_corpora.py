@@ -7,7 +7,7 @@ import sys
 import tarfile
 import tomllib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,22 +16,16 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.files import sha256_of
 from nmtkit.text import corpora
-from nmtkit.text.corpora import (
-    CatalogueEntry,
-    Corpus,
-    TextSource,
-    catalogue,
-    check_corpus,
-    local_corpus,
-    open_corpus,
-    parse_catalogue,
-)
+from nmtkit.text.catalogue import CatalogueEntry, catalogue, parse_catalogue
+from nmtkit.text.corpora import Corpus, TextSource, check_corpus, local_corpus, open_corpus
 from nmtkit.text.download import Downloader, mirror_path
 
 ENGLISH = "A dog runs.\nTwo\u0085men \u2028 sit.\n\nThe last line.\n"
 GERMAN = "Ein Hund rennt.\r\nZwei Männer sitzen.\n\nDie letzte Zeile.\n"
 ENGLISH_LINES = ["A dog runs.", "Two\u0085men \u2028 sit.", "", "The last line."]
 GERMAN_LINES = ["Ein Hund rennt.", "Zwei Männer sitzen.", "", "Die letzte Zeile."]
+
+TESTS_OF_2014 = ("tst2010", "tst2011", "tst2012")
 
 CATALOGUE = """
 [licences]
@@ -131,12 +125,13 @@ def local(tmp_path: Path, content: str | bytes, name: str = "text.sgm") -> TextS
 
 @pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
 def test_both_sides_read_in_parallel_and_again(downloader: Downloader, tmp_path: Path, name: str) -> None:
-    before = sorted(tmp_path.rglob("*"))
+    before = sorted((tmp_path / "example.org").rglob("*"))
     corpus = open_corpus(name, "en", "de", downloader)
     for _ in range(2):
         pairs = list(zip(corpus.source.open(), corpus.target.open(), strict=True))
         assert pairs == list(zip(ENGLISH_LINES, GERMAN_LINES, strict=True))
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted((tmp_path / "example.org").rglob("*")) == before
+    assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} == {".sha256"}
 
 
 @pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
@@ -372,7 +367,7 @@ def test_local_files_that_are_missing_or_archives_are_errors(tmp_path: Path) -> 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path, name: str, nearest: str) -> None:
     downloader = Downloader(cache=tmp_path)
     message = message_of(lambda: open_corpus(name, "en", "de", downloader))
-    assert message.startswith(f'unknown corpus "{name}"; the nearest name is "{nearest}" (there are: builtin/train, ')
+    assert message.startswith(f'unknown corpus "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all)')
     assert '{ source = "FILE", target = "FILE" }' in message
     assert message == message_of(lambda: check_corpus(name, "en", "de"))
 
@@ -449,9 +444,14 @@ def test_every_catalogue_entry_is_well_formed(entry: CatalogueEntry) -> None:
     for (source, target), texts in entry.texts.items():
         assert source != target
         assert texts[0] != texts[1]
+        assert {text.text_format for text in texts} == {entry.text_format}
         assert (target, source) in entry.texts
         for language, text in zip((source, target), texts, strict=True):
-            assert f".{language}" in (text.member or text.file.url)
+            place = text.member or text.file.url
+            if entry.name.startswith("opennmt/"):
+                assert f"/{'src' if language == 'en' else 'tgt'}-" in place
+            elif not text.part:
+                assert f".{language}" in place
             assert mirror_path(text.file.url).name
             if text.file.alternatives:
                 assert text.file.sha256 or text.file.md5
@@ -477,7 +477,18 @@ def test_the_catalogue_has_every_corpus_and_pair_the_recipes_may_name() -> None:
     expected |= {f"wmt14/{name}": ("en-de", "en-fr") for name in ("europarl-v7", "commoncrawl", "news-commentary-v9")}
     expected |= {f"wmt14/{name}": ("en-fr",) for name in ("undoc-2000", "giga-fren")}
     expected |= {f"wmt14/{name}": ("en-de", "en-fr") for name in ("newstest2014", "newstest2014-filtered")}
-    expected["wmt14/newstest2013"] = no_czech
+    expected |= {f"wmt14/newstest{year}": no_czech for year in (2012, 2013)}
+    expected |= {f"wmt{edition + 5}/news-commentary-v{edition}": ("en-de",) for edition in range(10, 14)}
+    expected |= {f"newstest/newstest{year}": ("en-de", "en-fr") for year in (2012, 2013, 2014)}
+    expected["newstest/newstest2009"] = ("en-de",)
+    expected |= {f"iwslt14/{split}": ("de-en",) for split in ("train", "dev2010", "dev2012", *TESTS_OF_2014)}
+    expected |= {f"iwslt15/{split}": ("en-vi",) for split in ("train", "tst2012", "tst2013")}
+    many = ("en-de", "en-fr", "en-it", "en-nl", "en-ro", "it-nl", "it-ro", "nl-ro")
+    expected |= {f"iwslt17/{split}": many for split in ("train", "dev2010", "tst2010")}
+    expected |= {f"iwslt17/tst{year}": ("en-de", "en-fr") for year in range(2011, 2018)}
+    expected["tatoeba/anki"] = ("en-de", "en-fr")
+    expected |= {f"opennmt/{split}": ("en-de",) for split in ("train", "val")}
+    expected["treebank/sample"] = ("en-ptb",)
     assert {name: entry.language_pairs for name, entry in catalogue().items()} == expected
 
 
@@ -503,6 +514,7 @@ def test_each_direction_of_newstest2014_has_its_source_and_reference(name: str, 
         ('texts.de = "text.de.gz"', "", "fewer than two languages"),
         ("pairs.de-en.de", "pairs.de-en.fr", "the pair de-en has texts for fr, en"),
         ('"a.tar:a.en.gz"', '"a.tar"', "an archive needs a member"),
+        ('"a.tar:a.en.gz"', '"a.tar:a.en.gz#1"', "other formats have none"),
         ('"text.en"\ntexts', '"text.en:member"\ntexts', "an archive needs a member"),
         ("https://example.org/a.tar", "ftp://example.org/a.tar", "not the address"),
         ('a.tar"\n[corpora', 'a.tar"\nsha256 = "123"\n[corpora', "a.tar: not a checksum: 123"),
@@ -517,22 +529,62 @@ def test_a_mistake_in_the_catalogue_is_a_bug(old: str, new: str, expected: str) 
     assert expected in str(caught.value)
 
 
-@pytest.mark.skipif(not os.environ.get("NMTKIT_MIRROR"), reason="real corpora: set NMTKIT_MIRROR to a mirror folder")
+MIRROR = os.environ.get("NMTKIT_MIRROR", "")
+real_corpora = pytest.mark.skipif(not MIRROR, reason="real corpora: set NMTKIT_MIRROR to a mirror folder")
+
+
+def open_real(tmp_path: Path, name: str, languages: str) -> Corpus:
+    source, target = languages.split("-")
+    return open_corpus(name, source, target, Downloader(mirror=Path(MIRROR), cache=tmp_path))
+
+
+@real_corpora
 @pytest.mark.parametrize(
     ("name", "languages", "num_lines"),
     [
-        (f"{prefix}/{split}", languages, num_lines)
-        for prefix, pairs in (("multi30k", ["en-de", "en-fr", "de-en"]), ("multi30k-tok", ["en-de", "de-en"]))
-        for languages in pairs
-        for split, num_lines in (("train", 29000), ("val", 1014), ("test2016", 1000))
+        *(
+            (f"{prefix}/{split}", languages, num_lines)
+            for prefix, pairs in (("multi30k", ["en-de", "en-fr", "de-en"]), ("multi30k-tok", ["en-de", "de-en"]))
+            for languages in pairs
+            for split, num_lines in (("train", 29000), ("val", 1014), ("test2016", 1000))
+        ),
+        ("newstest/newstest2009", "en-de", 2525),
+        ("newstest/newstest2013", "en-fr", 3000),
+        ("newstest/newstest2014", "de-en", 3003),
+        ("opennmt/train", "en-de", 10000),
+        ("opennmt/val", "en-de", 50),
+        ("tatoeba/anki", "en-de", 169197),
+        ("treebank/sample", "en-ptb", 3914),
     ],
 )
 def test_the_real_corpora_have_the_lines_they_should(tmp_path: Path, name: str, languages: str, num_lines: int) -> None:
-    source, target = languages.split("-")
-    downloader = Downloader(mirror=Path(os.environ["NMTKIT_MIRROR"]), cache=tmp_path)
-    corpus = open_corpus(name, source, target, downloader)
+    corpus = open_real(tmp_path, name, languages)
     readers = corpus.source.open(), corpus.target.open()
-    for pair in zip(*readers, strict=True):
-        assert all(pair)
+    blank = sum(not all(pair) for pair in zip(*readers, strict=True))
     assert [reader.num_lines for reader in readers] == [num_lines, num_lines]
-    assert list(tmp_path.iterdir()) == []
+    assert blank == (1 if name == "opennmt/train" else 0)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == (
+        ["deu-eng.zip.sha256"] if name == "tatoeba/anki" else []
+    )
+
+
+@real_corpora
+def test_the_traps_of_real_corpora_stay_in_their_lines(tmp_path: Path) -> None:
+    german = open_real(tmp_path, "newstest/newstest2009", "en-de").target
+    assert sum(line.count("\u0085") for line in german.open()) == 8
+    assert next(n for n, x in enumerate(open_real(tmp_path, "opennmt/train", "en-de").source.open(), 1) if not x) == 5
+    anki = open_real(tmp_path, "tatoeba/anki", "en-de")
+    spaces = [any(space in side for side in pair for space in "\u00a0\u202f") for pair in pairs_of(anki)]
+    assert sum(spaces) == 405
+
+
+@real_corpora
+def test_real_trees_and_their_words_belong_together(tmp_path: Path) -> None:
+    words, tree = next(iter(pairs_of(open_real(tmp_path, "treebank/sample", "en-ptb"))))
+    assert len(words.split()) == 18
+    assert tree.startswith("((S (NP-SBJ (NP (NNP ")
+    assert tree.count("(") == tree.count(")")
+
+
+def pairs_of(corpus: Corpus) -> Iterator[tuple[str, str]]:
+    return zip(corpus.source.open(), corpus.target.open(), strict=True)

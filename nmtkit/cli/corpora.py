@@ -1,0 +1,119 @@
+"""`nmtkit corpora`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nmtkit.text.catalogue import CatalogueEntry
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One corpus, with all of its files.", show_default=False)
+    ] = None,
+    languages: Annotated[
+        str | None,
+        typer.Option("--languages", metavar="en-de", help="Only corpora of that pair, in whichever direction."),
+    ] = None,
+    sacrebleu: Annotated[
+        bool, typer.Option("--sacrebleu", help="sacreBLEU's test sets, which are named sacrebleu:NAME in a recipe.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: addresses, sizes, checksums, licences.")] = False,
+) -> None:
+    """The public corpora a recipe may name: languages, size of the download, licence.
+
+    Example: nmtkit corpora --languages en-de
+    """
+    from nmtkit import console
+    from nmtkit.errors import DataError
+    from nmtkit.text.catalogue import catalogue
+    from nmtkit.text.corpora import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
+    from nmtkit.text.sacrebleu_sets import set_names
+
+    if name is not None:
+        entry = find_entry(name)
+        if entry is None:
+            raise DataError(describe_missing(name))
+        entries = [entry]
+    else:
+        names = set_names() if sacrebleu else list(catalogue())
+        entries = [entry for key in names if (entry := find_entry(key)) is not None]
+    pairs = [tuple(languages.split("-")), tuple(reversed(languages.split("-")))] if languages else None
+    shown = [entry for entry in entries if pairs is None or any(pair in entry.texts for pair in pairs)]
+    if not shown:
+        has = sorted({pair for entry in entries for pair in entry.language_pairs})
+        raise DataError(f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}")
+    if as_json:
+        import json
+
+        print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))
+        return
+    rows = [[entry.name, _pairs(entry, pairs), _size(entry, pairs), entry.description] for entry in shown]
+    if name is None and not sacrebleu and (pairs is None or BUILTIN_LANGUAGES in pairs):
+        rows += [[key, "-".join(BUILTIN_LANGUAGES), "0", "made up by nmtkit, no download"] for key in BUILTIN_SPLITS]
+    licences = dict.fromkeys(entry.licence for entry in shown)
+    notes = [
+        f"{licence}: {', '.join(entry.name for entry in shown if entry.licence == licence)}" for licence in licences
+    ]
+    title = "sacreBLEU's test sets" if sacrebleu else "Public corpora"
+    size = f"MB for {languages}" if languages else "MB"
+    console.print_table(title, ["name", "languages", size, ""], rows, notes=["Licences:", *notes])
+    if name is not None:
+        files = [[file["url"], _megabytes(file["bytes"]), file["checksum"]] for file in _files(shown[0], pairs)]
+        console.print_table("Files", ["address", "MB", "checksum"], files)
+
+
+_Pairs = list[tuple[str, ...]] | None
+
+
+def _directions(entry: "CatalogueEntry", pairs: _Pairs) -> list[tuple[str, str]]:
+    return [pair for pair in entry.texts if pairs is None or pair in pairs]
+
+
+def _pairs(entry: "CatalogueEntry", pairs: _Pairs) -> str:
+    known = ["-".join(pair) for pair in _directions(entry, pairs)]
+    return " ".join(pair for pair in known if pair in entry.language_pairs or pairs is not None)
+
+
+def _files(entry: "CatalogueEntry", pairs: _Pairs) -> list[dict[str, Any]]:
+    """What the directions are read from, each file once."""
+    files = dict.fromkeys(file for pair in _directions(entry, pairs) for file in entry.files(*pair))
+    return [
+        {
+            "url": file.url,
+            "alternatives": list(file.alternatives),
+            "bytes": file.num_bytes,
+            "checksum": f"sha256 {file.sha256}" if file.sha256 else f"md5 {file.md5}" if file.md5 else "",
+        }
+        for file in files
+    ]
+
+
+def _size(entry: "CatalogueEntry", pairs: _Pairs) -> str:
+    sizes = [file["bytes"] for file in _files(entry, pairs)]
+    return "?" if None in sizes else _megabytes(sum(sizes))
+
+
+def _megabytes(num_bytes: int | None) -> str:
+    if num_bytes is None:
+        return "?"
+    return f"{num_bytes / 1e6:,.1f}" if num_bytes >= 1e6 else f"{num_bytes / 1e6:.2f}"
+
+
+def _described(entry: "CatalogueEntry", pairs: _Pairs) -> dict[str, Any]:
+    directions = _directions(entry, pairs)
+    return {
+        "name": entry.name,
+        "description": entry.description,
+        "licence": entry.licence,
+        "directions": ["-".join(pair) for pair in directions],
+        "format": entry.text_format,
+        "texts": {
+            "-".join(pair): [
+                {"url": text.file.url, "member": text.member, "part": text.part or None} for text in entry.texts[pair]
+            ]
+            for pair in directions
+        },
+        "files": _files(entry, pairs),
+    }

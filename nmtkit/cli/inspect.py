@@ -1,0 +1,49 @@
+"""`nmtkit inspect`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import MirrorOption
+
+
+def command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was prepared.", show_default=False)],
+    line: Annotated[
+        int,
+        typer.Option(
+            "--line",
+            metavar="N",
+            min=1,
+            help="Which line, from 1 through all training corpora in turn, as RUN/nonfinite.jsonl names them.",
+            show_default=False,
+        ),
+    ],
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="NAME", help="Line N of this corpus.")] = None,
+    valid: Annotated[bool, typer.Option("--valid", help="Of the validation data.")] = False,
+    mirror: MirrorOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """A pair as text, pieces and ids, with its corpus and line number.
+
+    Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
+    """
+    from nmtkit.data.inspection import inspect_pair
+
+    found = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
+    if as_json:
+        import dataclasses
+        import json
+
+        print(json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False))
+        return
+    print(f"{found.corpus}, line {found.line:,} (line {found.line_of_all:,} of all)")
+    print("left out of the prepared data" if found.pair is None else f"pair {found.pair:,} of the prepared data")
+    for name, side in (("source", found.source), ("target", found.target)):
+        print(f"\n{name}")
+        print(f"  text    {side.text if side.text is not None else '(the corpus is not on this machine as it was)'}")
+        if side.pieces is not None and side.ids is not None:
+            print(f"  decoded {side.decoded}")
+            print(f"  pieces  {' '.join(side.pieces)}")
+            print(f"  ids     {' '.join(str(index) for index in side.ids)}")

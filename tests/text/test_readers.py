@@ -1,0 +1,198 @@
+"""Formats: each gives one line a text, in order, whatever stands around it, or an error that names the place."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.errors import DataError
+from nmtkit.text import readers
+from nmtkit.text.corpora import local_corpus
+from nmtkit.text.readers import READERS, format_of
+
+
+def read(text_format: str, content: str | bytes, part: str = "") -> list[str]:
+    """The texts of a file of that format, without their line ends."""
+    stream = io.BytesIO(content.encode() if isinstance(content, str) else content)
+    lines = list(READERS[text_format](stream, part, "FILE"))
+    assert all(line.endswith(b"\n") for line in lines[:-1])
+    return [line.removesuffix(b"\n").decode() for line in lines]
+
+
+def fault(text_format: str, content: str | bytes, part: str = "") -> str:
+    with pytest.raises(DataError) as caught:
+        read(text_format, content, part)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+hostile_text = st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",)), max_size=40)
+
+
+@given(st.lists(hostile_text, min_size=1, max_size=5))
+def test_plain_text_is_cut_at_line_feeds_only(lines: list[str]) -> None:
+    assert read("plain", "".join(f"{line}\n" for line in lines)) == lines
+
+
+def test_a_line_without_end_is_an_error_and_no_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 100)
+    assert read("plain", "a\n" + "b" * 98 + "\n")[0] == "a"
+    assert fault("plain", "a\n" + "b" * 1000).startswith("FILE, line 2: longer than 100 bytes")
+
+
+def test_a_document_that_is_too_large_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 100)
+    assert "more than 100 bytes" in fault("sgm", "<seg>a</seg>" * 20)
+
+
+IWSLT_XML = """<?xml version="1.0" encoding="UTF-8"?>
+<mteval><srcset setid="x" srclang="de"><doc docid="1" genre="lectures">
+<url>http://example.org/talk</url>
+<description>about</description>
+<keywords>a, b</keywords>
+<talkid>1</talkid>
+<title>A title</title>
+<seg id="1"> The first &amp; best. </seg>
+<seg id="2"> Two\u0085lines </seg>
+</doc></srcset></mteval>
+"""
+
+
+def test_iwslt_xml_gives_its_segments_and_no_metadata() -> None:
+    assert read("sgm", IWSLT_XML) == ["The first & best.", "Two\u0085lines"]
+
+
+IWSLT_TAGGED = """<doc docid="1" genre="lectures">
+<url>http://example.org/talk</url>
+<keywords>a, b</keywords>
+<speaker>Ann Example</speaker>
+<talkid>1</talkid>
+<title>A title</title>
+<description>TED Talk: what it is about</description>
+<translator href="http://example.org">Someone</translator>
+ The first sentence.
+< 5 is less than, and <b> is text.
+
+<url>http://example.org/other</url>
+<title> Another title</title>
+The last.
+</doc>
+"""
+
+
+def test_tagged_text_keeps_titles_and_sentences_and_drops_metadata() -> None:
+    assert read("tagged", IWSLT_TAGGED) == [
+        "A title",
+        "TED Talk: what it is about",
+        " The first sentence.",
+        "< 5 is less than, and <b> is text.",
+        "",
+        "Another title",
+        "The last.",
+    ]
+
+
+def test_columns_of_a_table_are_its_sides() -> None:
+    table = 'one\teins\tsource 1\n"two\tzwei\n\nthree\u0085\tdrei\r\n'
+    assert read("tsv", table, "1") == ["one", '"two', "", "three\u0085"]
+    assert read("tsv", table, "2") == ["eins", "zwei", "", "drei\r"]
+
+
+def test_a_line_without_the_column_is_named() -> None:
+    assert fault("tsv", "one\teins\ntwo\n", "2").startswith("FILE, line 2: has 1 column, not 2")
+    assert "has 2 columns, not 3" in fault("tsv", "one\teins\n", "3")
+
+
+@given(st.lists(st.tuples(hostile_text, hostile_text), min_size=1, max_size=5))
+def test_both_columns_always_have_as_many_lines(rows: list[tuple[str, str]]) -> None:
+    rows = [(one.replace("\t", " "), other.replace("\t", " ").rstrip("\r")) for one, other in rows]
+    table = "".join(f"{one}\t{other}\n" for one, other in rows)
+    assert list(zip(read("tsv", table, "1"), read("tsv", table, "2"), strict=True)) == rows
+
+
+TMX = """<?xml version="1.0"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header creationtool="x" srclang="en"><note>not text</note></header><body>
+<tu tuid="1"><prop type="x">not text</prop>
+  <tuv xml:lang="en-GB">
+  <seg>The <bpt i="1">&lt;b&gt;</bpt>red<ept i="1">&lt;/b&gt;</ept> <hi>dog</hi> &amp; cat</seg></tuv>
+  <tuv xml:lang="DE"><seg>Der rote
+     Hund</seg></tuv></tu>
+<tu><tuv lang="en"><seg>only English</seg></tuv></tu>
+<tu><tuv xml:lang="de"><seg>nur\u2028Deutsch</seg></tuv><tuv xml:lang="fr"><seg>x</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+def test_a_translation_memory_gives_a_line_a_unit_on_both_sides() -> None:
+    assert read("tmx", TMX, "en") == ["The red dog & cat", "only English", ""]
+    assert read("tmx", TMX, "de") == ["Der rote Hund", "", "nur\u2028Deutsch"]
+
+
+def test_a_translation_memory_without_the_language_says_what_it_has() -> None:
+    assert "no unit in the language 'it'; it has DE, de, en, en-GB, fr" in fault("tmx", TMX, "it")
+
+
+def test_xml_that_is_cut_short_or_explodes_is_an_error() -> None:
+    assert "not valid XML" in fault("tmx", TMX[:-40], "en")
+    levels = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
+    bomb = f'<!DOCTYPE tmx [<!ENTITY e0 "{"ha" * 10}">{levels}]>' + TMX.split("\n", 2)[2].replace("only", "&e11;")
+    assert "not valid XML" in fault("tmx", bomb, "en")
+
+
+TREES = b"""( (S (NP-SBJ (NP (NNP Ann) )
+     (, ,) )
+   (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1) ))) (. .) ))
+
+( (FRAG (-LRB- -LRB-) (NN dog) ))
+"""
+
+
+def test_trees_over_several_lines_are_one_line_each_beside_their_words() -> None:
+    assert read("treebank", TREES, "words") == ["Ann , was seen .", "-LRB- dog"]
+    assert read("treebank", TREES, "tree") == [
+        "((S (NP-SBJ (NP (NNP Ann)) (, ,)) (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1)))) (. .)))",
+        "((FRAG (-LRB- -LRB-) (NN dog)))",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("( (S (NN a) )", "the last tree is not closed"),
+        ("( (NN a) ) )\n", "line 1: ')' outside"),
+        ("(NN a)\nb\n", "line 2: 'b' outside"),
+    ],
+)
+def test_brackets_that_do_not_match_are_an_error(content: str, expected: str) -> None:
+    assert expected in fault("treebank", content, "words")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.en", "plain"),
+        ("a.SGM", "sgm"),
+        ("IWSLT14.TED.dev2010.de-en.de.xml", "sgm"),
+        ("x/train.tags.de-en.de", "tagged"),
+        ("a.tsv", "tsv"),
+        ("a.TMX", "tmx"),
+    ],
+)
+def test_the_name_says_the_format(name: str, expected: str) -> None:
+    assert format_of(name) == expected
+
+
+def test_local_files_of_both_sides_in_one_are_read_by_language_or_column(tmp_path: Path) -> None:
+    memory, table = tmp_path / "a.tmx", tmp_path / "b.tsv"
+    memory.write_text(TMX, encoding="utf-8")
+    table.write_text("x\teins\tone\n", encoding="utf-8")
+    corpus = local_corpus(memory, memory, languages=("de", "en"))
+    firsts = [next(iter(side.open())) for side in (corpus.source, corpus.target)]
+    assert firsts == ["Der rote Hund", "The red dog & cat"]
+    swapped = local_corpus(memory, memory, languages=("en", "de"))
+    assert swapped.fingerprint != corpus.fingerprint
+    columns = local_corpus(table, table, columns=(3, 2))
+    assert [list(side.open()) for side in (columns.source, columns.target)] == [["one"], ["eins"]]
