@@ -1,4 +1,4 @@
-"""What the CTranslate2 engine costs over CTranslate2 itself: the same lines, in one process, A B A B.
+"""What the CTranslate2 engine costs over CTranslate2 itself: the same lines, in one process, A B B A.
 
     nmtkit export runs/x --format ctranslate2 --quantization int8
     python benchmarks/translate_ctranslate2.py runs/x/export/ctranslate2-int8 --input text.en
@@ -69,9 +69,10 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in systems}
     same: dict[str, float] = {}
     for turn in range(arguments.rounds + 1):
-        for name, translate in systems.items():
+        names = list(systems) if turn % 2 == 0 else list(systems)[::-1]
+        for name in names:
             begun = time.perf_counter()
-            translations = translate(lines)
+            translations = systems[name](lines)
             seconds = time.perf_counter() - begun
             if turn == 0:  # warms up
                 ours = translations if name == "nmtkit" else ours
