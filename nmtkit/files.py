@@ -52,12 +52,13 @@ class LineReader:
         source: Path | Iterable[bytes],
         *,
         name: str | None = None,
-        errors: Literal["strict", "replace"] = "strict",
+        errors: Literal["strict", "replace", "surrogateescape"] = "strict",
     ) -> None:
         """Args:
         source: a path (``.gz`` is decompressed) or an open binary stream.
         name: how messages call the source; its path by default.
-        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number.
+        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
+            ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
         """
         self._source = source
         self._errors = errors
@@ -111,6 +112,8 @@ class LineReader:
             if self._errors == "replace":
                 self.invalid_lines.append(self.num_lines)
                 return raw.decode("utf-8", errors="replace")
+            if self._errors == "surrogateescape":
+                return raw.decode("utf-8", errors="surrogateescape")
             raise DataError(
                 f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
                 f"{error.start + 1}); convert the file to UTF-8 or correct the line"
