@@ -296,6 +296,18 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A folder under a temporary name for ``path``, for what is needed only until the block ends."""
+    temporary = _clear_the_way(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def _replace_folder(path: Path, new: Path) -> None:
     """Puts ``new`` in the place of ``path``: in one step where the system can, else in two.
 

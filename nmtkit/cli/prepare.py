@@ -52,7 +52,6 @@ def command(
         console.log.info("%s is up to date: nothing has changed, nothing was done", folder / "data")
     if (folder / "data" / "report.json").is_file():  # data of older versions have none
         print_report(read_json(folder / "data" / "report.json"))
-        console.log.info("with pictures: %s", folder / "data" / "report.html")
     print_summary(preparation.manifest)
 
 

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from nmtkit.config import (
@@ -40,11 +39,11 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.training_text import TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
-    TEMPORARY_MARK,
     LineReader,
     read_json,
     read_lines,
     remove_leftovers,
+    scratch_folder,
     sha256_of,
     sha256_of_files,
     versions,
@@ -124,6 +123,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     with locked_run(run_dir, "prepare"):
         manifest = _write_data(recipe, folder, workers, fingerprint, tokenizer, (train, valid, tests))
         _store_recipe(recipe, run_dir)
+    log.info("what was found in the text, with pictures: %s", folder / "report.html")
     return Preparation(manifest, is_new=True)
 
 
@@ -141,10 +141,8 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None) -> Check
     folder = run_dir / "data"
     with locked_run(run_dir, "prepare"), ExitStack() as stack:
         is_prepared = (folder / "manifest.json").is_file()
-        if is_prepared:
-            temporary = Path(stack.enter_context(TemporaryDirectory(dir=run_dir, prefix=f".check{TEMPORARY_MARK}")))
-        else:
-            temporary = stack.enter_context(write_folder_atomically(folder))
+        written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
+        temporary = stack.enter_context(written)
         report = _Preparer(recipe, temporary, findings, None, None).check(train, valid, tests)
     return Check(report, findings.refused(), None if is_prepared else folder)
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config import RecipeError, load_recipe
+from nmtkit.config import CleaningConfig, load_recipe
 from nmtkit.data.findings import Findings
 from nmtkit.data.preparation import Check, check, load_tokenizer, prepare
 from nmtkit.data.report import binned
 from nmtkit.data.shards import PairData
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, RecipeError
 from nmtkit.text.cleaning import RULES
 
 CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]
@@ -437,8 +437,6 @@ def test_hostile_lines_keep_their_numbers_and_text(tmp_path: Path, pairs: list[t
 
 
 def test_findings_know_the_corpus_of_a_line() -> None:
-    from nmtkit.config import CleaningConfig
-
     findings = Findings(CleaningConfig(), may_stop=False)
     for name, num_lines in (("empty", 0), ("one", 3), ("none", 0), ("two", 2)):
         findings.begin_corpus(name)
@@ -505,12 +503,3 @@ class TestRealCorpora:
         assert found.refused == {}
         assert set(counts(found.report)) & {"line_separator", "control_character", "one_sided_blank"} == set()
         assert found.report["rules"]["duplicate_source"]["count"] == len(pairs) - len({source for source, _ in pairs})
-
-
-def test_a_refusal_of_check_is_a_mistake_of_the_user(corpus: Corpus) -> None:
-    from nmtkit.cli.prepare import command
-
-    with_fault(corpus, "invalid_utf8")
-    corpus.recipe()
-    with pytest.raises(NmtkitError, match="invalid_utf8: 1"):
-        command(str(corpus.folder / "mine.toml"), run_dir=corpus.run, check=True, quiet=True)
