@@ -12,6 +12,7 @@ _LARGEST_COST = 1.5
 _MAX_SHIFT = 20
 _WINDOW_LINES = 400
 _NEAR_LINES = 200
+_CLOSE_LINES = 5
 _PAIRS_COMPARED = 100_000
 
 
@@ -39,10 +40,19 @@ def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt
     unrelated = float(_costs(moved, target[: len(moved)], centre).mean())
     # If the texts part at the very beginning, their ends still belong together.
     at_the_end = _best_level(_costs(source[-common:], target[-common:], centre))
-    begin = _change(cost, min(_best_level(cost), at_the_end), unrelated)
+    related = min(_best_level(cost), at_the_end, unrelated)
+    threshold = (related + unrelated) / 2
+    begin = _change(cost, threshold)
     if begin is None:
         return common + 1
-    return _best_shift(source, target, centre, begin, common) + 1
+    place = _best_shift(source, target, centre, begin, common)
+    # Of two places close to each other the second may fit best; then what lies before it does not belong together.
+    while place - begin > _CLOSE_LINES and float(cost[begin:place].mean()) > threshold:
+        earlier = _best_shift(source, target, centre, begin, place)
+        if earlier >= place:
+            break
+        place = earlier
+    return place + 1
 
 
 def _logs(lengths: npt.NDArray) -> npt.NDArray[np.float32]:
@@ -53,11 +63,10 @@ def _costs(source: npt.NDArray, target: npt.NDArray, centre: float) -> npt.NDArr
     return np.minimum(np.abs(source - target - np.float32(centre)), np.float32(_LARGEST_COST))
 
 
-def _change(cost: npt.NDArray, related: float, unrelated: float) -> int | None:
-    """How many pairs come before the best place to cut ``cost`` into a low and a high part; None: there is no such."""
+def _change(cost: npt.NDArray, threshold: float) -> int | None:
+    """How many pairs come before the place from which on costs are mostly over a threshold; None: there is no such."""
     common = len(cost)
     sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
-    threshold = (min(related, unrelated) + unrelated) / 2
     begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
     if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:
         return None
@@ -70,10 +79,11 @@ def _best_level(cost: npt.NDArray) -> float:
     return float((np.add.reduceat(cost, edges[:-1], dtype=np.float64) / np.diff(edges)).min())
 
 
-def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: int, common: int) -> int:
-    """The place near ``begin`` from which on one side some lines ahead fits best; ``begin`` where none fits better."""
-    first, last = max(0, begin - _NEAR_LINES), min(common, begin + _NEAR_LINES)
-    end = min(common, last + _WINDOW_LINES)
+def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: int, limit: int) -> int:
+    """The place near ``begin`` from which on one side some lines ahead fits best, up to line ``limit``; ``begin`` where
+    none fits better than the lines as they stand."""
+    first, last = max(0, begin - _NEAR_LINES), min(limit, begin + _NEAR_LINES)
+    end = min(limit, last + _WINDOW_LINES)
     unshifted = np.concatenate([[0.0], np.cumsum(_costs(source[first:end], target[first:end], centre))])
     best_cost, best = float(unshifted[-1]), begin
     for shift in [*range(-_MAX_SHIFT, 0), *range(1, _MAX_SHIFT + 1)]:

@@ -484,6 +484,15 @@ class TestRealCorpora:
         assert report["rules"]["duplicate_pair"]["count"] == len(full) - len(set(full))
         assert report["rules"]["duplicate_source"]["count"] == len(full) - len({source for source, _ in full})
 
+    def test_a_line_lost_from_newstest2013_is_found(self, tmp_path: Path) -> None:
+        folder = self.mirror("Helsinki-NLP/OPUS-MT-testsets/master/testsets/eng-deu")
+        lines = (folder / "newstest2013.deu").read_bytes().split(b"\n")
+        for place in (50, 1500, 2700):
+            (tmp_path / "shorter").write_bytes(b"\n".join([*lines[:place], *lines[place + 1 :]]))
+            report = self.checked(tmp_path, folder / "newstest2013.eng", tmp_path / "shorter")
+            assert report["rules"]["line_count"]["count"] == 1
+            assert abs(report["rules"]["line_count"]["lines"][0] - (place + 1)) <= 10
+
     def test_multi30k_has_copies_but_nothing_broken(self, tmp_path: Path) -> None:
         folder = self.mirror("multi30k/dataset/master/data/task1/tok")
         report = self.checked(tmp_path, folder / "train.lc.norm.tok.en", folder / "train.lc.norm.tok.de")
