@@ -16,6 +16,11 @@ LINES_NAMED = 20
 """Lines of each rule that the report names."""
 
 
+def shown_name(corpus: str) -> str:
+    """How the report calls a corpus: the same text gives the same report, compressed or not."""
+    return corpus.removesuffix(".gz")
+
+
 class Findings:
     """Counts of all rules over one preparation.
 

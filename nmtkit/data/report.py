@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.data.findings import Findings
+from nmtkit.data.findings import Findings, shown_name
 from nmtkit.data.shards import SIDES, PairData
 from nmtkit.data.training_text import TrainingText
 from nmtkit.text.tokenizer import UNK, Tokenizer
@@ -51,7 +51,10 @@ def make_report(
         **findings.as_json(),
         "pairs": {"read": findings.num_pairs, "kept": num_kept},
         "left_out": {rule: count for rule, count in findings.left_out().items() if count},
-        "corpora": [{key: corpus[key] for key in ("name", "role", "pairs")} for corpus in described],
+        "corpora": [
+            {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
+            for corpus in described
+        ],
         "words": {side: _without_zeros(counts) for side, counts in text.words.items()},
         "subwords": subwords,
     }

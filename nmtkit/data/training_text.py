@@ -16,7 +16,7 @@ import numpy as np
 
 from nmtkit.config import DataConfig, Recipe
 from nmtkit.console import Advance, log, progress
-from nmtkit.data.findings import LINES_NAMED, Findings
+from nmtkit.data.findings import LINES_NAMED, Findings, shown_name
 from nmtkit.data.repeats import KeyFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
@@ -140,7 +140,7 @@ class TrainingTextReader:
         findings, broken_rules = self._findings, self._examiner.broken_rules
         source, target = open_sides(corpus, self._errors)
         source_words, target_words = text.words["source"], text.words["target"]
-        findings.begin_corpus(corpus.name)
+        findings.begin_corpus(shown_name(corpus.name))
         first = number = findings.num_pairs + 1
         source_lines, target_lines = iter(source), iter(target)
         for number, (one, other) in enumerate(zip(source_lines, target_lines, strict=False), start=first):
