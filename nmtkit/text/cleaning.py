@@ -82,7 +82,7 @@ _ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _TAG = re.compile(
     r"</?(?P<name>[A-Za-z][A-Za-z0-9:_-]*)(?:\s[^<>]*)?/?>"  # <b>, </b>, <br/>, <a href="x">
-    r"|<!--.*?-->|<!\[CDATA\[|\]\]>|<!(?:DOCTYPE|doctype)\b[^<>]*>|<\?[A-Za-z][^<>]*\?>"
+    r"|<!--(?:(?!<!--).)*?-->|<!\[CDATA\[|\]\]>|<!(?:DOCTYPE|doctype)\b[^<>]*>|<\?[A-Za-z][^<>]*\?>"
 )
 _BREAKING_TAG = re.compile(r"(?i:br|p|div|li|ul|ol|td|th|tr|table|hr|h[1-6]|title|seg)")
 """Tags between which words do not run together: a blank takes their place."""

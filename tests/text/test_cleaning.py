@@ -1,6 +1,7 @@
 """The rules about training pairs: what each concerns, as tables, and what "fix" makes of a line."""
 
 import sys
+import time
 import unicodedata
 
 import pytest
@@ -181,6 +182,14 @@ def test_fix_leaves_one_line_of_valid_text_that_its_rules_no_longer_concern(line
 @given(hostile_lines, hostile_lines)
 def test_the_same_is_found_whichever_side_is_the_source(source: str, target: str) -> None:
     assert broken(source, target, ratio=9) == broken(target, source, ratio=9)
+
+
+@pytest.mark.parametrize("piece", ["<!-- ", "<a ", "</", "<?xml ", "<!DOCTYPE ", "&amp", "&#", "<![CDATA["])
+def test_a_long_line_of_unfinished_markup_takes_no_long_time(piece: str) -> None:
+    begun = time.process_time()
+    broken(piece * 20_000, "x")
+    repaired(piece * 20_000, RULES)
+    assert time.process_time() - begun < 2
 
 
 def test_normalising_makes_no_character_blank_that_was_not() -> None:
