@@ -31,15 +31,15 @@ th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(-
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 tr.none td { color: var(--faint); } td.error { color: var(--bad); font-weight: 600; }
 td.lines { font-size: .85rem; min-width: 12rem; }
-figure { margin: 1rem 0; } svg { width: 100%; height: auto; display: block; }
-svg text { fill: var(--faint); font-size: 13px; }
+figure { margin: 1rem 0; } svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+svg text { fill: var(--faint); font-size: 12px; }
 svg .source { fill: var(--source); } svg .target { fill: var(--target); }
 svg line { stroke: var(--line); }
 .key::before { content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em; }
 .key.source::before { background: var(--source); } .key.target::before { background: var(--target); }
 """
 
-_WIDTH, _ROW, _LABEL, _NUMBER = 640, 30, 110, 90
+_WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
 """Of a histogram, in the picture's own units: all of it, one length, the room left and right of the bars."""
 
 
@@ -173,13 +173,13 @@ def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
     drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
     for row, label in enumerate(labels):
         top = row * _ROW
-        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 20}" text-anchor="end">{label}</text>')
+        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{label}</text>')
         for place, (side, counts) in enumerate(bins.items()):
             width = counts[label] / highest * (_WIDTH - _LABEL - _NUMBER)
             share = 100 * counts[label] / total[side]
-            y = top + 3 + place * 12
-            drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="11"/>')
-            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 10}">{share:.1f} %</text>')
+            y = top + 3 + place * 15
+            drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
+            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{share:.1f} %</text>')
     keys = " ".join(f'<span class="key {side}">{side}</span>' for side in sides)
     return (
         f"<figure><figcaption>{escape(title)}. {keys}</figcaption>"

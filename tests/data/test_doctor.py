@@ -390,7 +390,7 @@ class TestReport:
             for bar in ElementTree.fromstring(picture).iter("rect")
         ]
         assert widths
-        assert all(0 <= width <= 640 for width in widths)
+        assert all(0 <= width <= 420 for width in widths)
 
     def test_text_of_the_user_is_escaped_in_the_page(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
