@@ -81,7 +81,7 @@ class TrainingTextReader:
         recipe: Recipe,
         folder: Path,
         findings: Findings,
-        held_apart: Mapping[Literal["valid", "test"], set[int]],
+        held_apart: Mapping[str, set[int]],
         *,
         check_only: bool,
     ) -> None:

@@ -29,7 +29,7 @@ hostile_lines = st.text(st.one_of(st.sampled_from(ODD), st.characters(codec="utf
 def broken(source: str, target: str, languages: str = "en-de", ratio: float = 0, **cleaning: object) -> list[str]:
     source_language, target_language = languages.split("-")
     data = DataConfig(source_language=source_language, target_language=target_language, train=("builtin/train",))
-    return PairExaminer(data, CleaningConfig.model_validate(cleaning), ratio or float("inf")).broken_rules(
+    return PairExaminer(data, CleaningConfig.model_validate(cleaning), float(ratio or "inf")).broken_rules(
         source, target
     )
 
