@@ -426,8 +426,6 @@ def test_hostile_lines_keep_their_numbers_and_text(tmp_path: Path, pairs: list[t
     # Unsegmented pieces: what is trained on comes back exactly but for runs of blanks.
     settings_used = ["cleaning.bom=keep", "cleaning.max_tokens=0", "data.vocab_size=5000", 'data.segment_mark=""']
     report = corpus.prepare(*settings_used)
-        "cleaning.bom=keep", "data.vocab_size=5000", 'data.segment_mark=""', "cleaning.max_tokens=0"
-    )
     kept = [number for number, pair in enumerate(pairs, start=41) if all(side.strip() for side in pair)]
     assert corpus.lines() == [*range(1, 41), *kept]
     separated = [
