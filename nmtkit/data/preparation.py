@@ -441,7 +441,10 @@ class _Preparer:
         with ShardWriter(self._folder / name, sizes) as writer, progress(f"encoding {name}", total) as advance:
             done = 0
             while chunk := list(islice(numbered_pairs, _CHUNK_PAIRS)):
-                texts = [[tokenizer.normalize(entry[side]) for entry in chunk] for side in (1, 2)]
+                texts = (
+                    [tokenizer.normalize(source) for _, source, _ in chunk],
+                    [tokenizer.normalize(target) for _, _, target in chunk],
+                )
                 sources = tokenizer.encode(texts[0], "source", self._workers)
                 targets = tokenizer.encode(texts[1], "target", self._workers)
                 kept, lines = [], []
