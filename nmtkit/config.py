@@ -107,7 +107,8 @@ class DataConfig(_Section):
 
 
 class CleaningConfig(_Section):
-    """Which training pairs are left out. Pairs with a blank side always are; every rule is counted in the manifest."""
+    """What is done about faulty training pairs: limits, and an action for each rule of the data report. error: nothing
+    is prepared. drop: the pair is left out. fix: its text is corrected. keep: it is only counted. See data.md."""
 
     max_tokens: int = Field(default=256, ge=0)
     """Most subword tokens on either side, the end symbol not counted; 0: no limit."""
@@ -115,6 +116,56 @@ class CleaningConfig(_Section):
     """Most characters on either side, checked before subwords are learned and cut; 0: no limit."""
     max_ratio: float = Field(default=0.0, ge=0)
     """Most tokens of the longer side for each token of the shorter; 0: no limit."""
+    line_count: Literal["error", "drop"] = "error"
+    """The sides of a corpus have unequally many lines. drop: the surplus at the end of the longer one, which is right
+    only where the other was cut short."""
+    invalid_utf8: Literal["error", "drop", "fix"] = "error"
+    """Bytes that are not UTF-8. fix: they are read as Windows-1252."""
+    line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
+    """U+2028, U+2029, U+0085, VT, FF or CR inside a line. fix: a blank takes their place."""
+    bom: Literal["error", "drop", "fix", "keep"] = "fix"
+    """Byte-order marks (U+FEFF). fix: removed; at the beginning of a file they always are."""
+    control_character: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Other control characters, tabs excepted. fix: removed."""
+    one_sided_blank: Literal["error", "drop"] = "drop"
+    """One side is blank."""
+    both_blank: Literal["error", "drop"] = "drop"
+    """Both sides are blank."""
+    html_entity: Literal["error", "drop", "fix", "keep"] = "keep"
+    """HTML entities such as `&amp;`. fix: the characters they stand for take their place."""
+    markup: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Tags such as `<b>`. fix: removed, those between words (`<br>`) become a blank."""
+    too_long: Literal["error", "drop"] = "drop"
+    """A side is over max_tokens or max_characters."""
+    length_ratio: Literal["error", "drop", "keep"] = "drop"
+    """The sides are further apart than max_ratio. With max_ratio = 0 none is left out, and the report counts those of
+    which one side has over 9 times the characters of the other."""
+    source_equals_target: Literal["error", "drop", "keep"] = "keep"
+    """Both sides are the same text."""
+    duplicate_pair: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of a pair before. drop: the first stays."""
+    duplicate_source: Literal["error", "drop", "keep"] = "keep"
+    """The source equals that of a pair before. drop: the first that is not left out stays."""
+    wrong_script: Literal["error", "drop", "keep"] = "keep"
+    """Most letters of a side are of another writing system than its language's."""
+    swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Each side is in the writing system of the other's language. fix: they are exchanged."""
+    overlap_valid: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of a pair of a validation set."""
+    overlap_test: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of a pair of a test set."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "CleaningConfig":
+        if self.length_ratio == "error" and not self.max_ratio:
+            raise ValueError('length_ratio = "error" needs a max_ratio above 0')
+        return self
+
+    def action(self, rule: str) -> str:
+        """What is done about a rule's pairs; a limit of 0 leaves none out."""
+        if rule == "length_ratio" and not self.max_ratio:
+            return "keep"
+        return str(getattr(self, rule))
 
 
 class ModelConfig(_Section):

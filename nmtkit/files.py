@@ -52,12 +52,13 @@ class LineReader:
         source: Path | Iterable[bytes],
         *,
         name: str | None = None,
-        errors: Literal["strict", "replace"] = "strict",
+        errors: Literal["strict", "replace", "surrogateescape"] = "strict",
     ) -> None:
         """Args:
         source: a path (decompressed if its name says so, such as ``.gz``) or an open binary stream.
         name: how messages call the source; its path by default.
-        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number.
+        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
+            ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
         """
         self._source = source
         self._errors = errors
@@ -113,6 +114,8 @@ class LineReader:
             if self._errors == "replace":
                 self.invalid_lines.append(self.num_lines)
                 return raw.decode("utf-8", errors="replace")
+            if self._errors == "surrogateescape":
+                return raw.decode("utf-8", errors="surrogateescape")
             raise DataError(
                 f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
                 f"{error.start + 1}); convert the file to UTF-8 or correct the line"
@@ -282,6 +285,18 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         else:
             temporary.rename(path)
         sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A folder under a temporary name for ``path``, for what is needed only until the block ends."""
+    temporary = _clear_the_way(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

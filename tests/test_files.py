@@ -133,6 +133,11 @@ class TestLines:
         assert list(reader) == ["gut", "H\ufffduser", "gut", "\ufffd"]
         assert reader.invalid_lines == [2, 4]
 
+    def test_invalid_bytes_can_be_left_in_their_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4us\xc3\xa9r\n\xff\n")
+        assert list(LineReader(path, errors="surrogateescape")) == ["gut", "H\udce4us\xe9r", "\udcff"]
+
     def test_surrogates_and_overlong_forms_are_invalid(self, tmp_path: Path) -> None:
         for content in (b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"\xf4\x90\x80\x80\n"):
             (tmp_path / "text").write_bytes(content)

@@ -1,13 +1,18 @@
 """`nmtkit prepare`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nmtkit.cli.options import MirrorOption, QuietOption, RecipeArgument, RunDirOption, SetOption, run_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nmtkit.config import Recipe
     from nmtkit.text.download import CorpusFile
+
+_BAR = 24
 
 
 def command(
@@ -21,17 +26,25 @@ def command(
     download_only: Annotated[
         bool, typer.Option("--download-only", help="Only fetch and verify the files of the recipe's corpora.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only reads the corpora and reports what is wrong with them.")
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Corpora to training data: download, check, clean, learn subwords, write shards into RUN/data.
 
-    Run again with nothing changed, it does nothing and says so. A download that was stopped goes on where it was.
+    What is wrong with the text is told in a table, in RUN/data/report.json and, with pictures, in RUN/data/report.html;
+    what is done about it stands under [cleaning] in the recipe. Run again with nothing changed, it does nothing and
+    says so. A download that was stopped goes on where it was.
 
     Example: nmtkit prepare multi30k-en-de-tiny --mirror corpora/
+
+    Example: nmtkit prepare mine.toml --check
     """
     from nmtkit import console
     from nmtkit.config import load_recipe
     from nmtkit.data.preparation import download, prepare
+    from nmtkit.files import read_json
 
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
@@ -39,9 +52,14 @@ def command(
         print_files(download(loaded, mirror=mirror))
         return
     folder = run_folder(loaded.name, run_dir)
+    if check:
+        _check(loaded, folder, mirror)
+        return
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
     if not preparation.is_new:
         console.log.info("%s is up to date: nothing has changed, nothing was done", folder / "data")
+    if (folder / "data" / "report.json").is_file():  # data of older versions have none
+        print_report(read_json(folder / "data" / "report.json"))
     print_summary(preparation.manifest)
 
 
@@ -53,7 +71,73 @@ def print_files(files: "list[CorpusFile]") -> None:
     console.print_table("Verified files", ["file", "MB", "sha256"], rows)
 
 
-def print_summary(manifest: dict) -> None:
+def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None") -> None:
+    from nmtkit import console
+    from nmtkit.data.preparation import check
+    from nmtkit.errors import DataError
+
+    found = check(recipe, run_dir, mirror=mirror)
+    print_report(found.report)
+    if found.folder is not None:
+        console.log.info("with pictures: %s", found.folder / "report.html")
+    else:
+        console.log.info("%s holds prepared data, whose report stays as it is", run_dir / "data")
+    if found.refused:
+        rules = ", ".join(f"{rule}: {count:,}" for rule, count in found.refused.items())
+        raise DataError(
+            f"`nmtkit prepare` would stop here ({rules}); correct the corpora, or set another action in [cleaning]"
+        )
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Prints what was found in the training text, its lengths, and what subwords made of it."""
+    from nmtkit import console
+    from nmtkit.data.report import MAX_TOKENS_SHOWN, binned
+    from nmtkit.data.report_page import coverage_columns, coverage_rows, rule_rows
+    from nmtkit.data.training_text import MAX_WORDS_SHOWN
+
+    rows = [
+        [rule, count, action, left_out, meaning, _shortened(lines)]
+        for rule, count, action, left_out, meaning, lines in rule_rows(report)
+        if count != "0" or left_out != "0"
+    ]
+    quiet_rules = len(report["rules"]) - len(rows)
+    columns = ["rule", "pairs", "action", "left out", "what it is", "first lines"]
+    title = f"Found in {report['pairs']['read']:,} training pairs"
+    console.print_table(title, columns, rows, notes=[f"{quiet_rules} other rules concern no pair.", ""])
+    subwords, lengths, last, unit = report["subwords"], report["words"], MAX_WORDS_SHOWN, "words"
+    if subwords is not None:
+        lengths, last, unit = (
+            {side: part["lengths"] for side, part in subwords["train"].items()},
+            MAX_TOKENS_SHOWN,
+            "tokens",
+        )
+    sides = binned(lengths, last)
+    if sides:
+        highest = max(max(counts.values()) for counts in sides.values())
+        table = [
+            [
+                label,
+                *(cell for side in sides for cell in (f"{sides[side][label]:,}", _bar(sides[side][label], highest))),
+            ]
+            for label in next(iter(sides.values()))
+        ]
+        console.print_table(f"Lengths of training pairs in {unit}", [unit, "source", "", "target", ""], table)
+    if subwords is not None:
+        console.print_table("Vocabulary", ["", *coverage_columns(subwords)], coverage_rows(subwords))
+
+
+def _shortened(lines: str) -> str:
+    """The first few of the lines named."""
+    named = lines.split(", ")
+    return ", ".join(named[:5]) + (", ..." if len(named) > 5 else "")
+
+
+def _bar(count: int, highest: int) -> str:
+    return "█" * round(_BAR * count / max(1, highest)) or ("▏" if count else "")
+
+
+def print_summary(manifest: dict[str, Any]) -> None:
     """Prints what was kept, and what was left out by which rule."""
     from nmtkit import console
 

@@ -1,24 +1,21 @@
 """`prepare`: from the corpora a recipe names to token ids on disk.
 
-    corpora -> lines (cut at \\n, both sides equally many)
-            -> pairs that cleaning keeps, spooled as text       first pass over the text
-            -> validation pairs held out, if a number was asked
+    corpora -> pairs, examined, cleaned and spooled as text     first pass over the text (training_text.py)
+            -> validation pairs held out, if a number was asked (held_out.py)
             -> subwords learned from what is left               second pass
             -> ids in shards                                    third pass
+            -> what was found, as report.json and report.html   (report.py, report_page.py)
 
 All of it happens in a temporary folder that becomes RUN/data in one step.
 """
 
 import hashlib
-import heapq
 import json
 import time
-from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +30,20 @@ from nmtkit.config import (
     to_toml,
 )
 from nmtkit.console import log, progress, transfers
-from nmtkit.data.shards import ShardWriter
+from nmtkit.data.findings import Findings
+from nmtkit.data.held_out import hold_out
+from nmtkit.data.repeats import key_of
+from nmtkit.data.report import WordCounts, make_report, shard_statistics
+from nmtkit.data.report_page import report_page
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.training_text import TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
+    LineReader,
     read_json,
     read_lines,
     remove_leftovers,
+    scratch_folder,
     sha256_of,
     sha256_of_files,
     versions,
@@ -48,10 +53,12 @@ from nmtkit.files import (
     write_lines,
 )
 from nmtkit.run_lock import locked_run
-from nmtkit.text.cleaning import RULES, rule_against_lengths, rule_against_text
+from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES, has_too_many_words, rules_against_lengths
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
+
+Pair = tuple[str, str]
 
 FORMAT = 1
 _CHUNK_PAIRS = 10_000
@@ -71,23 +78,19 @@ class Preparation:
     is_new: bool
 
 
-@dataclass
-class _Spool:
-    """Training pairs that cleaning kept, as plain text on disk, and what is known of them."""
+@dataclass(frozen=True)
+class Check:
+    """What `prepare --check` found.
 
-    source: Path
-    target: Path
-    lines: "array[int]" = field(default_factory=lambda: array("q"))
-    held_out: set[int] = field(default_factory=set)
+    Attributes:
+        report: what report.json says.
+        refused: the rules for which `prepare` would stop, with the number of pairs each concerns.
+        folder: where the report was left; None where prepared data with a report of their own lie already.
+    """
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """The spooled pairs, raw."""
-        with (
-            self.source.open(newline="\n", encoding="utf-8") as source,
-            self.target.open(newline="\n", encoding="utf-8") as target,
-        ):
-            for one, other in zip(source, target, strict=True):
-                yield one[:-1], other[:-1]
+    report: dict[str, Any]
+    refused: dict[str, int]
+    folder: Path | None
 
 
 def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Preparation:
@@ -104,8 +107,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     remove_leftovers(run_dir)
     data = recipe.data
     tokenizer = _given_tokenizer(data)
-    with transfers() as report:
-        train, valid, tests = _open_corpora(data, Downloader(mirror, progress=report))
+    train, valid, tests = _fetch_corpora(data, mirror)
     fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
 
     folder = run_dir / "data"
@@ -121,7 +123,28 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     with locked_run(run_dir, "prepare"):
         manifest = _write_data(recipe, folder, workers, fingerprint, tokenizer, (train, valid, tests))
         _store_recipe(recipe, run_dir)
+    log.info("what was found in the text, with pictures: %s", folder / "report.html")
     return Preparation(manifest, is_new=True)
+
+
+def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None) -> Check:
+    """Reads the corpora of a recipe once and says what is wrong with them, whatever the rules would do about it.
+
+    The report is left in RUN/data, unless there are prepared data, whose report stays.
+
+    Raises:
+        NmtkitError: a corpus cannot be had or read.
+    """
+    remove_leftovers(run_dir)
+    train, valid, tests = _fetch_corpora(recipe.data, mirror)
+    findings = Findings(recipe.cleaning, may_stop=False)
+    folder = run_dir / "data"
+    with locked_run(run_dir, "prepare"), ExitStack() as stack:
+        is_prepared = (folder / "manifest.json").is_file()
+        written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
+        temporary = stack.enter_context(written)
+        report = _Preparer(recipe, temporary, findings, None, None).check(train, valid, tests)
+    return Check(report, findings.refused(), None if is_prepared else folder)
 
 
 def _write_data(
@@ -135,7 +158,8 @@ def _write_data(
     """Writes RUN/data and returns its manifest."""
     begun = time.monotonic()
     with write_folder_atomically(folder) as temporary:
-        manifest = _Preparer(recipe, temporary, workers, tokenizer).run(*corpora)
+        findings = Findings(recipe.cleaning, may_stop=True)
+        manifest = _Preparer(recipe, temporary, findings, workers, tokenizer).run(*corpora)
         manifest = {
             "format": FORMAT,
             "fingerprint": fingerprint,
@@ -163,6 +187,11 @@ def _store_recipe(recipe: Recipe, run_dir: Path) -> None:
 
 def _is_trained(run_dir: Path) -> bool:
     return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
+
+
+def _fetch_corpora(data: DataConfig, mirror: Path | None) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
+    with transfers() as report:
+        return _open_corpora(data, Downloader(mirror, progress=report))
 
 
 def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
@@ -220,6 +249,11 @@ def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | N
     for key in ("train", "valid", "test"):
         if not isinstance(settings["data"][key], int):
             settings["data"][key] = [corpus_name(entry) for entry in getattr(recipe.data, key)]
+    # A rule at its default says nothing, so that data prepared before there was such a rule stay valid.
+    defaults = CleaningConfig().model_dump(mode="json")
+    settings["cleaning"] = {
+        key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
+    }
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
@@ -268,99 +302,123 @@ def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
 class _Preparer:
     """One preparation in a temporary folder; its methods run in the order in which they stand."""
 
-    def __init__(self, recipe: Recipe, folder: Path, workers: int | None, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, findings: Findings, workers: int | None, tokenizer: Tokenizer | None
+    ) -> None:
+        self._recipe = recipe
+        self._name = recipe.name
         self._data: DataConfig = recipe.data
         self._cleaning: CleaningConfig = recipe.cleaning
         self._folder = folder
         self._workers = workers
         self._tokenizer = tokenizer
-        self._dropped: Counter[str] = Counter()
+        self._findings = findings
         self._described: list[dict[str, Any]] = []
 
     def run(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]) -> dict[str, Any]:
         """Fills the folder and returns what the manifest says of it."""
-        spool = self._read_training_text(train)
-        valid_pairs = self._hold_out(spool) if isinstance(self._data.valid, int) else self._read_all(valid, "valid")
-        if not len(spool.lines) > len(spool.held_out):
+        valid_pairs, test_pairs = self._read_sets(valid, tests)
+        text = self._read_training_text(train, valid_pairs, test_pairs, check_only=False)
+        if isinstance(self._data.valid, int):
+            valid_pairs, copies = hold_out(text, self._data.valid, self._data.normalize)
+            self._findings.dropped[HELD_OUT_COPY] += copies
+        if not len(text):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
-        tokenizer = self._tokenizer or self._learn_subwords(spool)
+        tokenizer = self._tokenizer or self._learn_subwords(text)
         tokenizer.save(self._folder / "tokenizer")
-        train_pairs, train_tokens = self._write_shards(
-            "train", tokenizer, self._pairs_to_train_on(spool), len(spool.lines), self._cleaning
-        )
-        if not train_pairs:
+        words = self._write_shards("train", tokenizer, text.pairs(), len(text), self._cleaning)
+        train_data = PairData(self._folder / "train")
+        if not len(train_data):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
-        spool.source.unlink()
-        spool.target.unlink()
-        counts: dict[str, Any] = {"train": train_pairs}
+        text.remove()
+        counts: dict[str, Any] = {"train": len(train_data)}
+        subwords = {"train": shard_statistics(train_data, tokenizer, words)}
         if valid_pairs:
             self._write_text(self._folder, "valid", valid_pairs)
             numbered = ((number, *pair) for number, pair in enumerate(valid_pairs, start=1))
-            counts["valid"], _ = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
+            words = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
+            valid_data = PairData(self._folder / "valid")
+            counts["valid"] = len(valid_data)
+            if len(valid_data):
+                subwords["valid"] = shard_statistics(valid_data, tokenizer, words)
         if self._data.valid and not counts.get("valid"):
             raise DataError("data.valid: no validation pair has text on both sides; look at the corpus")
-        for name, corpus in tests.items():
-            pairs = self._read_all([corpus], "test")
-            if not pairs:
-                raise DataError(f"{corpus.source.name}: the test set is empty")
+        for name, pairs in test_pairs.items():
             self._write_text(self._folder / "test", name, pairs)
             counts[f"test/{name}"] = len(pairs)
+        report = make_report(self._findings, text, self._described, len(train_data), subwords)
+        self._write_report(report)
         return {
             "corpora": self._described,
-            "cleaning": {rule: self._dropped[rule] for rule in RULES},
+            "cleaning": self._findings.left_out(),
+            "rules": {rule: found["count"] for rule, found in report["rules"].items()},
             "pairs": counts,
-            "train_tokens": train_tokens,
+            "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
             "tokenizer_sha256": tokenizer.fingerprint(),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 
+    def check(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]) -> dict[str, Any]:
+        """Only reads and examines the text; leaves the report in the folder and returns it."""
+        text = self._read_training_text(train, *self._read_sets(valid, tests), check_only=True)
+        text.remove()
+        report = make_report(self._findings, text, self._described, None, None)
+        self._write_report(report)
+        return report
+
     def _dropped_summary(self) -> str:
-        return ", ".join(f"{rule}: {count}" for rule, count in self._dropped.items()) or "the corpora are empty"
+        dropped = self._findings.dropped
+        return ", ".join(f"{rule}: {count}" for rule, count in dropped.items()) or "the corpora are empty"
 
-    def _read_training_text(self, corpora: list[Corpus]) -> _Spool:
-        spool = _Spool(self._folder / "spool.source", self._folder / "spool.target")
-        number = 0
-        with ExitStack() as stack:
-            source_file, target_file = (
-                stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-                for path in (spool.source, spool.target)
-            )
-            advance = stack.enter_context(progress("reading", None))
-            for source, target in chain.from_iterable(self._read_pairs(corpus, "train") for corpus in corpora):
-                number += 1
-                rule = rule_against_text(
-                    normalize(source, self._data.normalize), normalize(target, self._data.normalize), self._cleaning
+    def _write_report(self, report: dict[str, Any]) -> None:
+        write_json(self._folder / "report.json", report)
+        with write_atomically(self._folder / "report.html") as file:
+            file.write(report_page(report, self._name))
+
+    def _read_sets(self, valid: list[Corpus], tests: dict[str, Corpus]) -> tuple[list[Pair], dict[str, list[Pair]]]:
+        """The validation pairs, and the pairs of each test set: all as they are."""
+        valid_pairs = [pair for corpus in valid for pair in self._read_set(corpus, "valid")]
+        test_pairs = {name: self._read_set(corpus, "test") for name, corpus in tests.items()}
+        for name, corpus in tests.items():
+            if not test_pairs[name]:
+                raise DataError(f"{corpus.source.name}: the test set is empty")
+        return valid_pairs, test_pairs
+
+    def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
+        source, target = open_sides(corpus, "strict")
+        sources, targets = list(source), list(target)
+        if len(sources) != len(targets):
+            raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
+        self._describe(corpus, role, source, target)
+        return list(zip(sources, targets, strict=True))
+
+    def _read_training_text(
+        self, train: list[Corpus], valid_pairs: list[Pair], test_pairs: dict[str, list[Pair]], *, check_only: bool
+    ) -> TrainingText:
+        held_apart = {
+            "valid": {key_of(pair) for pair in valid_pairs},
+            "test": {key_of(pair) for pairs in test_pairs.values() for pair in pairs},
+        }
+        reader = TrainingTextReader(self._recipe, self._folder, self._findings, held_apart, check_only=check_only)
+        text = reader.read(train, lambda corpus, *sides: self._describe(corpus, "train", *sides))
+        self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
+        for rule in ("overlap_valid", "overlap_test"):
+            if self._findings.count(rule) and self._findings.actions[rule] == "keep":
+                log.warning(
+                    '%d training pairs are %s, whose scores they flatter; [cleaning] %s = "drop" leaves them out',
+                    self._findings.count(rule),
+                    MEANINGS[rule],
+                    rule,
                 )
-                if rule is not None:
-                    self._dropped[rule] += 1
-                    continue
-                source_file.write(f"{source}\n")
-                target_file.write(f"{target}\n")
-                spool.lines.append(number)
-                if number % 100_000 == 0:
-                    advance(number, "pairs")
-        return spool
+        return text
 
-    def _read_pairs(self, corpus: Corpus, role: str) -> Iterator[tuple[str, str]]:
-        """The pairs of a corpus, which must have equally many lines on both sides; describes it in the manifest."""
-        source, target = corpus.source.open(), corpus.target.open()
-        missing = object()
-        one_ended = None
-        for one, other in zip_longest(source, target, fillvalue=missing):
-            if one is missing or other is missing:
-                one_ended = True
-            elif not one_ended:
-                yield str(one), str(other)
-        if one_ended:
-            raise DataError(
-                f"{corpus.source.name} has {source.num_lines} lines but {corpus.target.name} has {target.num_lines}; "
-                "they must be each other's translation line by line"
-            )
+    def _describe(self, corpus: Corpus, role: str, source: LineReader, target: LineReader) -> None:
+        """Notes for the manifest what a corpus is, once it has been read."""
         self._described.append(
             {
                 "name": corpus.name,
                 "role": role,
-                "pairs": source.num_lines,
+                "pairs": min(source.num_lines, target.num_lines),
                 "byte_order_mark_removed": {
                     "source": source.has_byte_order_mark,
                     "target": target.has_byte_order_mark,
@@ -376,65 +434,18 @@ class _Preparer:
         if role == "train" and not source.num_lines:
             log.warning("%s: the corpus is empty", corpus.name)
 
-    def _read_all(self, corpora: list[Corpus], role: str) -> list[tuple[str, str]]:
-        return [pair for corpus in corpora for pair in self._read_pairs(corpus, role)]
+    def _learn_subwords(self, text: TrainingText) -> Tokenizer:
+        step = -(-len(text) // self._data.subword_sample_pairs)
 
-    def _hold_out(self, spool: _Spool) -> list[tuple[str, str]]:
-        """Takes the asked number of distinct pairs out of training, and every pair that shares a side with one.
-
-        The pairs are those with the smallest hash, so the choice depends neither on order nor on what else is there.
-        """
-        wanted = self._data.valid
-        assert isinstance(wanted, int)
-        first_of: dict[bytes, int] = {}
-        largest: list[tuple[int, bytes]] = []  # a heap of the smallest hashes, negated
-        for index, pair in enumerate(self._normalized(spool)):
-            key = hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()
-            if key in first_of:
-                continue
-            entry = (-int.from_bytes(key, "big"), key)
-            if len(largest) < wanted:
-                heapq.heappush(largest, entry)
-            elif entry > largest[0]:
-                del first_of[heapq.heapreplace(largest, entry)[1]]
-            else:
-                continue
-            first_of[key] = index
-        if len(largest) < wanted:
-            raise DataError(
-                f"data.valid = {wanted}: the training corpora hold only {len(largest)} different pairs after cleaning"
-            )
-        chosen = set(first_of.values())
-        held_out = [pair for index, pair in enumerate(spool.pairs()) if index in chosen]
-        sides = [{normalize(pair[side], self._data.normalize) for pair in held_out} for side in range(2)]
-        for index, (source, target) in enumerate(self._normalized(spool)):
-            if source in sides[0] or target in sides[1]:
-                spool.held_out.add(index)
-        self._dropped["held_out_copy"] += len(spool.held_out) - len(chosen)
-        return held_out
-
-    def _normalized(self, spool: _Spool) -> Iterator[tuple[str, str]]:
-        for source, target in spool.pairs():
-            yield normalize(source, self._data.normalize), normalize(target, self._data.normalize)
-
-    def _pairs_to_train_on(self, spool: _Spool) -> Iterator[tuple[int, str, str]]:
-        for index, (source, target) in enumerate(spool.pairs()):
-            if index not in spool.held_out:
-                yield spool.lines[index], source, target
-
-    def _learn_subwords(self, spool: _Spool) -> Tokenizer:
-        available = len(spool.lines) - len(spool.held_out)
-        step = -(-available // self._data.subword_sample_pairs)
-
-        def sample() -> Iterable[tuple[str, str]]:
-            for _, source, target in islice(self._pairs_to_train_on(spool), 0, None, step):
+        def sample() -> Iterable[Pair]:
+            for _, source, target in islice(text.pairs(), 0, None, step):
                 yield normalize(source, self._data.normalize), normalize(target, self._data.normalize)
 
         log.info(
             "learning subwords (%s, %d entries) from %d pairs",
             self._data.subwords,
             self._data.vocab_size,
-            -(-available // step),
+            -(-len(text) // step),
         )
         return Tokenizer.learn(self._data, sample)
 
@@ -445,29 +456,44 @@ class _Preparer:
         numbered_pairs: Iterator[tuple[int, str, str]],
         total: int,
         cleaning: CleaningConfig | None,
-    ) -> tuple[int, dict[str, int]]:
+    ) -> WordCounts:
         """Writes a folder of shards; without ``cleaning`` only pairs with a side without tokens are left out."""
-        tokens = {"source": 0, "target": 0}
+        counts = WordCounts()
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         with ShardWriter(self._folder / name, sizes) as writer, progress(f"encoding {name}", total) as advance:
             done = 0
             while chunk := list(islice(numbered_pairs, _CHUNK_PAIRS)):
-                sources = tokenizer.encode([tokenizer.normalize(entry[1]) for entry in chunk], "source", self._workers)
-                targets = tokenizer.encode([tokenizer.normalize(entry[2]) for entry in chunk], "target", self._workers)
+                texts = (
+                    [tokenizer.normalize(source) for _, source, _ in chunk],
+                    [tokenizer.normalize(target) for _, _, target in chunk],
+                )
+                sources = tokenizer.encode(texts[0], "source", self._workers)
+                targets = tokenizer.encode(texts[1], "target", self._workers)
                 kept, lines = [], []
-                for (number, _, _), source, target in zip(chunk, sources, targets, strict=True):
-                    rule = rule_against_lengths(len(source), len(target), cleaning or _KEEP_ALL)
-                    if rule is None:
-                        kept.append((source, target))
-                        lines.append(number)
-                    elif cleaning is not None:
-                        self._dropped[rule] += 1
+                for (number, _, _), one, other, source, target in zip(chunk, *texts, sources, targets, strict=True):
+                    rules = rules_against_lengths(len(source), len(target), cleaning or _KEEP_ALL)
+                    if rules and self._is_left_out(rules, number, (one, other), cleaning):
+                        continue
+                    kept.append((source, target))
+                    lines.append(number)
+                    counts.add(one, other)
                 writer.add(kept, lines)
-                tokens["source"] += sum(len(source) for source, _ in kept)
-                tokens["target"] += sum(len(target) for _, target in kept)
                 done += len(chunk)
                 advance(done)
-        return writer.num_pairs, tokens
+        return counts
+
+    def _is_left_out(self, rules: list[str], number: int, texts: Pair, cleaning: CleaningConfig | None) -> bool:
+        """Counts a training pair that breaks rules of its number of tokens, and says whether that leaves it out."""
+        if cleaning is None:
+            return True
+        was_counted = any(has_too_many_words(text, cleaning.max_tokens) for text in texts)
+        for rule in rules:
+            if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
+                self._findings.add(rule, number)
+        dropping = next((rule for rule in rules if self._findings.actions[rule] == "drop"), None)
+        if dropping is not None:
+            self._findings.dropped[dropping] += 1
+        return dropping is not None
 
     def _write_text(self, folder: Path, name: str, pairs: list[tuple[str, str]]) -> None:
         """Writes what is translated and what that is compared with: the text as it came, pieces joined to words."""

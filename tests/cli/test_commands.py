@@ -338,6 +338,34 @@ class TestPrepare:
         assert "left out of train" in outcome.out
         assert "both_blank" in outcome.out
 
+    def test_what_was_found_is_told_with_lengths_and_vocabulary(self, nmtkit: Command, project: Project) -> None:
+        with (project.folder / "train.en").open("a") as file:
+            file.write("a <b>bold</b> line\n")
+        with (project.folder / "train.de").open("a") as file:
+            file.write("eine fette Zeile\n")
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+        assert outcome.code == 0
+        assert re.search(r"markup +1 +keep +0 .* 121", outcome.out)
+        assert all(title in outcome.out for title in ("Found in 121 training pairs", "Lengths", "tokens a word"))
+        assert str(project.run / "data" / "report.html") in outcome.err
+        again = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+        assert again.out == outcome.out
+
+    def test_check_only_reports_and_fails_where_prepare_would_stop(self, nmtkit: Command, project: Project) -> None:
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
+        assert (outcome.code, outcome.err) == (0, "")
+        with (project.folder / "train.de").open("ab") as file:
+            file.write(b"M\xfcller\nnoch eine\n")
+        with (project.folder / "train.en").open("ab") as file:
+            file.write(b"he is here\n")
+        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
+        assert outcome.code == 1
+        assert re.search(r"invalid_utf8 +1 +error", outcome.out)
+        assert re.search(r"line_count +1 +error", outcome.out)
+        assert "error: `nmtkit prepare` would stop here (line_count: 1, invalid_utf8: 1); " in outcome.err
+        names = sorted(path.name for path in (project.run / "data").iterdir())
+        assert names == ["report.html", "report.json"]
+
     def test_the_options_reach_the_preparation(
         self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:

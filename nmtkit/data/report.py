@@ -1,0 +1,120 @@
+"""What `prepare` tells of the data: RUN/data/report.json.
+
+Made from what was found while reading (findings.py) and from the finished shards; report_page.py draws it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from nmtkit.data.findings import Findings, shown_name
+from nmtkit.data.shards import SIDES, PairData
+from nmtkit.data.training_text import TrainingText
+from nmtkit.text.tokenizer import UNK, Tokenizer
+
+FREQUENT = 10
+"""An entry of the vocabulary seen that often can be learned; rarer ones hardly."""
+MAX_TOKENS_SHOWN = 256
+"""Longer sentences share the last place of the histogram."""
+_IDS_AT_ONCE = 10_000_000
+
+
+class WordCounts:
+    """Words and characters of the text that went into shards, for each side."""
+
+    def __init__(self) -> None:
+        self.words = [0, 0]
+        self.characters = [0, 0]
+
+    def add(self, *texts: str) -> None:
+        """Counts a pair of normalised lines."""
+        for side, text in enumerate(texts):
+            self.words[side] += text.count(" ") + 1
+            self.characters[side] += len(text)
+
+
+def make_report(
+    findings: Findings,
+    text: TrainingText,
+    described: list[dict[str, Any]],
+    num_kept: int | None,
+    subwords: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The content of report.json, which holds no path and no time.
+
+    Args:
+        described: the corpora, as the manifest has them.
+        num_kept: pairs to train on; None when the text was only checked.
+        subwords: `shard_statistics` of ``train`` and ``valid``; None when none were cut.
+    """
+    return {
+        **findings.as_json(),
+        "pairs": {"read": findings.num_pairs, "kept": num_kept},
+        "left_out": {rule: count for rule, count in findings.left_out().items() if count},
+        "corpora": [
+            {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
+            for corpus in described
+        ],
+        "words": {side: _without_zeros(counts) for side, counts in text.words.items()},
+        "subwords": subwords,
+    }
+
+
+def shard_statistics(data: PairData, tokenizer: Tokenizer, counts: WordCounts) -> dict[str, Any]:
+    """For each side: tokens, tokens a word, how well the vocabulary covers the text, and the histogram of lengths."""
+    found = {}
+    for index, (side, lengths) in enumerate(zip(SIDES, (data.source_lengths, data.target_lengths), strict=True)):
+        seen = np.zeros(tokenizer.vocab_size("source" if side == "source" else "target"), np.int64)
+        ids = data.all_ids(index)
+        for begin in range(0, len(ids), _IDS_AT_ONCE):
+            seen += np.bincount(ids[begin : begin + _IDS_AT_ONCE], minlength=len(seen))
+        tokens = int(seen.sum())
+        ranked = np.sort(np.delete(seen, UNK))[::-1]
+        histogram = np.bincount(np.minimum(lengths - 1, MAX_TOKENS_SHOWN))
+        found[side] = {
+            "tokens": tokens,
+            "words": counts.words[index],
+            "tokens_per_word": round(tokens / max(1, counts.words[index]), 4),
+            "characters_per_token": round(counts.characters[index] / max(1, tokens), 4),
+            "unknown": int(seen[UNK]),
+            "vocabulary": len(seen),
+            "entries_used": int((ranked > 0).sum()),
+            "entries_frequent": int((ranked >= FREQUENT).sum()),
+            "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
+            "lengths": _without_zeros(histogram.tolist()),
+        }
+    return found
+
+
+def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> dict[str, dict[str, int]]:
+    """Histograms of single lengths in the same few equal steps for all sides: counts by label, in order.
+
+    The steps end where 99.5 % of all are; what is longer stands under the last label.
+
+    Args:
+        sides: how many have that length, for each side.
+        last: the length that stands for all longer ones as well.
+    """
+    both = np.zeros(last + 1, np.int64)
+    for counts in sides.values():
+        for length, count in counts.items():
+            both[int(length)] += count
+    if not both.any():
+        return {}
+    end = int(np.searchsorted(np.cumsum(both), 0.995 * both.sum()))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * num_bins > end)
+    num_steps = end // step + 1
+    labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
+    found = {}
+    for side, counts in sides.items():
+        bins = [0] * (num_steps + 1)
+        for length, count in counts.items():
+            bins[min(int(length) // step, num_steps)] += count
+        found[side] = dict(zip([*labels, f"{num_steps * step} or more"], bins, strict=True))
+    if not any(bins[f"{num_steps * step} or more"] for bins in found.values()):
+        found = {side: dict(list(bins.items())[:-1]) for side, bins in found.items()}
+    return found
+
+
+def _without_zeros(histogram: list[int]) -> dict[str, int]:
+    return {str(length): count for length, count in enumerate(histogram) if count}

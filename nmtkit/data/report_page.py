@@ -1,0 +1,187 @@
+"""The data report as one HTML page: RUN/data/report.html.
+
+Everything is in the file, no script, no network; it follows the reader's light or dark setting and fits a phone.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from nmtkit.data.findings import LINES_NAMED
+from nmtkit.data.report import FREQUENT, MAX_TOKENS_SHOWN, binned
+from nmtkit.data.training_text import MAX_WORDS_SHOWN
+from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff;
+  --panel: #f6f8fa; --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --ground: #0d1117;
+  --panel: #151b23; --source: #6cb0f5; --target: #f0a066; --bad: #ff8b80; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--ground); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+p, figcaption, small { color: var(--faint); }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; }
+.numbers div { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem; }
+.numbers b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+tr.none td { color: var(--faint); } td.error { color: var(--bad); font-weight: 600; }
+td.lines { font-size: .85rem; min-width: 12rem; }
+figure { margin: 1rem 0; } svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+svg text { fill: var(--faint); font-size: 12px; }
+svg .source { fill: var(--source); } svg .target { fill: var(--target); }
+svg line { stroke: var(--line); }
+.key::before { content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em; }
+.key.source::before { background: var(--source); } .key.target::before { background: var(--target); }
+"""
+
+_WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
+"""Of a histogram, in the picture's own units: all of it, one length, the room left and right of the bars."""
+
+
+def report_page(report: dict[str, Any], name: str) -> str:
+    """The page for what report.json holds.
+
+    Args:
+        name: of the recipe.
+    """
+    subwords = report["subwords"]
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Data report: {escape(name)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>Data report: {escape(name)}</h1>",
+        _headline(report),
+        "<h2>What was found in the training text</h2>",
+        "<p>Pairs that each rule concerns, before any rule acts; one pair may stand under several.</p>",
+        _rules_table(report),
+        "<h2>Corpora</h2>",
+        _table(
+            ["corpus", "used for", "pairs"],
+            [[corpus["name"], corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
+        ),
+        "<h2>Lengths</h2>",
+        _histograms("Words a line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
+    ]
+    if subwords is not None:
+        lengths = {side: part["lengths"] for side, part in subwords["train"].items()}
+        parts += [
+            _histograms("Subword tokens a sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
+            "<h2>Vocabulary</h2>",
+            _table(["", *coverage_columns(subwords)], [list(row) for row in coverage_rows(subwords)]),
+        ]
+    parts.append("</body></html>")
+    return "\n".join(parts) + "\n"
+
+
+def rule_rows(report: dict[str, Any]) -> list[list[str]]:
+    """Rule, pairs, action, pairs left out, meaning and first lines, for every rule."""
+    several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
+    rows = []
+    for rule, found in report["rules"].items():
+        places = report["places"].get(rule, [])
+        named = [f"{name}: {line}" if several else str(line) for name, line in places]
+        more = ", ..." if found["count"] > LINES_NAMED else ""
+        left_out = report["left_out"].get(rule, 0)
+        rows.append(
+            [rule, f"{found['count']:,}", found["action"], f"{left_out:,}", MEANINGS[rule], ", ".join(named) + more]
+        )
+    return rows
+
+
+def coverage_columns(subwords: dict[str, Any]) -> list[str]:
+    """The columns of `coverage_rows`: set and side."""
+    return [f"{name}, {side}" for name, sides in subwords.items() for side in sides]
+
+
+def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
+    """What the vocabulary does to the text, one line for each figure."""
+    parts = [part for sides in subwords.values() for part in sides.values()]
+
+    def share(count: int, total: int) -> str:
+        return f"{100 * count / max(1, total):.2f} %"
+
+    return [
+        ["tokens", *(f"{part['tokens']:,}" for part in parts)],
+        ["words", *(f"{part['words']:,}" for part in parts)],
+        ["tokens a word", *(f"{part['tokens_per_word']:.2f}" for part in parts)],
+        ["characters a token", *(f"{part['characters_per_token']:.2f}" for part in parts)],
+        ["unknown tokens", *(share(part["unknown"], part["tokens"]) for part in parts)],
+        ["entries of the vocabulary", *(f"{part['vocabulary']:,}" for part in parts)],
+        ["of these used", *(share(part["entries_used"], part["vocabulary"]) for part in parts)],
+        [f"used {FREQUENT} times or more", *(share(part["entries_frequent"], part["vocabulary"]) for part in parts)],
+        ["entries that make up half the text", *(f"{part['most_frequent_half']:,}" for part in parts)],
+    ]
+
+
+def _headline(report: dict[str, Any]) -> str:
+    pairs, left_out = report["pairs"], report["left_out"]
+    numbers = [("training pairs read", f"{pairs['read']:,}")]
+    if pairs["kept"] is not None:
+        share = 100 * pairs["kept"] / max(1, pairs["read"])
+        numbers += [
+            (f"to train on ({share:.1f} %)", f"{pairs['kept']:,}"),
+            ("left out", f"{sum(left_out.values()):,}"),
+        ]
+    if report["subwords"] is not None:
+        for side, part in report["subwords"]["train"].items():
+            numbers.append((f"tokens a word, {side}", f"{part['tokens_per_word']:.2f}"))
+    cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
+    notes = ""
+    if left_out.get(HELD_OUT_COPY):
+        notes = f"<p>{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.</p>"
+    if pairs["kept"] is None:
+        notes += "<p>The text was only checked: no rule acted, and no subwords were cut.</p>"
+    return f'<div class="numbers">{cells}</div>{notes}'
+
+
+def _rules_table(report: dict[str, Any]) -> str:
+    head = (
+        "<tr><th>rule</th><th class=number>pairs</th><th>action</th><th class=number>left out</th><th>what it is</th>"
+    )
+    rows = []
+    for rule, count, action, left_out, meaning, lines in rule_rows(report):
+        is_refused = action == "error" and count != "0"
+        rows.append(
+            f"<tr{' class=none' if count == '0' else ''}><td>{rule}</td><td class=number>{count}</td>"
+            f"<td{' class=error' if is_refused else ''}>{action}</td><td class=number>{left_out}</td>"
+            f"<td>{escape(meaning)}</td><td class=lines>{escape(lines)}</td></tr>"
+        )
+    return f'<div class="wide"><table>{head}<th>lines</th></tr>{"".join(rows)}</table></div>'
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
+    """Bars of both sides, one length under the other, which stays readable on a narrow screen."""
+    bins = binned(sides, last)
+    if not bins:
+        return ""
+    labels = list(next(iter(bins.values())))
+    highest = max(max(counts.values()) for counts in bins.values()) or 1
+    total = {side: sum(counts.values()) or 1 for side, counts in sides.items()}
+    height = _ROW * len(labels)
+    drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
+    for row, label in enumerate(labels):
+        top = row * _ROW
+        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{label}</text>')
+        for place, (side, counts) in enumerate(bins.items()):
+            width = counts[label] / highest * (_WIDTH - _LABEL - _NUMBER)
+            share = 100 * counts[label] / total[side]
+            y = top + 3 + place * 15
+            drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
+            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{share:.1f} %</text>')
+    keys = " ".join(f'<span class="key {side}">{side}</span>' for side in sides)
+    return (
+        f"<figure><figcaption>{escape(title)}. {keys}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'
+    )

@@ -1,0 +1,119 @@
+"""Writing systems: which one a language is written in, and whether a line is.
+
+For the rules ``wrong_script`` and ``swapped_sides``. No language is recognised here: German in the place of English is
+not found, Russian is.
+"""
+
+import re
+from functools import cache
+
+_RANGES = {
+    "Latin": "A-Za-zªº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06"
+    "\uff21-\uff3a\uff41-\uff5a",
+    "Greek": "\u0370-\u0373\u0376-\u037d\u037f\u0386\u0388-\u03ff\u1f00-\u1fff",
+    "Cyrillic": "\u0400-\u0481\u048a-\u052f\u1c80-\u1c8f\ua640-\ua69f",
+    "Armenian": "\u0531-\u0556\u0560-\u0588",
+    "Hebrew": "\u05d0-\u05ea\u05ef-\u05f2\ufb1d-\ufb4f",
+    "Arabic": "\u0620-\u064a\u066e-\u06d3\u06d5\u06e5-\u06ef\u06fa-\u06ff\u0750-\u077f\u08a0-\u08c9\ufb50-\ufbb1"
+    "\ufbd3-\ufd3d\ufd50-\ufdfb\ufe70-\ufefc",
+    "Devanagari": "\u0900-\u0963\u0971-\u097f",
+    "Bengali": "\u0980-\u09e3\u09f0-\u09f1",
+    "Gurmukhi": "\u0a00-\u0a5e\u0a70-\u0a75",
+    "Gujarati": "\u0a80-\u0ae3",
+    "Odia": "\u0b00-\u0b63",
+    "Tamil": "\u0b80-\u0bd7",
+    "Telugu": "\u0c00-\u0c63",
+    "Kannada": "\u0c80-\u0ce3",
+    "Malayalam": "\u0d00-\u0d63\u0d7a-\u0d7f",
+    "Sinhala": "\u0d80-\u0ddf",
+    "Thai": "\u0e01-\u0e3a\u0e40-\u0e4e",
+    "Lao": "\u0e80-\u0ece\u0edc-\u0edf",
+    "Tibetan": "\u0f00-\u0f17\u0f40-\u0fbc",
+    "Myanmar": "\u1000-\u103f\u1050-\u108f",
+    "Georgian": "\u10a0-\u10ff\u1c90-\u1cbf\u2d00-\u2d2d",
+    "Ethiopic": "\u1200-\u135a\u1380-\u138f\u2d80-\u2dde",
+    "Khmer": "\u1780-\u17d3",
+    "Hangul": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    "Kana": "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d",
+    "Han": "\u2e80-\u2fd5\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0003134f",
+}
+"""Letters (and the vowel signs that stand for letters) of each writing system. Source: Blocks.txt and Scripts.txt of
+Unicode, without the digits and punctuation in these blocks."""
+
+_LANGUAGES = {
+    "Latin": """
+        af ak az bs ca ceb cs cy da de en eo es et eu fi fil fo fr fy ga gd gl gn ha haw hr ht hu id ig is it jv ku la
+        lb ln lt lv mg mi ms mt nb nl nn no nso ny oc om pl pt qu rm ro rw sc sk sl sm sn so sq st su sv sw tk tl tn to
+        tr ts uz vi wo xh yo zu
+        afr aze bos cat ces cym dan deu eng epo est eus fin fra gle glg hau hrv hun ibo ind isl ita lat lav lit ltz mlg
+        mlt mri msa nld nno nob nor oci pol por ron slk slv som spa sqi swa swe tgl tur uzb vie xho yor zul""",
+    "Greek": "el ell grc",
+    "Cyrillic": "ba be bg ce cv kk ky mk mn os ru tg tt uk bel bul kaz kir mkd mon rus tat tgk ukr",
+    "Armenian": "hy hye",
+    "Hebrew": "he iw yi heb yid",
+    "Arabic": "ar arz ckb fa ps sd ug ur ara fas pus snd uig urd",
+    "Devanagari": "hi mr ne sa bho mai hin mar nep npi san",
+    "Bengali": "as bn asm ben",
+    "Gurmukhi": "pa pan",
+    "Gujarati": "gu guj",
+    "Odia": "or ory ori",
+    "Tamil": "ta tam",
+    "Telugu": "te tel",
+    "Kannada": "kn kan",
+    "Malayalam": "ml mal",
+    "Sinhala": "si sin",
+    "Thai": "th tha",
+    "Lao": "lo lao",
+    "Tibetan": "bo dz bod dzo",
+    "Myanmar": "my mya",
+    "Georgian": "ka kat",
+    "Ethiopic": "am ti amh tir",
+    "Khmer": "km khm",
+    "Hangul Han": "ko kor",
+    "Kana Han": "ja jpn",
+    "Han": "zh cmn yue zho",
+    "Cyrillic Latin": "sr sh srp",
+}
+_SCRIPTS_OF = {code: tuple(names.split()) for names, codes in _LANGUAGES.items() for code in codes.split()}
+
+_SUFFIXES = {
+    "latn": ("Latin",), "cyrl": ("Cyrillic",), "grek": ("Greek",), "arab": ("Arabic",), "hebr": ("Hebrew",),
+    "deva": ("Devanagari",), "beng": ("Bengali",), "hans": ("Han",), "hant": ("Han",), "hani": ("Han",),
+    "jpan": ("Kana", "Han"), "kore": ("Hangul", "Han"), "hang": ("Hangul",), "armn": ("Armenian",),
+    "geor": ("Georgian",), "ethi": ("Ethiopic",), "thai": ("Thai",), "guru": ("Gurmukhi",),
+}  # fmt: skip
+"""ISO 15924 codes after a language code, as in sr_Latn; what is none of these is a country, as in pt_BR."""
+
+
+def scripts_of(language: str) -> tuple[str, ...]:
+    """The writing systems of a language code such as "de", "deu" or "sr_Latn"; () for one that is not known here."""
+    code, _, suffix = language.partition("_")
+    return _SUFFIXES.get(suffix.lower()) or _SCRIPTS_OF.get(code, ())
+
+
+class Script:
+    """Whether lines are written as a language is."""
+
+    def __init__(self, language: str) -> None:
+        self.names = scripts_of(language)
+        self._is_latin = "Latin" in self.names
+        self._own = _letters(self.names)
+        self._foreign = _letters(tuple(name for name in _RANGES if name not in self.names))
+
+    def is_foreign(self, line: str) -> bool:
+        """Whether a line has more letters of other writing systems than of the language's own."""
+        if (self._is_latin and line.isascii()) or not self.names:
+            return False
+        if self._foreign.search(line) is None:  # the usual case, and much cheaper than counting
+            return False
+        return len(self._foreign.findall(line)) > len(self._own.findall(line))
+
+    def is_own(self, line: str) -> bool:
+        """Whether a line has letters, most of which are of the language's writing systems."""
+        own = len(self._own.findall(line))
+        return own > 0 and own >= len(self._foreign.findall(line))
+
+
+@cache
+def _letters(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(f"[{''.join(_RANGES[name] for name in names)}]" if names else r"(?!)")

@@ -1,0 +1,517 @@
+"""What `prepare` finds in the training text, what each action does about it, and how it is told."""
+
+import json
+import os
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nmtkit.config import CleaningConfig, load_recipe
+from nmtkit.data.findings import Findings
+from nmtkit.data.preparation import Check, check, load_tokenizer, prepare
+from nmtkit.data.report import binned
+from nmtkit.data.shards import PairData
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.text.cleaning import RULES
+from nmtkit.text.tokenizer import normalize
+
+CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]
+"""40 pairs that no rule concerns."""
+
+FAULTS: dict[str, tuple[bytes, bytes]] = {
+    "invalid_utf8": ("Müller is here".encode("latin-1"), b"das ist er"),
+    "line_separator": ("one\u2028two lines".encode(), b"das eine"),
+    "bom": (b"one more", "\ufeffnoch eins".encode()),
+    "control_character": (b"one\x07 bell", b"eine Glocke"),
+    "one_sided_blank": (b"nothing there", b" "),
+    "both_blank": (b"", b"\t"),
+    "html_entity": (b"AT&amp;T is big", b"AT und T"),
+    "markup": (b"<b>bold</b> text", b"fetter Text"),
+    "too_long": (b"long " * 1001, b"lang " * 1001),
+    "length_ratio": (b"so", b"das ist aber ein sehr langer Satz"),
+    "source_equals_target": (b"Berlin, 1990", b"Berlin, 1990"),
+    "duplicate_pair": (CLEAN[3][0].encode(), CLEAN[3][1].encode()),
+    "duplicate_source": (CLEAN[4][0].encode(), b"etwas anderes"),
+    "wrong_script": ("Привет, мир".encode(), b"hallo ihr da"),
+    "overlap_valid": (b"only in valid", b"nur in valid"),
+    "overlap_test": (b"only in the test", b"nur im Test"),
+}
+"""A pair for each rule, which concerns no other one (but that copies of a pair are copies of its source)."""
+ONE_AND_ONLY = [rule for rule in FAULTS if rule != "duplicate_pair"]
+
+
+class Corpus:
+    """A folder with training text, validation and test sets of one pair, and a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write("valid", [FAULTS["overlap_valid"]])
+        self.write("news", [FAULTS["overlap_test"]])
+
+    def write(self, name: str, pairs: list[tuple[bytes, bytes]]) -> None:
+        for side, suffix in enumerate(("en", "de")):
+            (self.folder / f"{name}.{suffix}").write_bytes(b"".join(pair[side] + b"\n" for pair in pairs))
+
+    def recipe(
+        self, *overrides: str, train: tuple[str, ...] = ("train",), languages: tuple[str, str] = ("en", "de")
+    ) -> Any:
+        entries = ", ".join(f'{{ source = "{name}.en", target = "{name}.de" }}' for name in train)
+        path = self.folder / "mine.toml"
+        path.write_text(
+            f'[data]\nsource_language = "{languages[0]}"\ntarget_language = "{languages[1]}"\nvocab_size = 64\n'
+            f"byte_fallback = false\ntrain = [{entries}]\n"
+            'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+            'test = [{ source = "news.en", target = "news.de" }]\nsubwords = "none"\n',
+            encoding="utf-8",
+        )
+        return load_recipe(str(path), overrides)
+
+    def check(self, *overrides: str, **recipe: Any) -> Check:
+        return check(self.recipe(*overrides, **recipe), self.run)
+
+    def prepare(self, *overrides: str, **recipe: Any) -> dict[str, Any]:
+        """Prepares, and gives the report."""
+        prepare(self.recipe(*overrides, **recipe), self.run, workers=1)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads((self.run / "data" / "report.json").read_text(encoding="utf-8"))
+        return report
+
+    def lines(self) -> list[int]:
+        lines: list[int] = PairData(self.run / "data" / "train").lines.tolist()
+        return lines
+
+    def text_of(self, line: int, side: str = "source") -> str:
+        """The text that is trained on of a line."""
+        index = self.lines().index(line)
+        ids = PairData(self.run / "data" / "train").ids(0 if side == "source" else 1, index)
+        return load_tokenizer(self.run).decode(ids.tolist(), "source" if side == "source" else "target")
+
+
+def encoded(pairs: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(source.encode(), target.encode()) for source, target in pairs]
+
+
+def counts(report: dict[str, Any]) -> dict[str, int]:
+    """The rules that concern a pair."""
+    return {rule: found["count"] for rule, found in report["rules"].items() if found["count"]}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return Corpus(tmp_path / "corpus")
+
+
+def with_fault(corpus: Corpus, rule: str) -> int:
+    """Writes the training text with one fault in the middle, and gives its line."""
+    pairs = encoded(CLEAN)
+    pairs.insert(30, FAULTS[rule])
+    corpus.write("train", pairs)
+    return 31
+
+
+class TestRules:
+    @pytest.mark.parametrize("rule", FAULTS)
+    @pytest.mark.parametrize("only_check", [True, False])
+    def test_each_is_counted_with_its_line_by_check_and_prepare_alike(
+        self, corpus: Corpus, rule: str, only_check: bool
+    ) -> None:
+        line = with_fault(corpus, rule)
+        setting = 'cleaning.invalid_utf8="fix"'
+        report = corpus.check(setting).report if only_check else corpus.prepare(setting)
+        expected = {rule: 1, "duplicate_source": 1} if rule == "duplicate_pair" else {rule: 1}
+        assert counts(report) == expected
+        assert report["rules"][rule]["lines"] == [line]
+        assert report["places"][rule] == [["train.en", line]]
+        assert corpus.report() == report
+        assert set(report["rules"]) == set(RULES)
+        assert set(report["rules"][rule]) == {"count", "lines", "action"}
+
+    @pytest.mark.parametrize("rule", ONE_AND_ONLY)
+    def test_drop_leaves_the_pair_out_and_counts_it(self, corpus: Corpus, rule: str) -> None:
+        line = with_fault(corpus, rule)
+        ratio = ["cleaning.max_ratio=4"] if rule == "length_ratio" else []
+        report = corpus.prepare(f"cleaning.{rule}=drop", *ratio)
+        assert corpus.lines() == [number for number in range(1, 42) if number != line]
+        assert report["left_out"] == {rule: 1}
+        manifest = json.loads((corpus.run / "data" / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["cleaning"][rule] == manifest["rules"][rule] == 1
+        assert report["pairs"] == {"read": 41, "kept": 40}
+
+    @pytest.mark.parametrize("rule", ["line_separator", "control_character", "html_entity", "markup", "length_ratio",
+                                      "source_equals_target", "duplicate_pair", "duplicate_source", "wrong_script",
+                                      "overlap_valid", "overlap_test", "bom"])  # fmt: skip
+    def test_keep_trains_on_the_pair_as_it_is(self, corpus: Corpus, rule: str) -> None:
+        line = with_fault(corpus, rule)
+        report = corpus.prepare(f"cleaning.{rule}=keep", "data.vocab_size=400")
+        assert corpus.lines() == list(range(1, 42))
+        assert corpus.text_of(line) == FAULTS[rule][0].decode()
+        assert corpus.text_of(line, "target") == FAULTS[rule][1].decode()
+        assert report["rules"][rule]["action"] == "keep"
+        assert report["left_out"] == {}
+
+    @pytest.mark.parametrize("rule", [rule for rule in FAULTS if rule != "length_ratio"])
+    def test_error_stops_with_the_corpus_and_its_line(self, corpus: Corpus, rule: str) -> None:
+        line = with_fault(corpus, rule)
+        with pytest.raises(DataError, match=rf"train\.en, line {line}: ") as caught:
+            corpus.prepare(f"cleaning.{rule}=error")
+        assert "\n" not in str(caught.value)
+        assert not (corpus.run / "data").exists()
+
+    @pytest.mark.parametrize(
+        ("rule", "source", "target"),
+        [
+            ("invalid_utf8", "Müller is here", "das ist er"),
+            ("line_separator", "one two lines", "das eine"),
+            ("bom", "one more", "noch eins"),
+            ("control_character", "one bell", "eine Glocke"),
+            ("html_entity", "AT&T is big", "AT und T"),
+            ("markup", "bold text", "fetter Text"),
+        ],
+    )
+    def test_fix_corrects_the_text(self, corpus: Corpus, rule: str, source: str, target: str) -> None:
+        line = with_fault(corpus, rule)
+        report = corpus.prepare(f"cleaning.{rule}=fix", "data.vocab_size=400")
+        assert (corpus.text_of(line), corpus.text_of(line, "target")) == (source, target)
+        assert counts(report) == {rule: 1}
+        assert report["rules"][rule]["action"] == "fix"
+
+    def test_swapped_sides_are_exchanged(self, corpus: Corpus) -> None:
+        pairs = [(f"the number {n}", f"номер {n}") for n in range(40)]
+        pairs[20] = ("номер двадцать", "the number twenty")
+        corpus.write("train", encoded(pairs))
+        report = corpus.prepare("cleaning.swapped_sides=fix", "data.vocab_size=400", languages=("en", "ru"))
+        assert counts(report) == {"swapped_sides": 1}
+        assert (corpus.text_of(21), corpus.text_of(21, "target")) == ("the number twenty", "номер двадцать")
+
+    def test_a_pair_that_is_blank_once_corrected_is_left_out(self, corpus: Corpus) -> None:
+        corpus.write("train", [*encoded(CLEAN), ("\ufeff".encode(), b"etwas")])
+        report = corpus.prepare()
+        assert counts(report) == {"bom": 1}
+        assert report["left_out"] == {"one_sided_blank": 1}
+        assert corpus.lines() == list(range(1, 41))
+
+    def test_a_byte_order_mark_at_the_beginning_is_counted_and_removed(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        plain = corpus.prepare("data.vocab_size=400")
+        (corpus.folder / "train.de").write_bytes(b"\xef\xbb\xbf" + (corpus.folder / "train.de").read_bytes())
+        report = corpus.prepare("data.vocab_size=400")
+        assert report["rules"]["bom"] == {"count": 1, "lines": [1], "action": "fix"}
+        assert counts(plain) == {}
+        assert corpus.text_of(1, "target") == CLEAN[0][1]
+
+    def test_of_copies_the_first_that_is_not_left_out_stays(self, corpus: Corpus) -> None:
+        pairs = [
+            *CLEAN,
+            ("<b>new</b>", "neu"),
+            ("<b>new</b>", "anders"),
+            *CLEAN[:3],
+            ("new one", "neu"),
+            ("new one", "Neu"),
+        ]
+        corpus.write("train", encoded(pairs))
+        both = ["cleaning.duplicate_pair=drop", "cleaning.duplicate_source=drop"]
+        report = corpus.prepare("cleaning.duplicate_pair=drop")
+        assert report["rules"]["duplicate_pair"]["lines"] == [43, 44, 45]
+        assert report["rules"]["duplicate_source"]["lines"] == [42, 43, 44, 45, 47]
+        assert corpus.lines() == [*range(1, 43), 46, 47]
+        assert corpus.prepare(*both)["left_out"] == {"duplicate_pair": 3, "duplicate_source": 2}
+        assert corpus.lines() == [*range(1, 42), 46]
+        corpus.write("train", encoded([("x", ""), *CLEAN, ("x", "ja")]))
+        corpus.prepare(*both)
+        assert corpus.lines() == list(range(2, 43))
+
+    def test_tokens_too_many_are_counted_once_whether_words_are_or_not(self, corpus: Corpus) -> None:
+        pairs = [*CLEAN, ("one two three four five six", "eins zwei"), ("a a", "abcdefghijklmnopqrstuvw" * 3)]
+        corpus.write("train", encoded(pairs))
+        report = corpus.prepare("cleaning.max_tokens=5", "data.subwords=bpe", "data.vocab_size=70")
+        assert {41, 42} <= set(report["rules"]["too_long"]["lines"])
+        left_out = set(range(1, 43)) - set(corpus.lines())
+        assert report["rules"]["too_long"]["count"] == report["left_out"]["too_long"] == len(left_out)
+        only_words = corpus.check("cleaning.max_tokens=5", "data.subwords=bpe", "data.vocab_size=70").report
+        assert only_words["rules"]["too_long"]["lines"] == [41]
+
+    def test_uneven_pairs_can_be_kept_in_spite_of_a_limit(self, corpus: Corpus) -> None:
+        with_fault(corpus, "length_ratio")
+        report = corpus.prepare("cleaning.max_ratio=4", "cleaning.length_ratio=keep")
+        assert report["rules"]["length_ratio"] == {"count": 1, "lines": [31], "action": "keep"}
+        assert len(corpus.lines()) == 41
+
+    def test_only_the_first_twenty_lines_are_named(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded([*CLEAN, *[(f"<b>{n}</b>", f"Nummer {n}") for n in range(50)], *CLEAN]))
+        report = corpus.check().report
+        assert report["rules"]["markup"] == {"count": 50, "lines": list(range(41, 61)), "action": "keep"}
+        assert report["rules"]["duplicate_pair"]["count"] == 40
+        assert report["rules"]["duplicate_pair"]["lines"] == list(range(91, 111))
+
+    def test_lines_of_several_corpora_are_told_with_their_corpus(self, corpus: Corpus) -> None:
+        corpus.write("one", encoded(CLEAN))
+        corpus.write("two", [(b"", b""), FAULTS["markup"], *encoded(CLEAN[:2])])
+        report = corpus.prepare(train=("one", "two"))
+        assert report["rules"]["markup"]["lines"] == [42]
+        assert report["places"]["markup"] == [["two.en", 2]]
+        assert report["places"]["duplicate_pair"] == [["two.en", 3], ["two.en", 4]]
+
+    def test_a_blank_pair_is_concerned_by_nothing_but_its_blanks(self, corpus: Corpus) -> None:
+        corpus.write("train", [*encoded(CLEAN), (b"", b""), (b"", b""), (b"", "Привет".encode()), (b"", b"x" * 50)])
+        assert counts(corpus.check().report) == {"both_blank": 2, "one_sided_blank": 2}
+
+    def test_a_warning_tells_of_training_pairs_that_are_in_a_test_set(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with_fault(corpus, "overlap_test")
+        corpus.prepare()
+        assert 'cleaning] overlap_test = "drop"' in caplog.text
+        caplog.clear()
+        corpus.prepare("cleaning.overlap_test=drop")
+        assert "overlap" not in caplog.text
+
+
+class TestLineCounts:
+    def test_a_lost_line_is_named(self, corpus: Corpus) -> None:
+        words = ["ja", "nein danke", "das ist ein langer Satz ueber ein Haus", "wer", "vielleicht morgen frueh"]
+        starts = [f"{words[n * n % 7 % 5]} {'very ' * (n * 37 % 11)}" for n in range(400)]
+        pairs = [(f"{start}{n}", f"{start}{n}.".replace("very", "sehr")) for n, start in enumerate(starts)]
+        corpus.write("train", encoded(pairs))
+        lines = (corpus.folder / "train.de").read_bytes().split(b"\n")
+        del lines[200]
+        (corpus.folder / "train.de").write_bytes(b"\n".join(lines))
+        with pytest.raises(DataError, match=r"train\.en has 400 lines but .*train\.de has 399; ") as caught:
+            corpus.prepare()
+        named = re.search(r"from about line (\d+) on", str(caught.value))
+        assert named
+        assert abs(int(named[1]) - 201) <= 5
+        found = corpus.check()
+        assert found.report["rules"]["line_count"] == {"count": 1, "lines": [int(named[1])], "action": "error"}
+        assert found.refused == {"line_count": 1}
+
+    def test_the_surplus_is_left_out_where_that_is_asked(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.write("more", encoded([(f"{source}!", f"{target}!") for source, target in CLEAN]))
+        with (corpus.folder / "train.de").open("ab") as file:
+            file.write(b"noch\nzwei\n")
+        report = corpus.prepare("cleaning.line_count=drop", train=("train", "more"))
+        assert report["rules"]["line_count"] == {"count": 2, "lines": [41], "action": "drop"}
+        assert corpus.lines() == list(range(1, 81))
+
+    @pytest.mark.parametrize("role", ["valid", "news"])
+    def test_unequal_sides_of_other_sets_are_refused_whatever_the_rule_says(self, corpus: Corpus, role: str) -> None:
+        corpus.write("train", encoded(CLEAN))
+        with (corpus.folder / f"{role}.de").open("ab") as file:
+            file.write(b"noch eine\n")
+        with pytest.raises(DataError, match=rf"{role}\.de has 2; "):
+            corpus.prepare("cleaning.line_count=drop")
+
+
+class TestCheck:
+    def test_it_goes_on_past_every_error_and_leaves_only_the_report(self, corpus: Corpus) -> None:
+        pairs = encoded(CLEAN)
+        pairs[5:5] = [FAULTS["invalid_utf8"], FAULTS["markup"], FAULTS["invalid_utf8"]]
+        corpus.write("train", pairs)
+        found = corpus.check("cleaning.markup=error")
+        assert found.refused == {"invalid_utf8": 2, "markup": 1}
+        assert found.report["rules"]["invalid_utf8"]["lines"] == [6, 8]
+        assert sorted(path.name for path in (corpus.run / "data").iterdir()) == ["report.html", "report.json"]
+        assert sorted(path.name for path in corpus.run.iterdir()) == ["data"]
+        assert found.report["pairs"] == {"read": 43, "kept": None}
+
+    def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.check()
+        assert corpus.prepare()["pairs"] == {"read": 40, "kept": 40}
+
+    def test_prepared_data_stay_as_they_are(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.prepare()
+        before = {path: path.read_bytes() for path in corpus.run.rglob("*") if path.is_file()}
+        with_fault(corpus, "markup")
+        found = corpus.check()
+        assert (found.folder, counts(found.report)) == (None, {"markup": 1})
+        assert {path: path.read_bytes() for path in corpus.run.rglob("*") if path.is_file()} == before
+
+    @pytest.mark.parametrize(
+        ("rule", "action"),
+        [("line_count", "keep"), ("invalid_utf8", "keep"), ("both_blank", "keep"), ("one_sided_blank", "fix"),
+         ("too_long", "keep"), ("duplicate_pair", "fix"), ("overlap_test", "fix"), ("wrong_script", "fix"),
+         ("length_ratio", "error"), ("markup", "remove")],
+    )  # fmt: skip
+    def test_an_action_that_makes_no_sense_is_refused_in_one_line(self, corpus: Corpus, rule: str, action: str) -> None:
+        with pytest.raises(RecipeError, match=rule) as caught:
+            corpus.recipe(f"cleaning.{rule}={action}")
+        assert "\n" not in str(caught.value)
+
+    def test_a_rule_at_its_default_leaves_the_fingerprint_as_it_was(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        first = prepare(corpus.recipe(), corpus.run, workers=1)
+        assert not prepare(corpus.recipe("cleaning.markup=keep"), corpus.run, workers=1).is_new
+        assert prepare(corpus.recipe("cleaning.markup=drop"), corpus.run, workers=1).is_new
+        assert first.is_new
+
+
+class TestReport:
+    def test_it_tells_words_tokens_and_vocabulary(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded([*CLEAN, ("", "x")]))
+        report = corpus.prepare("data.vocab_size=20")
+        assert report["words"]["source"] == {"0": 1, "4": 40}
+        part = report["subwords"]["train"]["source"]
+        data = PairData(corpus.run / "data" / "train")
+        tokens = int((data.source_lengths - 1).sum())
+        assert (part["tokens"], part["words"], part["tokens_per_word"], part["vocabulary"]) == (tokens, 160, 1.0, 20)
+        unknown = sum(int((data.ids(0, index) == 1).sum()) for index in range(len(data)))
+        assert part["unknown"] == unknown > 0
+        used = {int(i) for index in range(len(data)) for i in data.ids(0, index)} - {1}
+        assert part["entries_used"] == len(used)
+        assert part["lengths"] == {"4": 40}
+        assert report["subwords"]["valid"]["source"]["words"] == 3
+
+    def test_the_page_is_whole_and_needs_no_network(self, corpus: Corpus) -> None:
+        line = with_fault(corpus, "markup")
+        corpus.prepare()
+        page = (corpus.run / "data" / "report.html").read_text(encoding="utf-8")
+        assert re.findall(r"(?:src|href)\s*=|url\(|@import|<script", page) == []
+        assert "prefers-color-scheme: dark" in page
+        assert 'name="viewport"' in page
+        assert all(f"<td>{rule}</td>" in page for rule in RULES)
+        assert f">{line}</td>" in page
+        pictures = re.findall(r"<svg.*?</svg>", page)
+        assert len(pictures) == 2
+        widths = [
+            float(bar.get("width", "-1"))
+            for picture in pictures
+            for bar in ElementTree.fromstring(picture).iter("rect")
+        ]
+        assert widths
+        assert all(0 <= width <= 420 for width in widths)
+
+    def test_text_of_the_user_is_escaped_in_the_page(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        shutil.copy(corpus.folder / "train.en", corpus.folder / "a&b<i>.en")
+        shutil.copy(corpus.folder / "train.de", corpus.folder / "a&b<i>.de")
+        corpus.check(train=("a&b<i>",))
+        page = (corpus.run / "data" / "report.html").read_text(encoding="utf-8")
+        assert "a&amp;b&lt;i&gt;.en" in page
+        assert "<i>" not in page
+
+    def test_histograms_lose_no_length(self) -> None:
+        sides = {"source": {str(n): n for n in range(1, 151)}, "target": {"3": 7, "150": 1}}
+        found = binned(sides, 150)
+        assert list(found["source"]) == list(found["target"])
+        assert {side: sum(counts.values()) for side, counts in found.items()} == {"source": 150 * 151 // 2, "target": 8}
+        assert len(found["source"]) <= 17
+        assert binned({"source": {}, "target": {}}, 150) == {}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.one_of(st.sampled_from("\u2028\u0085\v\f\ufeff\x07&;<b>\u00a0 a"),
+                                      st.characters(codec="utf-8", exclude_characters="\n\r")), max_size=8)] * 2),
+        max_size=12,
+    )
+)  # fmt: skip
+def test_hostile_lines_keep_their_numbers_and_text(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    corpus = Corpus(tmp_path / "hostile")
+    shutil.rmtree(corpus.run, ignore_errors=True)
+    corpus.write("train", encoded([*CLEAN, *pairs]))
+    # Unsegmented pieces: what is trained on comes back exactly but for runs of blanks.
+    settings_used = ["cleaning.bom=keep", "cleaning.max_tokens=0", "data.vocab_size=5000", 'data.segment_mark=""']
+    report = corpus.prepare(*settings_used)
+    kept = [number for number, pair in enumerate(pairs, start=41) if all(side.strip() for side in pair)]
+    assert corpus.lines() == [*range(1, 41), *kept]
+    separated = [
+        number
+        for number, pair in enumerate(pairs, start=41)
+        if any(set(side) & set("\u2028\u2029\u0085\v\f") for side in pair)
+    ]
+    assert report["rules"]["line_separator"]["lines"] == separated
+    for number in kept:
+        expected = tuple(normalize(side, ("blanks",)) for side in pairs[number - 41])
+        assert (corpus.text_of(number), corpus.text_of(number, "target")) == expected
+
+
+def test_findings_know_the_corpus_of_a_line() -> None:
+    findings = Findings(CleaningConfig(), may_stop=False)
+    for name, num_lines in (("empty", 0), ("one", 3), ("none", 0), ("two", 2)):
+        findings.begin_corpus(name)
+        findings.num_pairs += num_lines
+    assert [findings.place(line) for line in range(1, 6)] == [
+        ("one", 1),
+        ("one", 2),
+        ("one", 3),
+        ("two", 1),
+        ("two", 2),
+    ]
+
+
+@pytest.mark.skipif(not os.environ.get("NMTKIT_MIRROR"), reason="real corpora: set NMTKIT_MIRROR to a mirror folder")
+class TestRealCorpora:
+    @staticmethod
+    def checked(tmp_path: Path, source: Path, target: Path) -> dict[str, Any]:
+        corpus = Corpus(tmp_path / "real")
+        for path, suffix in ((source, "en"), (target, "de")):
+            shutil.copy(path, corpus.folder / f"train.{suffix}")
+        return corpus.check().report
+
+    @staticmethod
+    def mirror(path: str) -> Path:
+        return Path(os.environ["NMTKIT_MIRROR"]) / "raw.githubusercontent.com" / path
+
+    def test_the_line_separators_of_newstest2009(self, tmp_path: Path) -> None:
+        folder = self.mirror("Helsinki-NLP/OPUS-MT-testsets/master/testsets/eng-deu")
+        report = self.checked(tmp_path, folder / "newstest2009.eng", folder / "newstest2009.deu")
+        lines = (folder / "newstest2009.deu").read_bytes().split(b"\n")
+        expected = [number for number, line in enumerate(lines, start=1) if "\u0085".encode() in line]
+        assert expected
+        assert report["rules"]["line_separator"]["lines"] == expected
+        assert report["rules"]["line_separator"]["count"] == len(expected)
+
+    def test_the_empty_line_of_the_opennmt_sample(self, tmp_path: Path) -> None:
+        folder = self.mirror("OpenNMT/OpenNMT-py/master/data")
+        report = self.checked(tmp_path, folder / "src-train.txt", folder / "tgt-train.txt")
+        blank = [*report["rules"]["one_sided_blank"]["lines"], *report["rules"]["both_blank"]["lines"]]
+        assert 5 in blank
+        sides = [
+            (folder / name).read_text(encoding="utf-8").split("\n")[:-1] for name in ("src-train.txt", "tgt-train.txt")
+        ]
+        full = [pair for pair in zip(*sides, strict=True) if all(side.strip() for side in pair)]
+        assert report["rules"]["duplicate_pair"]["count"] == len(full) - len(set(full))
+        assert report["rules"]["duplicate_source"]["count"] == len(full) - len({source for source, _ in full})
+
+    def test_a_line_lost_from_newstest2013_is_found(self, tmp_path: Path) -> None:
+        folder = self.mirror("Helsinki-NLP/OPUS-MT-testsets/master/testsets/eng-deu")
+        lines = (folder / "newstest2013.deu").read_bytes().split(b"\n")
+        for place in (50, 1500, 2700):
+            (tmp_path / "shorter").write_bytes(b"\n".join([*lines[:place], *lines[place + 1 :]]))
+            report = self.checked(tmp_path, folder / "newstest2013.eng", tmp_path / "shorter")
+            assert report["rules"]["line_count"]["count"] == 1
+            assert abs(report["rules"]["line_count"]["lines"][0] - (place + 1)) <= 10
+
+    def test_multi30k_has_copies_but_nothing_broken(self, tmp_path: Path) -> None:
+        folder = self.mirror("multi30k/dataset/master/data/task1/tok")
+        report = self.checked(tmp_path, folder / "train.lc.norm.tok.en", folder / "train.lc.norm.tok.de")
+        harmless = {"html_entity", "duplicate_pair", "duplicate_source", "source_equals_target", "length_ratio"}
+        assert set(counts(report)) <= harmless
+        assert report["pairs"]["read"] == 29_000
+
+    def test_the_no_break_spaces_of_tatoeba_are_no_fault(self, tmp_path: Path) -> None:
+        archive = Path(os.environ["NMTKIT_MIRROR"]) / "www.manythings.org" / "anki" / "deu-eng.zip"
+        with zipfile.ZipFile(archive) as files:
+            text = files.read("deu.txt").decode("utf-8")
+        pairs = [(line.split("\t")[0], line.split("\t")[1]) for line in text.split("\n") if line]
+        assert sum(any("\u00a0" in side or "\u202f" in side for side in pair) for pair in pairs) > 100
+        corpus = Corpus(tmp_path / "real")
+        corpus.write("train", encoded(pairs))
+        found = corpus.check()
+        assert found.refused == {}
+        assert set(counts(found.report)) & {"line_separator", "control_character", "one_sided_blank"} == set()
+        assert found.report["rules"]["duplicate_source"]["count"] == len(pairs) - len({source for source, _ in pairs})
