@@ -118,7 +118,7 @@ class TestFiles:
         names = list(pipeline.files())
         assert [name for name in names if TEMPORARY_MARK in name] == []
         endings = {Path(name).suffix for name in names}
-        assert endings == {".toml", ".json", ".jsonl", ".txt", ".bin", ".safetensors", ".model"}
+        assert endings == {".toml", ".json", ".jsonl", ".html", ".txt", ".bin", ".safetensors", ".model"}
 
     def test_the_resolved_recipe_is_the_one_that_was_trained(self, pipeline: Pipeline) -> None:
         recipe = load_recipe(str(pipeline.recipe))
