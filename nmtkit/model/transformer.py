@@ -109,7 +109,8 @@ class DecoderLayer(nn.Module):
     ) -> Float[Tensor, "batch target width"]:
         def attend_to_self(x: Tensor) -> Tensor:
             attention = self.self_attention
-            return attention.attend(attention.queries(x), *attention.keys_values(x), causal=True)
+            keys, values = attention.keys_values(x)
+            return attention.attend(attention.queries(x), keys, values, causal=True)
 
         def attend_to_source(x: Tensor) -> Tensor:
             attention = self.source_attention
