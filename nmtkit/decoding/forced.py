@@ -183,8 +183,8 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
 
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
-    cache = model.start_decoding(*model.encode(batch.source, batch.source_lengths))
-    states = model.decode(batch.target_in, cache).flatten(0, 1)  # [batch x target, width]
+    encoded = model.encode(batch.source, batch.source_lengths)
+    states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
     targets = batch.target_out.flatten()
     if batch.target_rows is not None:
         states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)

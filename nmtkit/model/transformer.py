@@ -1,8 +1,11 @@
-"""The Transformer of "Attention Is All You Need": encoder, decoder, and decoding one token at a time."""
+"""The Transformer of "Attention Is All You Need": encoder and decoder, for whole sentences.
+
+Training and forced decoding call it as it is; a search, which makes one token at a time, prepares it by
+``step_decoder.py``.
+"""
 
 import math
 from collections.abc import Callable
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +14,6 @@ from torch import Tensor, nn
 
 from nmtkit.config import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
-from nmtkit.model.cache import DecoderCache, LayerCache
 from nmtkit.model.dropout import Dropout
 
 
@@ -101,25 +103,18 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "rows target width"],
-        cache: LayerCache,
+        x: Float[Tensor, "batch target width"],
+        source: Float[Tensor, "batch source width"],
         source_mask: Bool[Tensor, "batch 1 1 source"] | None,
-    ) -> Float[Tensor, "rows target width"]:
-        """Either whole targets with an empty cache, or the next position of each hypothesis."""
-
+    ) -> Float[Tensor, "batch target width"]:
         def attend_to_self(x: Tensor) -> Tensor:
             attention = self.self_attention
-            is_first = cache.keys is None
-            keys, values = cache.append(*attention.keys_values(x))
-            return attention.attend(attention.queries(x), keys, values, causal=is_first)
+            keys, values = attention.keys_values(x)
+            return attention.attend(attention.queries(x), keys, values, causal=True)
 
         def attend_to_source(x: Tensor) -> Tensor:
-            # A sentence's hypotheses stand side by side as further queries on its one set of keys and values.
-            rows, length, width = x.shape
-            sentences = cache.source_keys.size(0)
-            queries = self.source_attention.queries(x.reshape(sentences, rows // sentences * length, width))
-            attended = self.source_attention.attend(queries, cache.source_keys, cache.source_values, source_mask)
-            return attended.reshape(rows, length, width)
+            attention = self.source_attention
+            return attention.attend(attention.queries(x), *attention.keys_values(source), source_mask)
 
         x = self.residuals[0](x, attend_to_self)
         x = self.residuals[1](x, attend_to_source)
@@ -178,12 +173,10 @@ class Transformer(nn.Module):
                 return self.embeddings[name]
         return self.embeddings["shared"]
 
-    def _embed(
-        self, ids: Int[Tensor, "batch length"], side: str, first: int = 0
-    ) -> Float[Tensor, "batch length width"]:
+    def _embed(self, ids: Int[Tensor, "batch length"], side: str) -> Float[Tensor, "batch length width"]:
         table = self.embeddings["shared" if "shared" in self.embeddings else side]
         x = F.embedding(ids, table) * math.sqrt(self.config.d_model)
-        return self.dropout(x + self.position_rows(side, first, ids.size(1)).to(x.dtype))
+        return self.dropout(x + self.position_rows(side, 0, ids.size(1)).to(x.dtype))
 
     def position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
         """The encodings of positions in a row, from ``first`` on."""
@@ -206,23 +199,21 @@ class Transformer(nn.Module):
             x = layer(x, mask)
         return self.encoder_norm(x), mask
 
-    def start_decoding(
-        self, states: Float[Tensor, "batch source width"], mask: Bool[Tensor, "batch 1 1 source"] | None
-    ) -> DecoderCache:
-        """An empty cache for targets of these sources."""
-        attentions = [cast(DecoderLayer, layer).source_attention for layer in self.decoder]
-        return DecoderCache([LayerCache(*attention.keys_values(states)) for attention in attentions], mask)
+    def decode(
+        self,
+        target_in: Int[Tensor, "batch target"],
+        source: Float[Tensor, "batch source width"],
+        source_mask: Bool[Tensor, "batch 1 1 source"] | None,
+    ) -> Float[Tensor, "batch target width"]:
+        """The decoder's states at all positions of whole targets, each seeing only the positions up to itself.
 
-    def decode(self, target_in: Int[Tensor, "rows target"], cache: DecoderCache) -> Float[Tensor, "rows target width"]:
-        """The decoder's states at the given positions, which follow those in the cache.
-
-        Several positions at once are whole targets: the cache has to be empty then.
+        Args:
+            target_in: begin symbol and target tokens.
+            source, source_mask: what `encode` made of the sources.
         """
-        assert cache.length == 0 or target_in.size(1) == 1
-        x = self._embed(target_in, "target", cache.length)
-        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            x = layer(x, layer_cache, cache.source_mask)
-        cache.length += target_in.size(1)
+        x = self._embed(target_in, "target")
+        for layer in self.decoder:
+            x = layer(x, source, source_mask)
         states: Tensor = self.decoder_norm(x)
         return states
 
@@ -237,4 +228,4 @@ class Transformer(nn.Module):
         target_in: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target vocab"]:
         """Logits for every target position, each seeing only the positions up to itself."""
-        return self.logits(self.decode(target_in, self.start_decoding(*self.encode(source, source_lengths))))
+        return self.logits(self.decode(target_in, *self.encode(source, source_lengths)))

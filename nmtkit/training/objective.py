@@ -87,8 +87,8 @@ def smoothed_loss(
 
 def batch_loss(model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Sums of loss and negative log-likelihood over the target tokens of a batch, padding left out."""
-    cache = model.start_decoding(*model.encode(batch.source, batch.source_lengths))
-    states = model.decode(batch.target_in, cache).flatten(0, 1)  # [batch x target, width]
+    encoded = model.encode(batch.source, batch.source_lengths)
+    states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
     targets = batch.target_out.flatten()
     if batch.target_rows is not None:
         states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)

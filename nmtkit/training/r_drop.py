@@ -34,8 +34,8 @@ def r_drop_loss(
 
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, "tokens vocab"]:
-    cache = model.start_decoding(*model.encode(batch.source, batch.source_lengths))
-    states = model.decode(batch.target_in, cache).flatten(0, 1)  # [batch x target, width]
+    encoded = model.encode(batch.source, batch.source_lengths)
+    states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
     if batch.target_rows is not None:
         states = states.index_select(0, batch.target_rows)
     logits = model.logits(states)

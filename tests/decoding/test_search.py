@@ -381,7 +381,7 @@ def test_an_ensemble_averages_the_probabilities_of_its_models(dtype: torch.dtype
     histories = torch.full((3, 1), BOS)
     for tokens in ([4, 5, 6], [7, 7, 8], [9, 4, 10]):
         found = stepper.step(histories[:, -1])
-        # Whole targets, no cache: the mean of the distributions.
+        # Whole targets: the mean of the distributions.
         probs = [torch.softmax(model(SOURCE, SOURCE_LENGTHS, histories)[:, -1], 1) for model in models]
         assert (probs[0] - probs[1]).abs().max() > 0.01
         expected = torch.stack(probs).mean(0).log()

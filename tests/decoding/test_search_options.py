@@ -227,14 +227,14 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
             ids, attention = hypotheses[0].ids, hypotheses[0].attention
             assert attention is not None
             one = source[row : row + 1, : lengths[row]]
-            cache = model.start_decoding(*model.encode(one, lengths[row : row + 1]))
+            encoded = model.encode(one, lengths[row : row + 1])
             recorded = []
             monkeypatch.setattr(
                 model.decoder[1].source_attention,
                 "attend",
                 lambda queries, keys, *rest: (recorded.append((queries, keys)), attend(queries, keys, *rest))[1],  # noqa: B023
             )
-            model.decode(torch.tensor([[BOS, *ids]]), cache)
+            model.decode(torch.tensor([[BOS, *ids]]), *encoded)
             [(queries, keys)] = recorded
             expected = torch.softmax(queries @ keys.transpose(2, 3) / math.sqrt(8), -1).mean(1)[0]
             torch.testing.assert_close(attention, expected)

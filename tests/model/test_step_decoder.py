@@ -62,11 +62,13 @@ def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple
         state.select(torch.arange(len(lengths))[:, None])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_hypotheses_are_kept_dropped_and_repeated(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("lengths", [(6, 4, 5), (5, 5, 5)])
+def test_hypotheses_are_kept_dropped_and_repeated(lengths: tuple[int, ...], norm: str, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    model = model_of()
-    source, source_lengths = sources(6, 4, 5)
+    model = model_of(norm=norm)
+    source, source_lengths = sources(*lengths)
     decoder = StepDecoder(model)
     state = decoder.start(source, source_lengths)
     sentences = [0, 1, 2]

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from nmtkit.config import ModelConfig
 from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
-from nmtkit.model.cache import LayerCache
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.flops import count_parameters
 from nmtkit.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoidal_positions
@@ -158,8 +157,7 @@ def test_a_decoder_layer_equals_torchs_forward_and_backward(norm: str, padded: b
     lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
     x, y = two_leaves(3, 6, 16)
     x_memory, y_memory = two_leaves(3, 7, 16)
-    cache = LayerCache(*ours.source_attention.keys_values(x_memory))
-    found = ours(x, cache, attention_mask(lengths, x.device))
+    found = ours(x, x_memory, attention_mask(lengths, x.device))
     expected = theirs(y, y_memory, tgt_mask=torch_causal(6), memory_key_padding_mask=torch_padding(lengths))
     assert_close(found, expected)
     weight = torch.randn_like(expected)
@@ -555,62 +553,3 @@ def test_attention_by_products_equals_torchs_in_value_and_gradient(
         results.append([logits, *gradients])
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
-
-
-# ---- decoding with a cache
-
-
-def step_by_step(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -> Iterator[Tensor]:
-    cache = model.start_decoding(*model.encode(source, lengths))
-    for position in range(target.size(1)):
-        yield model.logits(model.decode(target[:, position : position + 1], cache))[:, 0]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"norm": "pre"},
-        {"positions": "learned", "max_positions": 8},
-        {"d_k": 3, "d_v": 5, "share_embeddings": "none"},
-    ],
-)
-@pytest.mark.parametrize("padded", [True, False])
-def test_cached_decoding_equals_uncached(changes: dict[str, object], padded: bool) -> None:
-    model = tiny_model(**changes)
-    lengths = SOURCE_LENGTHS if padded else torch.tensor([7, 7, 7])
-    source, target = random_ids(3, 7), random_ids(3, 8)
-    expected = model(source, lengths, target)
-    found = torch.stack(list(step_by_step(model, source, lengths, target)), 1)
-    assert_close(found, expected)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("padded", [True, False])
-def test_cached_decoding_equals_uncached_when_hypotheses_are_dropped_and_repeated(norm: str, padded: bool) -> None:
-    model = tiny_model(norm=norm)
-    lengths = torch.tensor([7, 3, 5, 6]) if padded else torch.tensor([7, 7, 7, 7])
-    source = random_ids(4, 7)
-    cache = model.start_decoding(*model.encode(source, lengths))
-    rows: list[tuple[int, list[int]]] = [(sentence, []) for sentence in range(4)]
-    # After each step: which rows go on; three hypotheses a sentence, some twice and some not at all, sentences dropped.
-    selections = [
-        [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]],
-        [[2, 2, 0], [4, 3, 5], [8, 8, 8], [10, 9, 9]],
-        [[1, 0, 0], [6, 8, 6], [11, 10, 9]],  # sentence 1 is done
-        [[2, 1], [8, 8]],  # sentence 2 is done, and the beam shrinks
-        [[3, 2]],  # sentence 0 is done
-        [[1, 1]],
-    ]
-    for selection in selections:
-        last = random_ids(len(rows))
-        rows = [(sentence, [*history, int(token)]) for (sentence, history), token in zip(rows, last, strict=True)]
-        found = model.logits(model.decode(last[:, None], cache))[:, -1]
-        of_rows = torch.tensor([sentence for sentence, _ in rows])
-        histories = torch.tensor([history for _, history in rows])
-        expected = model(source[of_rows, : lengths[of_rows].max()], lengths[of_rows], histories)[:, -1]
-        assert_close(found, expected)
-        cache.select(torch.tensor(selection))
-        rows = [rows[row] for line in selection for row in line]
-    assert [sentence for sentence, _ in rows] == [3, 3]
-    assert cache.length == 6
