@@ -75,11 +75,15 @@ class DataConfig(_Section):
     """Test sets, each named by what follows the last slash of its name."""
     text: Literal["plain", "tokenized"] = "plain"
     """plain: text as people write it. tokenized: already split into words at blanks."""
-    normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase"], ...] = ("blanks",)
+    normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
+        "blanks",
+    )
     """What is done to every line, in this order, before subwords are cut, in training and translation alike. blanks:
-    runs of blanks and tabs become one blank, those at the ends go. Nothing else is ever rewritten."""
+    runs of blanks and tabs become one blank, those at the ends go. moses-tokenize: words and punctuation are parted by
+    Moses' rules, and joined again in translations. Nothing else is ever rewritten."""
     subwords: Literal["bpe", "unigram", "wordpiece", "none"] = "bpe"
-    """none: the text is segmented already, one piece between blanks."""
+    """bpe, unigram: by sentencepiece. wordpiece: those of Wu et al. 2016. none: the text is segmented already, one
+    piece between blanks."""
     vocab_size: int = Field(default=37000, ge=5)
     """Entries of the vocabulary (of each of the two without share_vocab), the four special ones included."""
     share_vocab: bool = True
@@ -88,11 +92,14 @@ class DataConfig(_Section):
     """Characters unseen in training become bytes instead of <unk>; costs 256 entries."""
     subword_sample_pairs: int = Field(default=10_000_000, ge=1)
     """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
+    wordpiece_characters: int = Field(default=500, ge=1)
+    """With subwords = "wordpiece": characters that get an entry, the most frequent ones. Wu et al. take 500 for Western
+    languages, more for Asian ones."""
     segment_mark: str = "@@"
     """With subwords = "none": what ends a piece that the next one continues; translations are joined there."""
     tokenizer: Path | None = None
     """A model (model folder, run or checkpoint) whose subwords are taken instead of learning new ones, to fine-tune it;
-    vocab_size, byte_fallback and subword_sample_pairs then say nothing."""
+    vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then say nothing."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
@@ -100,6 +107,9 @@ class DataConfig(_Section):
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
+        if "moses-tokenize" in self.normalize and (self.text == "tokenized" or self.subwords == "none"):
+            stated = 'text = "tokenized"' if self.text == "tokenized" else 'subwords = "none"'
+            raise ValueError(f"moses-tokenize is for plain text, but {stated} says that words are parted already")
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
@@ -304,6 +314,9 @@ class TrainingConfig(_Section):
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Keeps an exponential moving average of the weights, such as 0.999 of it and 0.001 of the new ones at each update
     (at first less of it); validation and checkpoints use it. 0: off."""
+    subword_sampling: float = Field(default=0.0, ge=0, le=1)
+    """Draws other subwords for each epoch. bpe: the share of merges left out (BPE-dropout), such as 0.1. unigram: alpha
+    of its sampling, such as 0.2; smaller is more varied. 0: off. Validation and translation are not sampled."""
     r_drop: float = Field(default=0.0, ge=0)
     """R-Drop: two passes with different dropout, and that much (alpha, such as 5) of their divergence in the loss, for
     twice the cost. 0: off."""
@@ -394,6 +407,10 @@ class Recipe(_Section):
             raise ValueError(
                 f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
                 f"[cleaning] max_tokens to at most {longest}"
+            )
+        if self.training.subword_sampling and self.data.subwords not in ("bpe", "unigram"):
+            raise ValueError(
+                f'[training] subword_sampling is for [data] subwords = "bpe" or "unigram", not "{self.data.subwords}"'
             )
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")

@@ -242,6 +242,12 @@ class Workers:
             gathered: list[Any] = gather_object(values)
         return gathered
 
+    def raise_together(self, fault: NmtkitError | None) -> None:
+        """Raises NmtkitError on every process when one of them has met a fault."""
+        messages = [each for each in self.gather([str(fault) if fault else None]) if each is not None]
+        if messages:
+            raise fault or NmtkitError(messages[0])
+
     def wait(self) -> None:
         """Returns when all processes have come here."""
         if self.num_processes > 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nmtkit.data.training_text import TrainingText
 from nmtkit.errors import DataError
-from nmtkit.text.tokenizer import normalize
+from nmtkit.text.normalization import normalize
 
 
 def hold_out(text: TrainingText, wanted: int, steps: Sequence[str]) -> tuple[list[tuple[str, str]], int]:

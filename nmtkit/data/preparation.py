@@ -12,7 +12,7 @@ All of it happens in a temporary folder that becomes RUN/data in one step.
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -36,6 +36,7 @@ from nmtkit.data.repeats import key_of
 from nmtkit.data.report import WordCounts, make_report, shard_statistics
 from nmtkit.data.report_page import report_page
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
 from nmtkit.data.training_text import TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
@@ -56,7 +57,8 @@ from nmtkit.run_lock import locked_run
 from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES, has_too_many_words, rules_against_lengths
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
-from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
+from nmtkit.text.normalization import normalize, without_moses
+from nmtkit.text.tokenizer import Tokenizer, join_segments
 
 Pair = tuple[str, str]
 
@@ -103,7 +105,6 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     Raises:
         NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
     """
-    check_subwords(recipe.data)
     remove_leftovers(run_dir)
     data = recipe.data
     tokenizer = _given_tokenizer(data)
@@ -254,6 +255,8 @@ def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | N
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
+    if recipe.data.subwords != "wordpiece":
+        settings["data"].pop("wordpiece_characters")
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
@@ -320,16 +323,17 @@ class _Preparer:
         valid_pairs, test_pairs = self._read_sets(valid, tests)
         text = self._read_training_text(train, valid_pairs, test_pairs, check_only=False)
         if isinstance(self._data.valid, int):
-            valid_pairs, copies = hold_out(text, self._data.valid, self._data.normalize)
+            valid_pairs, copies = hold_out(text, self._data.valid, without_moses(self._data.normalize))
             self._findings.dropped[HELD_OUT_COPY] += copies
         if not len(text):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
-        tokenizer = self._tokenizer or self._learn_subwords(text)
+        tokenizer, sample = (self._tokenizer, None) if self._tokenizer else learn_subwords(text, self._data)
         tokenizer.save(self._folder / "tokenizer")
         words = self._write_shards("train", tokenizer, text.pairs(), len(text), self._cleaning)
         train_data = PairData(self._folder / "train")
         if not len(train_data):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
+        round_trip = lines_that_come_back(text, tokenizer)
         text.remove()
         counts: dict[str, Any] = {"train": len(train_data)}
         subwords = {"train": shard_statistics(train_data, tokenizer, words)}
@@ -346,7 +350,7 @@ class _Preparer:
         for name, pairs in test_pairs.items():
             self._write_text(self._folder / "test", name, pairs)
             counts[f"test/{name}"] = len(pairs)
-        report = make_report(self._findings, text, self._described, len(train_data), subwords)
+        report = make_report(self._findings, text, self._described, len(train_data), subwords, round_trip)
         self._write_report(report)
         return {
             "corpora": self._described,
@@ -354,6 +358,7 @@ class _Preparer:
             "rules": {rule: found["count"] for rule, found in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
+            "subword_sample": sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
@@ -362,7 +367,7 @@ class _Preparer:
         """Only reads and examines the text; leaves the report in the folder and returns it."""
         text = self._read_training_text(train, *self._read_sets(valid, tests), check_only=True)
         text.remove()
-        report = make_report(self._findings, text, self._described, None, None)
+        report = make_report(self._findings, text, self._described, None, None, None)
         self._write_report(report)
         return report
 
@@ -434,21 +439,6 @@ class _Preparer:
         if role == "train" and not source.num_lines:
             log.warning("%s: the corpus is empty", corpus.name)
 
-    def _learn_subwords(self, text: TrainingText) -> Tokenizer:
-        step = -(-len(text) // self._data.subword_sample_pairs)
-
-        def sample() -> Iterable[Pair]:
-            for _, source, target in islice(text.pairs(), 0, None, step):
-                yield normalize(source, self._data.normalize), normalize(target, self._data.normalize)
-
-        log.info(
-            "learning subwords (%s, %d entries) from %d pairs",
-            self._data.subwords,
-            self._data.vocab_size,
-            -(-len(text) // step),
-        )
-        return Tokenizer.learn(self._data, sample)
-
     def _write_shards(
         self,
         name: str,
@@ -460,19 +450,20 @@ class _Preparer:
         """Writes a folder of shards; without ``cleaning`` only pairs with a side without tokens are left out."""
         counts = WordCounts()
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+        normalize_source, normalize_target = tokenizer.normalization("source"), tokenizer.normalization("target")
         with ShardWriter(self._folder / name, sizes) as writer, progress(f"encoding {name}", total) as advance:
             done = 0
             while chunk := list(islice(numbered_pairs, _CHUNK_PAIRS)):
                 texts = (
-                    [tokenizer.normalize(source) for _, source, _ in chunk],
-                    [tokenizer.normalize(target) for _, _, target in chunk],
+                    [normalize_source(source) for _, source, _ in chunk],
+                    [normalize_target(target) for _, _, target in chunk],
                 )
                 sources = tokenizer.encode(texts[0], "source", self._workers)
                 targets = tokenizer.encode(texts[1], "target", self._workers)
                 kept, lines = [], []
-                for (number, _, _), one, other, source, target in zip(chunk, *texts, sources, targets, strict=True):
+                for (number, *raw), one, other, source, target in zip(chunk, *texts, sources, targets, strict=True):
                     rules = rules_against_lengths(len(source), len(target), cleaning or _KEEP_ALL)
-                    if rules and self._is_left_out(rules, number, (one, other), cleaning):
+                    if rules and self._is_left_out(rules, number, raw, cleaning):
                         continue
                     kept.append((source, target))
                     lines.append(number)
@@ -482,11 +473,12 @@ class _Preparer:
                 advance(done)
         return counts
 
-    def _is_left_out(self, rules: list[str], number: int, texts: Pair, cleaning: CleaningConfig | None) -> bool:
+    def _is_left_out(self, rules: list[str], number: int, raw: list[str], cleaning: CleaningConfig | None) -> bool:
         """Counts a training pair that breaks rules of its number of tokens, and says whether that leaves it out."""
         if cleaning is None:
             return True
-        was_counted = any(has_too_many_words(text, cleaning.max_tokens) for text in texts)
+        steps = without_moses(self._data.normalize)  # as when it was read
+        was_counted = any(has_too_many_words(normalize(text, steps), cleaning.max_tokens) for text in raw)
         for rule in rules:
             if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
                 self._findings.add(rule, number)

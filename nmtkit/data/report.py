@@ -39,6 +39,7 @@ def make_report(
     described: list[dict[str, Any]],
     num_kept: int | None,
     subwords: dict[str, Any] | None,
+    round_trip: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The content of report.json, which holds no path and no time.
 
@@ -46,6 +47,7 @@ def make_report(
         described: the corpora, as the manifest has them.
         num_kept: pairs to train on; None when the text was only checked.
         subwords: `shard_statistics` of ``train`` and ``valid``; None when none were cut.
+        round_trip: how many sampled target lines come back; None when none were cut.
     """
     return {
         **findings.as_json(),
@@ -57,6 +59,7 @@ def make_report(
         ],
         "words": {side: _without_zeros(counts) for side, counts in text.words.items()},
         "subwords": subwords,
+        "round_trip": round_trip,
     }
 
 

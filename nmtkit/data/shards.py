@@ -90,6 +90,13 @@ class PairData:
     def __len__(self) -> int:
         return self.num_pairs
 
+    def of_epoch(self, epoch: int) -> "PairData":
+        """The pairs of an epoch: always these."""
+        return self
+
+    def close(self, *, is_finished: bool = False) -> None:
+        """Nothing is being prepared."""
+
     def ids(self, side: int, index: int) -> npt.NDArray[np.unsignedinteger]:
         """The ids of one sentence, without special symbols; side 0 is the source, 1 the target."""
         offsets = self._offsets[side]

@@ -23,7 +23,7 @@ from nmtkit.files import LineReader
 from nmtkit.text.cleaning import BLANK_RULES, REPORTED_RATIO, PairExaminer, repaired, rule_against_text
 from nmtkit.text.corpora import Corpus
 from nmtkit.text.divergence import likely_first_divergent_line
-from nmtkit.text.tokenizer import normalize
+from nmtkit.text.normalization import normalize, without_moses
 
 SPOOLED, LEFT_OUT, COMPARABLE = 1, 2, 4
 """What is known of a pair: it is in the spool; it is left out all the same; it has text on both sides."""
@@ -188,7 +188,7 @@ class TrainingTextReader:
         source, target = repaired(source, fixes), repaired(target, fixes)
         if "swapped_sides" in fixes:
             source, target = target, source
-        steps = self._data.normalize
+        steps = without_moses(self._data.normalize)
         unusable = rule_against_text(normalize(source, steps), normalize(target, steps), self._cleaning)
         if unusable is not None:
             self._findings.dropped[unusable] += 1

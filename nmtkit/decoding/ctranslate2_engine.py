@@ -110,7 +110,7 @@ class CTranslate2Translator:
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
         """
         longest = min(max_source_tokens, self._max_positions - 1)
-        normalized = [self.tokenizer.normalize(line) for line in lines]
+        normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", self._translator.num_translators)
         parts: list[tuple[int, list[int]]] = []
         for number, ids in enumerate(sources):
@@ -119,8 +119,7 @@ class CTranslate2Translator:
         found = self.search([ids for _, ids in parts], batch_sentences=batch_sentences, batch_tokens=batch_tokens)
         translations: list[list[str]] = [[] for _ in lines]
         for (number, _), translation in zip(parts, found, strict=True):
-            # One line out for one line in, even where the pieces are bytes.
-            translations[number].append(self.tokenizer.decode(translation).replace("\n", " "))
+            translations[number].append(self.tokenizer.translation(translation))
         return [" ".join(part for part in of_line if part) for of_line in translations]
 
     def search(

@@ -158,7 +158,8 @@ class ForcedDecoder:
         ]
 
     def _encode(self, lines: list[str], side: Side) -> list[list[int]]:
-        return self.tokenizer.encode([self.tokenizer.normalize(line) for line in lines], side, torch.get_num_threads())
+        normalized = [self.tokenizer.normalize(line, side) for line in lines]
+        return self.tokenizer.encode(normalized, side, torch.get_num_threads())
 
 
 def _scored(source: Sequence[int], hypothesis: Sequence[int], log_probs: list[float], limit: int) -> ForcedScore:

@@ -243,7 +243,7 @@ class Translator:
 
     def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
         longest = min(asked.max_source_tokens, self._max_tokens or asked.max_source_tokens)
-        normalized = [self.tokenizer.normalize(line) for line in lines]
+        normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
         nothing: list[Ids] = [()] * len(lines)
         prefixes = self._target_ids(asked.prefixes, "prefix", asked.first_line) if asked.prefixes else nothing
@@ -278,7 +278,7 @@ class Translator:
         Raises:
             DataError: one holds what the vocabulary cannot express; or it is no prefix, and empty.
         """
-        found = self.tokenizer.encode([self.tokenizer.normalize(text) for text in texts], "target")
+        found = self.tokenizer.encode([self.tokenizer.normalize(text, "target") for text in texts], "target")
         for number, (text, ids) in enumerate(zip(texts, found, strict=True)):
             where = f"line {first_line + number}: " if first_line is not None else ""
             if UNK in ids:
@@ -334,8 +334,7 @@ class Translator:
     def _translation(self, hypothesis: Hypothesis, limit: int) -> Translation:
         attention = hypothesis.attention
         return Translation(
-            # One line out for one line in, even where the pieces are bytes.
-            text=self.tokenizer.decode(hypothesis.ids).replace("\n", " "),
+            text=self.tokenizer.translation(hypothesis.ids),
             log_prob=hypothesis.log_prob,
             score=hypothesis.score,
             pieces=tuple(self.tokenizer.pieces(hypothesis.ids, "target")),

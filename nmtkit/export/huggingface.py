@@ -69,8 +69,8 @@ def check(loaded: LoadedModel) -> None:
         for key, value in (("d_k", config.key_width), ("d_v", config.value_width))
         if value != width
     ]
-    if settings["subwords"] == "none":
-        missing.append('subwords = "none"')
+    if settings["subwords"] not in ("bpe", "unigram"):
+        missing.append(f'subwords = "{settings["subwords"]}"')
     if missing:
         raise ModelError(f"a Marian model cannot hold {', '.join(missing)}; choose --format ctranslate2")
 

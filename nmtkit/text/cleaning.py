@@ -12,8 +12,8 @@ import sys
 from collections.abc import Collection
 
 from nmtkit.config import CleaningConfig, DataConfig
+from nmtkit.text.normalization import normalize, without_moses
 from nmtkit.text.scripts import Script
-from nmtkit.text.tokenizer import normalize
 
 RULES = (
     "line_count",
@@ -98,11 +98,11 @@ class PairExaminer:
         """Args:
         max_ratio: most characters of the longer side for each of the shorter; infinite: the rule is left aside.
         """
-        self._normalize = data.normalize
+        self._normalize = without_moses(data.normalize)
         self._max_tokens = cleaning.max_tokens
         self._max_characters = cleaning.max_characters
         # A line of so few characters is over neither limit; of n words it has at least 2 n - 1.
-        expansion = 1 if set(data.normalize) <= {"blanks"} else _LONGEST_EXPANSION
+        expansion = 1 if set(self._normalize) <= {"blanks"} else _LONGEST_EXPANSION
         by_characters = cleaning.max_characters or sys.maxsize
         by_words = 2 * cleaning.max_tokens or sys.maxsize
         self._surely_short = min(by_characters, by_words) // expansion

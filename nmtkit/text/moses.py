@@ -1,7 +1,7 @@
-"""The Moses scripts that scores and detokenised output need, each from lines to lines.
+"""The Moses scripts that scores, `data.normalize` and detokenised output need.
 
-    plain text --tokenize--> tokens --split_compounds--> tokens of the paper's BLEU
-    tokens --detokenize--> plain text
+    plain text --normalize_punctuation--> plain text --tokenize--> tokens --detokenize--> plain text
+    tokens --split_compounds--> tokens of the paper's BLEU
 
 This is the only module that imports sacremoses, and it does so late: the import takes a third of a second.
 """
@@ -42,10 +42,19 @@ def tokenize(lines: list[str], language: str) -> list[str]:
     return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
 
 
-def detokenize(lines: list[str], language: str) -> list[str]:
-    """Joins tokens to plain text as ``detokenizer.perl`` does; ``@-@`` and entities such as ``&quot;`` are undone."""
+def detokenize(lines: list[str], language: str, *, unescape: bool = True) -> list[str]:
+    """Joins tokens to plain text as ``detokenizer.perl`` does; ``@-@`` is undone.
+
+    Args:
+        unescape: whether entities such as ``&quot;`` are undone, which `tokenize` does not make.
+    """
     detokenizer = _detokenizer(language_code(language))
-    return [detokenizer.detokenize(line.split(), return_str=True, unescape=True) for line in lines]
+    return [detokenizer.detokenize(line.split(), return_str=True, unescape=unescape) for line in lines]
+
+
+def normalize_punctuation(line: str, language: str) -> str:
+    """Makes quotes, dashes and blanks at punctuation alike, as ``normalize-punctuation.perl -l LANGUAGE`` does."""
+    return _normalizer(language_code(language)).normalize(line)
 
 
 def replace_unicode_punctuation(line: str) -> str:
@@ -53,7 +62,7 @@ def replace_unicode_punctuation(line: str) -> str:
 
     Source: Moses, ``replace-unicode-punctuation.perl``; the low quote of German is not in its list.
     """
-    return _normalizer().replace_unicode_punct(line)
+    return _normalizer("en").replace_unicode_punct(line)
 
 
 def split_compounds(line: str) -> str:
@@ -81,7 +90,7 @@ def _detokenizer(language: str) -> "MosesDetokenizer":
 
 
 @cache
-def _normalizer() -> "MosesPunctNormalizer":
+def _normalizer(language: str) -> "MosesPunctNormalizer":
     from sacremoses import MosesPunctNormalizer
 
-    return MosesPunctNormalizer()
+    return MosesPunctNormalizer(language)

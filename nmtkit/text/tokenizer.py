@@ -4,7 +4,7 @@ The only door to sentencepiece. A tokenizer folder holds one model for both side
 
     tokenizer.json      kind, normalisation, special ids, sizes
     joint.model         or source.model and target.model, by sentencepiece
-    joint.vocab         for subwords = "none": one piece a line
+    joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece a line
 
 The four special ids are the same in every vocabulary.
 """
@@ -12,7 +12,6 @@ The four special ids are the same in every vocabulary.
 import hashlib
 import io
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from nmtkit.config import DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
+from nmtkit.text.normalization import Normalization
+from nmtkit.text.wordpieces import WordPieces
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -31,23 +32,12 @@ _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581 and would give one in the text back as a blank; in its models a character that
 Unicode promises never to assign stands for it."""
 
+_UNSEEN = "\ufdd1"
+"""Another such character, which no text has."""
+_UNKNOWN_TEXT = " \u2047 "
+"""What <unk> becomes in text."""
 _LONGEST_LEARNED_BYTES = 4192
 """sentencepiece's own default limit: longer lines add nothing to subword statistics but memory."""
-
-
-def normalize(line: str, steps: Sequence[str]) -> str:
-    """Applies the named normalisation steps (`data.normalize`) in order."""
-    for step in steps:
-        line = _NORMALIZATIONS[step](line)
-    return line
-
-
-_NORMALIZATIONS: dict[str, Callable[[str], str]] = {
-    "nfc": lambda line: unicodedata.normalize("NFC", line),
-    "nfkc": lambda line: unicodedata.normalize("NFKC", line),
-    "blanks": lambda line: re.sub(r"[ \t]+", " ", line).strip(" "),
-    "lowercase": str.lower,
-}
 
 
 @runtime_checkable
@@ -108,7 +98,7 @@ class _SentencePiece:
                 unk_id=UNK,
                 bos_id=BOS,
                 eos_id=EOS,
-                unk_surface=" \u2047 ",
+                unk_surface=_UNKNOWN_TEXT,
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -124,6 +114,23 @@ class _SentencePiece:
         escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
         ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
         return ids
+
+    def sample(self, plain: list[list[int]], seeds: list[int], strength: float) -> list[list[int]]:
+        import sentencepiece
+
+        drawn: list[list[int]] = []
+        for ids, seed in zip(plain, seeds, strict=True):
+            sentencepiece.set_random_generator_seed(seed)
+            text = self._text_of(ids)
+            drawn.append(self._processor.encode(text, enable_sampling=True, alpha=strength, nbest_size=-1))
+        return drawn
+
+    def _text_of(self, ids: list[int]) -> str:
+        """What ids were cut from, in the model's own signs; something unseen in the place of what it did not know."""
+        if UNK not in ids:
+            return str(self._processor.decode(ids))
+        pieces = (_UNSEEN if index == UNK else self.piece(index) for index in ids)
+        return "".join(pieces).replace(_BLANK_SIGN, " ").removeprefix(" ")
 
     def decode(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids)).replace(_STAND_IN, _BLANK_SIGN)
@@ -144,6 +151,33 @@ def _reason(message: str) -> str:
             "or clean the text"
         )
     return f"sentencepiece could not learn subwords ({' '.join(message.split())})"
+
+
+class _WordPieces:
+    """Word-pieces by text/wordpieces.py."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self._model = WordPieces(pieces, len(SPECIAL_PIECES), UNK)
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], size: int, num_characters: int, byte_fallback: bool) -> "_WordPieces":
+        return cls(WordPieces.learn(lines, size, SPECIAL_PIECES, UNK, num_characters, byte_fallback).pieces)
+
+    def __len__(self) -> int:
+        return len(self._model.pieces)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return [self._model.encode(line) for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids, _UNKNOWN_TEXT)
+
+    def piece(self, index: int) -> str:
+        """With the sign of a blank, as those of sentencepiece are written."""
+        return self._model.pieces[index].replace(_BLANK_SIGN, _STAND_IN).replace(" ", _BLANK_SIGN)
+
+    def to_bytes(self) -> bytes:
+        return _as_lines(self._model.pieces)
 
 
 class _PieceList:
@@ -176,7 +210,11 @@ class _PieceList:
         return self._pieces[index]
 
     def to_bytes(self) -> bytes:
-        return "".join(f"{piece}\n" for piece in self._pieces).encode("utf-8")
+        return _as_lines(self._pieces)
+
+
+def _as_lines(pieces: list[str]) -> bytes:
+    return "".join(f"{piece}\n" for piece in pieces).encode("utf-8")
 
 
 def join_segments(line: str, mark: str) -> str:
@@ -203,13 +241,14 @@ class Tokenizer:
             pairs: gives the source and target lines to learn from, each time it is called.
 
         Raises:
-            RecipeError: the text cannot give a vocabulary of that size, or the kind of subwords does not exist yet.
+            RecipeError: the text cannot give a vocabulary of that size.
         """
-        check_subwords(data)
 
         def learn(lines: Iterable[str]) -> _Vocabulary:
             if data.subwords == "none":
                 return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
+            if data.subwords == "wordpiece":
+                return _WordPieces.learn(lines, data.vocab_size, data.wordpiece_characters, data.byte_fallback)
             # A tab is a reserved character of sentencepiece: it would leave the whole line out.
             usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
             return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback)
@@ -241,17 +280,43 @@ class Tokenizer:
         """Entries of a side's vocabulary."""
         return len(self._side(side))
 
-    def normalize(self, line: str) -> str:
+    def normalization(self, side: Side) -> Normalization:
+        """What is done to a side's lines before they are cut, and undone afterwards."""
+        return Normalization(tuple(self.settings["normalize"]), self.settings[f"{side}_language"])
+
+    def normalize(self, line: str, side: Side = "source") -> str:
         """A line as this tokenizer's model was trained to see it."""
-        return normalize(line, self.settings["normalize"])
+        return self.normalization(side)(line)
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Ids of normalised lines, without begin and end symbols; an empty line gives []."""
         return self._side(side).encode(lines, threads)
 
+    def sample(self, plain: list[list[int]], side: Side, seeds: list[int], strength: float) -> list[list[int]]:
+        """Other segmentations of the text that ids say, each drawn from its seed alone.
+
+        BPE-dropout (Provilkov et al. 2020, arXiv 1910.13267) or unigram sampling (Kudo 2018, arXiv 1804.10959).
+
+        Args:
+            plain: ids of normalised lines.
+            seeds: from 0 to 2^32 - 2, one for each line.
+            strength: the probability that a merge is left out; or the exponent of a segmentation's probability.
+
+        Raises:
+            RecipeError: subwords of this kind are not sampled.
+        """
+        model = self._side(side)
+        if not isinstance(model, _SentencePiece):
+            raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; take bpe or unigram')
+        return model.sample(plain, seeds, strength)
+
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
         """The text of ids; special ones but <unk> are left out."""
         return self._side(side).decode([int(index) for index in ids])
+
+    def translation(self, ids: Sequence[int]) -> str:
+        """The text of a translation as people write it: one line, even where the pieces are bytes."""
+        return self.normalization("target").restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """The pieces that ids stand for."""
@@ -288,8 +353,10 @@ class Tokenizer:
                     content = file.read()
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
-                if settings["subwords"] == "none":
-                    vocabularies[side] = _PieceList(content.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
+                if settings["subwords"] in _IN_LINES:
+                    pieces = content.decode("utf-8").split("\n")[:-1]
+                    is_cut = settings["subwords"] == "none"
+                    vocabularies[side] = _PieceList(pieces, settings["segment_mark"]) if is_cut else _WordPieces(pieces)
                 else:
                     vocabularies[side] = _SentencePiece(content)
         except DataError as error:
@@ -338,14 +405,9 @@ class Tokenizer:
         return digest.hexdigest()
 
 
+_IN_LINES = ("wordpiece", "none")
+"""Kinds of subwords whose vocabulary is a text file."""
+
+
 def _file_name(subwords: str, side: str) -> str:
-    return f"{side}.vocab" if subwords == "none" else f"{side}.model"
-
-
-def check_subwords(data: DataConfig) -> None:
-    """Raises RecipeError for a kind of subwords that does not exist yet."""
-    if data.subwords == "wordpiece":
-        raise RecipeError(
-            'data.subwords = "wordpiece": word-pieces are not part of this version; '
-            'take --set data.subwords=unigram, or "bpe"'
-        )
+    return f"{side}.vocab" if subwords in _IN_LINES else f"{side}.model"

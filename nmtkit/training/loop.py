@@ -23,6 +23,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.training.compiled import CompiledLoss, Loss
+from nmtkit.training.drawn_epochs import TrainingPairs
 from nmtkit.training.finite import count_update, reason_to_skip
 from nmtkit.training.objective import batch_loss
 from nmtkit.training.optimizer import step_if
@@ -87,7 +88,7 @@ class PlannedUpdate:
 
 def train_updates(
     state: TrainingState,
-    data: PairData,
+    training_pairs: TrainingPairs,
     training: TrainingConfig,
     workers: Workers,
     local_flags: Callable[[], list[float]] = list,
@@ -108,6 +109,7 @@ def train_updates(
         loss_of = CompiledLoss(loss_of, state.model)
     while True:
         progress = state.progress
+        data = training_pairs.of_epoch(progress.epoch)
         plan = plan_epoch(
             data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch,
             training.lengths_per_update,

@@ -18,6 +18,7 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_epoch, share_update
 from nmtkit.data.shards import PairData
+from nmtkit.training.drawn_epochs import TrainingPairs
 from nmtkit.training.loop import lower_limit, padded_tokens, pass_size, plain_loss, run_pass, too_large
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import Workers, is_out_of_memory
@@ -105,7 +106,9 @@ def _attention_products(data: PairData, pairs: Indices) -> int:
     return len(pairs) * (source**2 + target**2 + source * target)
 
 
-def settle_tokens_per_pass(state: TrainingState, data: PairData, training: TrainingConfig, workers: Workers) -> None:
+def settle_tokens_per_pass(
+    state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
+) -> None:
     """Settles by which limit passes are cut, tries the heaviest ones, and tells what the updates come to.
 
     The limit goes into the run's progress, and so into its saves, as it decides which dropout is drawn. Every process
@@ -115,6 +118,7 @@ def settle_tokens_per_pass(state: TrainingState, data: PairData, training: Train
         NmtkitError: the memory of a device is too small for a single pair.
     """
     place = state.progress
+    data = training_pairs.of_epoch(place.epoch)
     plan = plan_epoch(
         data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, place.epoch,
         training.lengths_per_update,
@@ -145,11 +149,12 @@ def settle_tokens_per_pass(state: TrainingState, data: PairData, training: Train
     place.tokens_per_pass = limit
     if workers.is_main:
         _tell(
-            summarise(plan, data, limit, workers.num_processes), data, training, workers, f"{limit:,} tokens, {origin}"
-        )
+            summarise(plan, data, limit, workers.num_processes), training_pairs, training, workers,
+            f"{limit:,} tokens, {origin}",
+        )  # fmt: skip
 
 
-def _tell(summary: PlanSummary, data: PairData, training: TrainingConfig, workers: Workers, limit: str) -> None:
+def _tell(summary: PlanSummary, data: TrainingPairs, training: TrainingConfig, workers: Workers, limit: str) -> None:
     log.info(
         "an update: %s target tokens on average (at most %s), %s pairs, %.1f passes on each of %d device%s "
         "(of up to %s); %.1f %% of all tokens are padding; %s updates an epoch",
@@ -170,7 +175,7 @@ def _tell(summary: PlanSummary, data: PairData, training: TrainingConfig, worker
         )  # fmt: skip
 
 
-def missing_lines(data: PairData) -> npt.NDArray[np.int64]:
+def missing_lines(data: TrainingPairs) -> npt.NDArray[np.int64]:
     """The first lines of the corpora, up to the last one that is there, of which no pair is in the data."""
     lines = np.asarray(data.lines)
     before = np.concatenate([[0], lines[:-1]])

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import torch
 from nmtkit.config import Recipe, differences, stored_recipe, to_toml
 from nmtkit.console import log
 from nmtkit.data.preparation import changed_text, damaged_files, load_tokenizer
-from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.files import check_space, free_bytes, read_json, remove_folder, remove_leftovers, write_atomically
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.run_lock import locked_run
+from nmtkit.training.drawn_epochs import training_pairs
 from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
@@ -63,7 +63,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
         leftovers = remove_leftovers(run_dir)
     with holding_run(recipe, run_dir, workers) as manifest:
         if workers.is_main:
-            for folder in (run_dir / "checkpoints", run_dir / "resume"):
+            for folder in (run_dir / "checkpoints", run_dir / "resume", run_dir / "drawn"):
                 leftovers += remove_leftovers(folder, is_ours=True)
             for leftover in leftovers:
                 log.info("removed %s, left half-written by an earlier run", leftover)
@@ -91,15 +91,8 @@ def holding_run(recipe: Recipe, run_dir: Path, workers: Workers) -> Iterator[dic
                 _check_data(recipe, run_dir)
             except NmtkitError as error:
                 fault = error
-        raise_together(fault, workers)
+        workers.raise_together(fault)
         yield read_json(run_dir / "data" / "manifest.json")
-
-
-def raise_together(fault: NmtkitError | None, workers: Workers) -> None:
-    """Raises NmtkitError on every process when one of them has met a fault."""
-    messages = [each for each in workers.gather([str(fault) if fault else None]) if each is not None]
-    if messages:
-        raise fault or NmtkitError(messages[0])
 
 
 def _check_data(recipe: Recipe, run_dir: Path) -> None:
@@ -132,7 +125,7 @@ class _Session:
         self._run_dir, self._workers, self._manifest = run_dir, workers, manifest
         self._tokenizer = load_tokenizer(run_dir)
         vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._data = PairData(run_dir / "data" / "train")
+        self._data = training_pairs(recipe, run_dir, manifest, workers)
         self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
@@ -173,6 +166,17 @@ class _Session:
             return TrainingResult(self._progress.step, reason)
         self._announce()
         self._check_space(None, is_with_checkpoint=True)
+        with closing(self._data):
+            reason = self._train()
+            self._workers.wait()
+            if self._stop.number is None:
+                self._data.close(is_finished=True)
+        log.info("training ended at update %d: %s", self._progress.step, reason)
+        self._reporter.summarize(self._progress)
+        return TrainingResult(self._progress.step, reason, self._stop.number)
+
+    def _train(self) -> str:
+        """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if self._workers.is_main:
             with write_atomically(self._run_dir / "recipe.toml") as file:
@@ -185,10 +189,7 @@ class _Session:
                     if reason is not None:
                         break
         assert reason is not None
-        self._workers.wait()
-        log.info("training ended at update %d: %s", self._progress.step, reason)
-        self._reporter.summarize(self._progress)
-        return TrainingResult(self._progress.step, reason, self._stop.number)
+        return reason
 
     def _announce(self) -> None:
         where = (
@@ -271,7 +272,7 @@ class _Session:
             saved = go_back(self._state, self._run_dir)
         except NmtkitError as error:
             fault = error
-        raise_together(fault, self._workers)
+        self._workers.raise_together(fault)
         check_same_place(self._progress.step, saved, None, self._workers)
         if self._workers.is_main:
             forget_after_going_back(self._run_dir, self._progress)
@@ -309,7 +310,7 @@ class _Session:
                 fault = error
                 if update is not None and free_bytes(self._run_dir) >= save:
                     self._save(unfinished=update)
-        raise_together(fault, self._workers)
+        self._workers.raise_together(fault)
 
     def _checkpoint_bytes(self) -> int:
         tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())

@@ -1,15 +1,16 @@
 """`train --verify-resume`: repeats the updates between the last two saves and compares the result bit for bit."""
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config import Recipe
 from nmtkit.data.preparation import load_tokenizer
-from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines, versions
 from nmtkit.model_folder import read_tensors, same_bits, step_of
+from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
 from nmtkit.training.initialization import start_from_model
 from nmtkit.training.loop import train_updates
 from nmtkit.training.resume import check_settings
@@ -59,7 +60,8 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
-        _repeat(state, recipe, PairData(run_dir / "data" / "train"), workers, step_of(last), validator, validated)
+        with closing(training_pairs(recipe, run_dir, manifest, workers)) as data:
+            _repeat(state, recipe, data, workers, step_of(last), validator, validated)
     differences = _differences(state, last, saved)
     if differences:
         raise NmtkitError(
@@ -95,7 +97,7 @@ def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
 def _repeat(
     state: TrainingState,
     recipe: Recipe,
-    data: PairData,
+    data: TrainingPairs,
     workers: Workers,
     last_step: int,
     validator: Validator | None,

@@ -20,7 +20,7 @@ from nmtkit.data.report import binned
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.text.cleaning import RULES
-from nmtkit.text.tokenizer import normalize
+from nmtkit.text.normalization import normalize
 
 CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]
 """40 pairs that no rule concerns."""

@@ -19,7 +19,7 @@ from nmtkit.text.cleaning import (
     rule_against_text,
     rules_against_lengths,
 )
-from nmtkit.text.tokenizer import normalize
+from nmtkit.text.normalization import normalize
 
 NO_LIMITS = CleaningConfig(max_tokens=0, max_characters=0, max_ratio=0)
 ODD = "\u2028\u2029\u0085\v\f\r\ufeff\0\x07\x1c\x7f\x80\x9f\udc80\udcff&amp;&#10;&#x2028;&nbsp;<b></b><br/> \t\u00a0é"

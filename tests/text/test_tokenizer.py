@@ -1,6 +1,7 @@
 """The subword model: nothing is rewritten, equal text gives equal bytes, and four ids never change."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from nmtkit.config import DataConfig
 from nmtkit.errors import ModelError, RecipeError
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer, join_segments, normalize
+from nmtkit.text.normalization import normalize
+from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer, join_segments
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
 """Letters, a ligature, full-width forms, a combining accent, and everything that somebody takes for a line's end."""
@@ -38,7 +40,7 @@ def back_and_forth(tokenizer: Tokenizer, line: str) -> str:
     return tokenizer.decode(tokenizer.encode([tokenizer.normalize(line)], "target")[0])
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram"])
+@pytest.fixture(scope="module", params=["bpe", "unigram", "wordpiece"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -132,7 +134,7 @@ class TestNormalization:
 
 
 class TestVocabulary:
-    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "none"])
+    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none"])
     def test_the_special_ids_are_0_to_3_in_every_vocabulary_and_stored(self, subwords: str) -> None:
         assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
         for share in (True, False):
@@ -141,7 +143,7 @@ class TestVocabulary:
             for side in ("source", "target"):
                 assert tokenizer.pieces(range(4), side) == list(SPECIAL_PIECES)
 
-    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "none"])
+    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none"])
     def test_special_words_in_the_text_are_text(self, subwords: str) -> None:
         text = [("a <pad> </s> <s> <unk>", "b </s> <pad> <s> <unk>")] * 3 + pairs("abcdpnkus<>/ ")
         tokenizer = learn(text, subwords=subwords, vocab_size=40)
@@ -164,7 +166,9 @@ class TestVocabulary:
         tokenizer.save(tmp_path)
         again = Tokenizer.load(tmp_path)
         assert again.encode(["ab cd"], "target") == tokenizer.encode(["ab cd"], "target")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["source.model", "target.model", "tokenizer.json"]
+        suffix = "vocab" if kind == "wordpiece" else "model"
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == [f"source.{suffix}", f"target.{suffix}", "tokenizer.json"]
 
     def test_a_word_begins_where_a_blank_was(self, default: Tokenizer) -> None:
         (ids,) = default.encode(["ab cd eab"], "source")
@@ -188,10 +192,6 @@ class TestVocabulary:
         possible = int(str(caught.value).split("to hold the ")[1].split()[0])
         tokenizer = learn(text, subwords=kind, vocab_size=possible, byte_fallback=byte_fallback)
         assert tokenizer.vocab_size("source") == possible
-
-    def test_word_pieces_are_refused_with_what_to_take_instead(self) -> None:
-        with pytest.raises(RecipeError, match=r"data\.subwords=unigram"):
-            learn(subwords="wordpiece")
 
     def test_very_long_lines_and_tabs_do_not_stop_the_learning(self, kind: str) -> None:
         text = [*pairs("abcd "), ("q" * 5000, "a\tz")]
@@ -238,23 +238,23 @@ class TestSegmentedText:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("settings", [{"subwords": "bpe"}, {"subwords": "unigram"}, {"subwords": "none"}])
+    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none"])
     @pytest.mark.parametrize("share_vocab", [True, False])
     def test_equal_text_gives_equal_bytes_that_hold_no_path(
-        self, tmp_path: Path, settings: dict[str, object], share_vocab: bool, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, subwords: str, share_vocab: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         contents = []
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
             monkeypatch.chdir(tmp_path / name)
-            learn(**settings, share_vocab=share_vocab).save(tmp_path / name / "tokenizer")
+            learn(subwords=subwords, share_vocab=share_vocab).save(tmp_path / name / "tokenizer")
             files = sorted((tmp_path / name / "tokenizer").iterdir())
             contents.append({path.name: path.read_bytes() for path in files})
         assert contents[0] == contents[1]
         assert len(contents[0]) == (2 if share_vocab else 3)
         assert [name for name, content in contents[0].items() if tmp_path.name.encode() in content] == []
 
-    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "none"])
+    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none"])
     def test_a_saved_tokenizer_is_the_same_when_it_is_loaded(self, tmp_path: Path, subwords: str) -> None:
         tokenizer = learn(subwords=subwords)
         tokenizer.save(tmp_path / "deep" / "tokenizer")
@@ -282,7 +282,7 @@ class TestFiles:
 
     def test_a_damaged_model_file_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
         default.save(tmp_path)
-        path = tmp_path / "joint.model"
+        path = tmp_path / ("joint.vocab" if default.settings["subwords"] == "wordpiece" else "joint.model")
         path.write_bytes(b"nonsense" * 100)
         with pytest.raises(ModelError, match="damaged") as caught:
             Tokenizer.load(tmp_path)
@@ -292,7 +292,7 @@ class TestFiles:
         self, default: Tokenizer, tmp_path: Path
     ) -> None:
         default.save(tmp_path)
-        path = tmp_path / "joint.model"
+        path = tmp_path / ("joint.vocab" if default.settings["subwords"] == "wordpiece" else "joint.model")
         whole = path.read_bytes()
         unnoticed = []
         for length in [*range(0, len(whole), 7), len(whole) - 1]:
@@ -314,8 +314,9 @@ class TestFiles:
 
     def test_a_missing_model_file_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
         default.save(tmp_path)
-        (tmp_path / "joint.model").unlink()
-        with pytest.raises(ModelError, match=r"joint\.model: no such file"):
+        name = "joint.vocab" if default.settings["subwords"] == "wordpiece" else "joint.model"
+        (tmp_path / name).unlink()
+        with pytest.raises(ModelError, match=rf"{re.escape(name)}: no such file"):
             Tokenizer.load(tmp_path)
 
     def test_a_damaged_description_is_named(self, default: Tokenizer, tmp_path: Path) -> None:

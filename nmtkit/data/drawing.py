@@ -1,0 +1,131 @@
+"""Subword sampling: the segmentation of an epoch, drawn before the epoch begins.
+
+    RUN/data/train --text of the ids--> pieces drawn from (seed, epoch, pair) --> RUN/drawn/epoch-00000003/
+
+What is drawn are shards like those of RUN/data/train, so lengths, batch plan and position of a run come from them as
+ever. Drawing is a process of its own (`python -m nmtkit.data.drawing`), which training starts an epoch ahead.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from nmtkit.data.shards import SIDES, PairData, ShardWriter
+from nmtkit.errors import NmtkitError
+from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
+from nmtkit.text.tokenizer import Side, Tokenizer
+
+_BLOCK_PAIRS = 2_000
+"""Pairs drawn by a process at once; the result does not depend on it but by the numbers that seeds are made of."""
+_LARGEST_GROWTH = 3
+"""Room asked for, in sizes of the data: BPE-dropout of 0.1 makes 1.2 to 1.3 times the tokens."""
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What decides the segmentation of an epoch, given the prepared data.
+
+    Attributes:
+        data_fingerprint: of the prepared data.
+        seed, epoch: of the run, and the number of the epoch from 0.
+        strength: BPE-dropout's probability, or the alpha of unigram sampling.
+        max_tokens: a pair of which a side gets more keeps its plain segmentation; 0: no limit.
+    """
+
+    data_fingerprint: str
+    seed: int
+    epoch: int
+    strength: float
+    max_tokens: int
+
+
+def is_drawn(folder: Path, draw: Draw) -> bool:
+    """Whether a folder holds just this."""
+    return (folder / "draw.json").is_file() and read_json(folder / "draw.json") == asdict(draw)
+
+
+def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int) -> None:
+    """Draws an epoch into ``folder``; the result does not depend on the number of processes.
+
+    Args:
+        data: RUN/data.
+
+    Raises:
+        NmtkitError: the disk has no room for it, or this process' parent is gone.
+    """
+    prepared, tokenizer = _opened(data)
+    used = sum(path.stat().st_size for path in (data / "train").iterdir())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    check_space(folder.parent, _LARGEST_GROWTH * used, "the subwords drawn for an epoch")
+    parent = os.getppid()
+    blocks = range(0, len(prepared), _BLOCK_PAIRS)
+    draw_block = partial(_draw_block, data, draw)
+    with ExitStack() as stack:
+        temporary = stack.enter_context(write_folder_atomically(folder))
+        sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+        with ExitStack() as drawing:
+            writer = drawing.enter_context(ShardWriter(temporary / "pairs", sizes))
+            drawn: Iterator[list[tuple[Ids, Ids]]]
+            if processes > 1:
+                drawn = drawing.enter_context(multiprocessing.Pool(processes)).imap(draw_block, blocks)
+            else:
+                drawn = map(draw_block, blocks)
+            for first, pairs in zip(blocks, drawn, strict=True):
+                writer.add(pairs, prepared.lines[first : first + len(pairs)].tolist())
+                if os.getppid() != parent:
+                    raise NmtkitError("the training that asked for these subwords is gone")
+        write_json(temporary / "draw.json", asdict(draw))
+
+
+@cache
+def _opened(data: Path) -> tuple[PairData, Tokenizer]:
+    return PairData(data / "train"), Tokenizer.load(data / "tokenizer")
+
+
+def _draw_block(data: Path, draw: Draw, first: int) -> list[tuple[Ids, Ids]]:
+    """The pairs of a block: as drawn, or as they are where a side would be too long."""
+    prepared, tokenizer = _opened(data)
+    pairs = range(first, min(first + _BLOCK_PAIRS, len(prepared)))
+    seeds = np.random.default_rng([draw.seed, draw.epoch, first]).integers(1, 2**31, size=(2, len(pairs)))
+    sides: list[tuple[list[Ids], list[Ids]]] = []
+    for number, name in enumerate(SIDES):
+        side: Side = "source" if name == "source" else "target"
+        plain = [prepared.ids(number, pair).tolist() for pair in pairs]
+        sides.append((plain, tokenizer.sample(plain, side, seeds[number].tolist(), draw.strength)))
+    return [
+        drawn if not draw.max_tokens or max(map(len, drawn)) <= draw.max_tokens else plain
+        for plain, drawn in zip(*(zip(*of_sides, strict=True) for of_sides in zip(*sides, strict=True)), strict=True)
+    ]
+
+
+def command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
+    """What starts the drawing of an epoch in a process of its own."""
+    values = {"data": str(data), "folder": str(folder), "draw": asdict(draw), "processes": processes}
+    return [sys.executable, "-m", "nmtkit.data.drawing", json.dumps(values)]
+
+
+def _main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the training, which ends this process
+    if hasattr(os, "nice"):
+        os.nice(10)
+    values = json.loads(sys.argv[1])
+    try:
+        draw_epoch(Path(values["data"]), Path(values["folder"]), Draw(**values["draw"]), values["processes"])
+    except (NmtkitError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
