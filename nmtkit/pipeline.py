@@ -5,7 +5,7 @@ prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> tr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +149,17 @@ def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
                 f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}; "
                 "translate it again"
             )
-        scores[name] = score(hypotheses, references, target_language=recipe.data.target_language, text=recipe.data.text)
+        found = score(hypotheses, references, target_language=recipe.data.target_language, text=recipe.data.text)
+        scores[name] = {metric: _with_text_of_model(entry, recipe) for metric, entry in found.items()}
     write_json(run_dir / "scores.json", {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(run_dir / "cost.json", training_cost(run_dir))
     return scores
+
+
+def _with_text_of_model(score: Score, recipe: Recipe) -> Score:
+    """A score whose signature says what the model's text was made to, where that was more than blanks."""
+    steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
+    return replace(score, signature=f"{score.signature}|model-text:{steps}") if steps else score
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:

@@ -156,6 +156,13 @@ def _report(parity: dict[str, Any]) -> None:
             log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
 
 
+def _steps_after(text: dict[str, Any]) -> list[str]:
+    """What a translation is not yet, in words: a line or none."""
+    if "moses-tokenize" not in text["normalize"]:
+        return []
+    return [f"- To be done to each translation after: Moses' detokenizer for {text['target_language']} (sacremoses)"]
+
+
 def _readme(manifest: dict[str, Any]) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
@@ -171,6 +178,7 @@ def _readme(manifest: dict[str, Any]) -> str:
         "",
         f"- Text: {kind}",
         f"- To be done to each line before: {before}",
+        *_steps_after(text),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
         f"{decoding['max_length_offset']}",
