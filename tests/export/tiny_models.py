@@ -40,8 +40,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "narrow values, unlike stacks": {"d_k": 5, "d_v": 3, "encoder_layers": 1, "num_heads": 3},
     "segmented text": {"subwords": "none"},
     "unigram with bytes": {"subwords": "unigram", "byte_fallback": True, "vocab_size": 300},
+    "word-pieces of Moses' tokens": {"subwords": "wordpiece", "normalize": ("lowercase", "moses-tokenize")},
 }  # fmt: skip
-DATA_KEYS = ("share_vocab", "subwords", "byte_fallback", "vocab_size")
+DATA_KEYS = ("share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize")
 
 
 def tokenizer_of(**changes: object) -> Tokenizer:

@@ -1,0 +1,185 @@
+"""Subwords are learned from a uniform sample within the memory there is, and it is said what they do not bring back."""
+
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.config import load_recipe
+from nmtkit.data import subword_learning
+from nmtkit.data.preparation import load_tokenizer, prepare, read_text_pair
+from nmtkit.data.shards import PairData
+from nmtkit.errors import DataError
+from nmtkit.files import read_json, read_lines
+from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK
+
+Pair = tuple[str, str]
+LINES = [f"It's the {word} of no. {number}, (said “Mr. {word}”)." for number in range(30) for word in ("Cat", "house")]
+PAIRS = [(line, line.replace("the", "das").replace("of", "von")) for line in LINES]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Callable[..., Path]:
+    """Prepares pairs with settings of [data] and gives the run."""
+
+    def prepare_pairs(pairs: list[Pair], *overrides: str) -> Path:
+        for side, name in enumerate(("train.en", "train.de")):
+            (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+        (tmp_path / "mine.toml").write_text(
+            '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
+            'train = [{ source = "train.en", target = "train.de" }]\n'
+        )
+        prepare(load_recipe(str(tmp_path / "mine.toml"), overrides), tmp_path / "run", workers=1)
+        return tmp_path / "run"
+
+    return prepare_pairs
+
+
+def manifest(run: Path) -> Any:
+    return read_json(run / "data" / "manifest.json")
+
+
+def round_trip(run: Path) -> Any:
+    return read_json(run / "data" / "report.json")["round_trip"]
+
+
+def test_the_sample_has_exactly_the_asked_size_at_even_steps_and_is_stated(prepared: Callable[..., Path]) -> None:
+    marked = [(f"{source} {chr(0x4E00 + number)}", target) for number, (source, target) in enumerate(PAIRS)]
+    run = prepared(marked, "data.subword_sample_pairs=25", "data.vocab_size=90")
+    tokenizer = load_tokenizer(run)
+    known = [line for line in range(60) if UNK not in tokenizer.encode([chr(0x4E00 + line)], "source")[0]]
+    assert len(known) == 25
+    assert {after - before for before, after in itertools.pairwise(known)} == {2, 3}
+    sample = manifest(run)["subword_sample"]
+    assert (sample["pairs"], sample["of"]) == (25, 60)
+    whole = sum((run.parent / name).stat().st_size for name in ("train.en", "train.de"))
+    assert sample["text_bytes"] == whole * 25 // 60
+    assert sample["memory_bytes_estimated"] == sample["text_bytes"] * subword_learning.BYTES_OF_MEMORY["bpe"]
+
+
+def test_a_sample_that_memory_is_too_small_for_is_refused_before_learning(
+    prepared: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(subword_learning, "available_bytes", lambda: 50_000)
+    with pytest.raises(DataError, match=r"learning subwords from 60 pairs takes about 0.0 GB of memory, and") as caught:
+        prepared(PAIRS)
+    advice = int(str(caught.value).rsplit("=", 1)[1])
+    assert not (tmp_path / "run" / "data").exists()
+    prepared(PAIRS, f"data.subword_sample_pairs={advice}", "data.vocab_size=50")
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    available = subword_learning.available_bytes()
+    assert available is None or 10**7 < available < 10**14
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece"])
+def test_every_line_of_a_plain_recipe_comes_back(prepared: Callable[..., Path], subwords: str) -> None:
+    run = prepared(PAIRS, f"data.subwords={subwords}", 'data.normalize=["blanks", "nfkc"]')
+    assert round_trip(run) == {"lines": 60, "changed": 0, "unknown": 0}
+
+
+def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
+    prepared: Callable[..., Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
+    pairs = [*PAIRS, *[("a", "dies ist ( so ) geschrieben")] * 20]
+    with caplog.at_level(logging.INFO, logger="nmtkit"):
+        run = prepared(pairs, 'data.normalize=["blanks", "moses-tokenize"]')
+    found = round_trip(run)
+    tokenizer = load_tokenizer(run)
+    restored = [
+        tokenizer.translation(tokenizer.encode([tokenizer.normalize(target, "target")], "target")[0])
+        for _, target in pairs
+    ]
+    changed = sum(one != target for one, (_, target) in zip(restored, pairs, strict=True))
+    assert found == {"lines": 80, "changed": changed, "unknown": 0}
+    assert changed >= 20
+    assert f"{100 * changed / 80:.2f} % of 80 sampled target lines do not come back" in caplog.text
+
+
+def test_lines_with_something_unknown_are_counted_as_such(prepared: Callable[..., Path]) -> None:
+    pairs = [*PAIRS, ("a", "b日"), ("a", "日")]
+    run = prepared(pairs, "data.subwords=wordpiece", "data.wordpiece_characters=30", "data.vocab_size=70")
+    assert round_trip(run) == {"lines": 62, "changed": 2, "unknown": 2}
+
+
+def test_moses_tokens_are_what_subwords_are_cut_from(prepared: Callable[..., Path]) -> None:
+    run = prepared(PAIRS, 'data.normalize=["moses-punctuation", "moses-tokenize", "lowercase"]')
+    tokenizer, data = load_tokenizer(run), PairData(run / "data" / "train")
+    source, target = (data.ids(side, 0).tolist() for side in range(2))
+    assert tokenizer.decode(source, "source") == 'it \'s the cat of no. 0 , ( said " mr. cat " ) .'
+    assert tokenizer.decode(target, "target") == 'it \' s das cat von no . 0 , ( said " mr. cat " ) .'
+    assert tokenizer.translation(target) == 'it \'s das cat von no. 0, (said " mr. cat ").'
+
+
+def test_a_setting_of_word_pieces_is_no_matter_for_other_data(prepared: Callable[..., Path]) -> None:
+    before = manifest(prepared(PAIRS))["fingerprint"]
+    assert manifest(prepared(PAIRS, "data.wordpiece_characters=40"))["fingerprint"] == before
+    pieces = ("data.subwords=wordpiece", "data.wordpiece_characters=40")
+    assert manifest(prepared(PAIRS, *pieces))["fingerprint"] != before
+
+
+def test_the_recipe_of_the_paper_for_english_french_can_be_prepared(tmp_path: Path) -> None:
+    for side, name in enumerate(("train.en", "train.fr")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
+    corpus = f'data.train=[{{ source = "{tmp_path}/train.en", target = "{tmp_path}/train.fr" }}]'
+    for name in ("wmt14-en-fr-base", "wmt14-en-fr-big"):
+        recipe = load_recipe(name)
+        assert (recipe.data.subwords, recipe.data.vocab_size) == ("wordpiece", 32_000)
+        run = tmp_path / name
+        prepare(load_recipe(name, (corpus, "data.valid=2", "data.test=[]", "data.vocab_size=70")), run, workers=1)
+        assert load_tokenizer(run).vocab_size("target") == 70
+        assert manifest(run)["pairs"]["train"] > 0
+
+
+GOLDEN = Path(os.environ.get("NMTKIT_MIRROR", "/nowhere")).parent / "golden" / "bpe10k-multi30k-en-de"
+MIRROR = Path(os.environ.get("NMTKIT_MIRROR", "/nowhere"))
+real_corpora = pytest.mark.skipif(not MIRROR.is_dir(), reason="real corpora: set NMTKIT_MIRROR to a mirror folder")
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="golden data beside NMTKIT_MIRROR")
+def test_golden_segmented_text_is_taken_as_it_is_and_joined_to_the_words_it_was_cut_from(tmp_path: Path) -> None:
+    corpus = f'{{ source = "{GOLDEN}/valid.en", target = "{GOLDEN}/valid.de" }}'
+    test = f'{{ source = "{GOLDEN}/test.2016.en", target = "{GOLDEN}/test.2016.de", name = "test2016" }}'
+    (tmp_path / "golden.toml").write_text(
+        f'[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{corpus}]\ntest = [{test}]\n'
+        'text = "tokenized"\nsubwords = "none"\nnormalize = []\n'
+    )
+    prepare(load_recipe(str(tmp_path / "golden.toml")), tmp_path / "run", workers=1)
+    tokenizer, data = load_tokenizer(tmp_path / "run"), PairData(tmp_path / "run" / "data" / "train")
+    lines = {side: read_lines(GOLDEN / f"valid.{name}") for side, name in (("source", "en"), ("target", "de"))}
+    types = {piece for of_side in lines.values() for line in of_side for piece in line.split(" ")}
+    assert tokenizer.vocab_size("source") == len(SPECIAL_PIECES) + len(types)
+    tok = MIRROR / "raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok"
+    for number, (side, name) in enumerate((("source", "en"), ("target", "de"))):
+        words = read_lines(tok / f"val.lc.norm.tok.{name}")
+        for pair, line in enumerate(data.lines.tolist()):
+            ids = data.ids(number, pair).tolist()
+            assert " ".join(tokenizer.pieces(ids, side)) == lines[side][line - 1]
+            assert tokenizer.decode(ids, side) == words[line - 1]
+    assert round_trip(tmp_path / "run") == {"lines": 1014, "changed": 0, "unknown": 0}
+    _, references = read_text_pair(tmp_path / "run" / "data" / "test" / "test2016")
+    assert references == read_lines(tok / "test_2016_flickr.lc.norm.tok.de")
+
+
+@real_corpora
+@pytest.mark.parametrize(("subwords", "size"), [("bpe", 37_000), ("wordpiece", 32_000)])
+def test_the_sizes_of_the_paper_are_exact_on_real_text_and_it_comes_back(
+    tmp_path: Path, subwords: str, size: int
+) -> None:
+    recipe = load_recipe(
+        "wmt14-en-de-base",
+        ('data.train=["tatoeba/anki"]', 'data.valid=["newstest/newstest2013"]', "data.test=[]",
+         f"data.subwords={subwords}", f"data.vocab_size={size}", "data.subword_sample_pairs=60000"),
+    )  # fmt: skip
+    prepare(recipe, tmp_path / "run", mirror=MIRROR)
+    tokenizer = load_tokenizer(tmp_path / "run")
+    assert tokenizer.vocab_size("source") == tokenizer.vocab_size("target") == size
+    found = round_trip(tmp_path / "run")
+    assert found["lines"] == subword_learning.ROUND_TRIP_LINES
+    assert found["changed"] == found["unknown"]

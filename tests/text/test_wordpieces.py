@@ -1,0 +1,195 @@
+"""Word-pieces: each step raises the likelihood most, cutting takes the longest piece, joining gives the line back."""
+
+import itertools
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import RecipeError
+from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
+
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+UNKNOWN = 1
+LINES = ["the cat sat", "the cats sat on the mats", "that cat, the fat one, ate 1,200 mats", "cats!"] * 3
+
+
+def learn(lines: list[str], size: int, num_characters: int = 500, fallback: bool = False) -> WordPieces:
+    return WordPieces.learn(lines, size, SPECIALS, UNKNOWN, num_characters, fallback)
+
+
+def of_pieces(*pieces: str) -> WordPieces:
+    return WordPieces([*SPECIALS, *pieces], len(SPECIALS), UNKNOWN)
+
+
+def cut(model: WordPieces, line: str) -> list[str]:
+    return [model.pieces[index] for index in model.encode(line)]
+
+
+class TestUnits:
+    @pytest.mark.parametrize(
+        ("word", "units"),
+        [
+            ("house", [" house"]),
+            ("it's", [" it", "'", "s"]),
+            ("1,200km", [" 1", ",", "200", "km"]),
+            ('"so"', [' "', "so", '"']),
+            ("", [" "]),
+            ("e\u0301té", [" e\u0301té"]),
+            ("हिन्दी", [" हिन्दी"]),
+            ("...?!", [" ...?!"]),
+        ],
+    )
+    def test_no_piece_reaches_from_letters_to_digits_or_signs(self, word: str, units: list[str]) -> None:
+        assert units_of(word) == units
+
+    @given(word=st.text())
+    def test_units_are_the_word_with_its_blank(self, word: str) -> None:
+        assert "".join(units_of(word)) == f" {word}"
+
+
+def log_likelihood(sequences: list[list[str]]) -> float:
+    """Of a unigram model with the relative frequencies of the pieces, by its definition."""
+    counts = Counter(piece for sequence in sequences for piece in sequence)
+    total = sum(counts.values())
+    return sum(count * math.log(count / total) for count in counts.values())
+
+
+def joined(sequence: list[str], left: str, right: str) -> list[str]:
+    found: list[str] = []
+    for piece in sequence:
+        if found and found[-1] == left and piece == right:
+            found[-1] = left + right
+        else:
+            found.append(piece)
+    return found
+
+
+class TestLearning:
+    def test_the_gain_is_the_difference_of_the_likelihoods(self) -> None:
+        rng = random.Random(1)
+        sequences = [rng.choices("abc", k=rng.randint(1, 9)) for _ in range(40)]
+        counts = Counter(piece for sequence in sequences for piece in sequence)
+        for left in "abc":
+            for right in "abc":
+                after = [joined(sequence, left, right) for sequence in sequences]
+                number = sum(sequence.count(left + right) for sequence in after)
+                arguments = [np.array([float(n)]) for n in (number, counts[left], counts[right])]
+                gain = likelihood_gain(*arguments, np.array([left == right]), float(counts.total()))[0]
+                assert gain == pytest.approx(log_likelihood(after) - log_likelihood(sequences), rel=1e-9)
+
+    def test_each_new_piece_is_the_pair_that_raises_the_likelihood_most(self) -> None:
+        counts = count_units(LINES)
+        sequences = [list(unit) for unit, count in counts.items() for _ in range(count)]
+        trainer = WordPieceTrainer(counts, 500)
+        for _ in range(12):
+            pairs = {pair for sequence in sequences for pair in itertools.pairwise(sequence)}
+            before = log_likelihood(sequences)
+            gains = {
+                pair: log_likelihood([joined(sequence, *pair) for sequence in sequences]) - before for pair in pairs
+            }
+            trainer.grow(len(trainer.pieces) + 1)
+            new = trainer.pieces[-1]
+            best = max(gains.values())
+            assert [pair for pair in pairs if "".join(pair) == new and gains[pair] == pytest.approx(best, abs=1e-5)]
+            left, right = next(pair for pair in pairs if "".join(pair) == new and gains[pair] > best - 1e-5)
+            sequences = [joined(sequence, left, right) for sequence in sequences]
+
+    def test_in_a_row_of_one_letter_pairs_do_not_overlap(self) -> None:
+        trainer = WordPieceTrainer(Counter({"aaaaa": 10, "b": 1}), 500)
+        trainer.grow(trainer.num_basic + 1)
+        assert trainer.pieces[-1] == "aa"
+        assert [trainer.pieces[k] for k in trainer._symbols[:3].tolist()] == ["aa", "aa", "a"]
+
+    def test_a_word_boundary_belongs_to_the_piece_that_begins_a_word(self) -> None:
+        lines = ["Jet makers feud over seat width with big orders at stake"] * 2  # the example of Wu et al.
+        possible = len(WordPieceTrainer(count_units(lines), 500).pieces)
+        model = learn(lines, len(SPECIALS) + possible + 30)
+        pieces = cut(model, lines[0])
+        assert len(pieces) < len(lines[0])
+        assert sum(piece.startswith(" ") for piece in pieces) == len(lines[0].split())
+        assert "".join(pieces) == f" {lines[0]}"
+
+    def test_rare_characters_have_no_entry_and_are_unknown(self) -> None:
+        lines = ["aaa bbb aab"] * 5 + ["c日"]
+        model = learn(lines, 12, num_characters=2)
+        assert {"a", "b", " "} <= set(model.pieces)
+        assert not {"c", "日"} & set(model.pieces)
+        assert model.encode("c日")[1:] == [UNKNOWN, UNKNOWN]
+        assert model.decode(model.encode("a日b"), " \u2047 ") == "a \u2047 b"
+
+    def test_of_two_equally_frequent_characters_the_first_in_unicode_stays(self) -> None:
+        assert WordPieceTrainer(Counter({" ba": 1}), 1).pieces == [" ", "a"]
+
+    def test_the_order_of_the_lines_decides_nothing(self) -> None:
+        assert learn(LINES, 44).pieces == learn(LINES[::-1], 44).pieces
+
+    def test_two_processes_learn_the_same_bytes(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from nmtkit.text.wordpieces import WordPieces\n"
+            f"model = WordPieces.learn({LINES!r}, 44, {SPECIALS!r}, 1, 500, False)\n"
+            "sys.stdout.buffer.write('\\n'.join(model.pieces).encode())"
+        )
+        outputs = [
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True,
+                check=True,
+            ).stdout
+            for seed in ("1", "2")
+        ]
+        assert outputs[0] == outputs[1] == "\n".join(learn(LINES, 44).pieces).encode()
+
+    @pytest.mark.parametrize("size", [30, 31, 40, 44])
+    def test_a_vocabulary_has_exactly_the_asked_size_each_piece_once(self, size: int) -> None:
+        pieces = learn(LINES, size).pieces
+        assert len(pieces) == len(set(pieces)) == size
+
+    def test_a_smaller_vocabulary_is_the_beginning_of_a_larger_one(self) -> None:
+        assert learn(LINES, 44).pieces[:40] == learn(LINES, 40).pieces
+
+    def test_a_text_without_characters_is_refused(self) -> None:
+        with pytest.raises(RecipeError, match="at most 5 are possible"):
+            learn(["", ""], 10)
+
+
+class TestCutting:
+    def test_the_longest_piece_is_taken_from_left_to_right(self) -> None:
+        model = of_pieces(" ", *"unafble", " un", "aff", "able", "ff", " unaf")
+        assert cut(model, "unaffable") == [" unaf", "f", "able"]
+        assert cut(model, "fun") == [" ", "f", "u", "n"]
+
+    def test_pieces_that_look_special_are_text(self) -> None:
+        model = of_pieces(" ", *"<>/sunkpad")
+        assert {0, 1, 2, 3}.isdisjoint(model.encode("<s> <pad> </s> <unk>"))
+
+    @settings(deadline=None, max_examples=300)
+    @given(line=st.text())
+    @example(line="  two  blanks\t ")
+    @example(line="\u2581 \ufdd0 \u2028\u2029\u0085\x0b\x0c\r\0\x1b \U0010ffff")
+    @example(line="<0x41> <s> e\u0301 \u202eabc\u202c \u200d\ufe0f 👩‍👩‍👧")
+    @example(line="x" * 1000)
+    def test_any_text_comes_back_exactly_with_bytes_for_what_is_unseen(self, line: str) -> None:
+        ids = WITH_BYTES.encode(line)
+        assert UNKNOWN not in ids
+        assert WITH_BYTES.decode(ids, "?") == line
+
+    def test_special_ids_have_no_text(self) -> None:
+        model = of_pieces(" ", "a", " b")
+        assert model.decode([2, 6, 5, 3, 0], "?") == "ba"
+
+    def test_ids_that_no_text_gives_have_a_text_too(self) -> None:
+        assert WITH_BYTES.decode([4 + 0xE6, 4 + 0x97], "?") == "\ufffd"
+        assert of_pieces(" ", "a").decode([5, 4, 5], "?") == "a a"
+
+
+WITH_BYTES = learn(LINES, 300, fallback=True)
