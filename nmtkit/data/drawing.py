@@ -19,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.data.shards import SIDES, PairData, ShardWriter
+from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
 from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
-from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.subword_sampling import SubwordSampler
+from nmtkit.text.tokenizer import Tokenizer
 
 _BLOCK_PAIRS = 2_000
-"""Pairs drawn by a process at once; the result does not depend on it but by the numbers that seeds are made of."""
+"""Pairs drawn by a process at once; seeds of pairs are numbers drawn from (seed, epoch, first pair of the block)."""
 _LARGEST_GROWTH = 3
 """Room asked for, in sizes of the data: BPE-dropout of 0.1 makes 1.2 to 1.3 times the tokens."""
 Ids = list[int]
@@ -92,20 +93,24 @@ def _opened(data: Path) -> tuple[PairData, Tokenizer]:
     return PairData(data / "train"), Tokenizer.load(data / "tokenizer")
 
 
+@cache
+def _samplers(data: Path, strength: float) -> tuple[SubwordSampler, SubwordSampler]:
+    tokenizer = _opened(data)[1]
+    return tokenizer.sampler("source", strength), tokenizer.sampler("target", strength)
+
+
 def _draw_block(data: Path, draw: Draw, first: int) -> list[tuple[Ids, Ids]]:
     """The pairs of a block: as drawn, or as they are where a side would be too long."""
-    prepared, tokenizer = _opened(data)
+    prepared, samplers = _opened(data)[0], _samplers(data, draw.strength)
     pairs = range(first, min(first + _BLOCK_PAIRS, len(prepared)))
-    seeds = np.random.default_rng([draw.seed, draw.epoch, first]).integers(1, 2**31, size=(2, len(pairs)))
-    sides: list[tuple[list[Ids], list[Ids]]] = []
-    for number, name in enumerate(SIDES):
-        side: Side = "source" if name == "source" else "target"
-        plain = [prepared.ids(number, pair).tolist() for pair in pairs]
-        sides.append((plain, tokenizer.sample(plain, side, seeds[number].tolist(), draw.strength)))
-    return [
-        drawn if not draw.max_tokens or max(map(len, drawn)) <= draw.max_tokens else plain
-        for plain, drawn in zip(*(zip(*of_sides, strict=True) for of_sides in zip(*sides, strict=True)), strict=True)
-    ]
+    seeds = np.random.default_rng([draw.seed, draw.epoch, first]).integers(2**63, size=(len(pairs), 2)).tolist()
+    found = []
+    for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
+        source, target = prepared.ids(0, pair).tolist(), prepared.ids(1, pair).tolist()
+        drawn = samplers[0].sample(source, source_seed), samplers[1].sample(target, target_seed)
+        is_too_long = draw.max_tokens and max(map(len, drawn)) > draw.max_tokens
+        found.append((source, target) if is_too_long else drawn)
+    return found
 
 
 def command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:

@@ -21,6 +21,7 @@ from nmtkit.config import DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
+from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.wordpieces import WordPieces
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -32,8 +33,6 @@ _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581 and would give one in the text back as a blank; in its models a character that
 Unicode promises never to assign stands for it."""
 
-_UNSEEN = "\ufdd1"
-"""Another such character, which no text has."""
 _UNKNOWN_TEXT = " \u2047 "
 """What <unk> becomes in text."""
 _LONGEST_LEARNED_BYTES = 4192
@@ -115,22 +114,11 @@ class _SentencePiece:
         ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
         return ids
 
-    def sample(self, plain: list[list[int]], seeds: list[int], strength: float) -> list[list[int]]:
-        import sentencepiece
-
-        drawn: list[list[int]] = []
-        for ids, seed in zip(plain, seeds, strict=True):
-            sentencepiece.set_random_generator_seed(seed)
-            text = self._text_of(ids)
-            drawn.append(self._processor.encode(text, enable_sampling=True, alpha=strength, nbest_size=-1))
-        return drawn
-
-    def _text_of(self, ids: list[int]) -> str:
-        """What ids were cut from, in the model's own signs; something unseen in the place of what it did not know."""
-        if UNK not in ids:
-            return str(self._processor.decode(ids))
-        pieces = (_UNSEEN if index == UNK else self.piece(index) for index in ids)
-        return "".join(pieces).replace(_BLANK_SIGN, " ").removeprefix(" ")
+    def sampler(self, kind: str, strength: float) -> SubwordSampler:
+        numbers, processor = range(len(self)), self._processor
+        stays = [processor.is_control(k) or processor.is_unknown(k) or processor.is_byte(k) for k in numbers]
+        pieces = [None if stays[k] else self.piece(k) for k in numbers]
+        return SubwordSampler(kind, pieces, [processor.get_score(k) for k in numbers], strength)
 
     def decode(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids)).replace(_STAND_IN, _BLANK_SIGN)
@@ -292,15 +280,11 @@ class Tokenizer:
         """Ids of normalised lines, without begin and end symbols; an empty line gives []."""
         return self._side(side).encode(lines, threads)
 
-    def sample(self, plain: list[list[int]], side: Side, seeds: list[int], strength: float) -> list[list[int]]:
-        """Other segmentations of the text that ids say, each drawn from its seed alone.
-
-        BPE-dropout (Provilkov et al. 2020, arXiv 1910.13267) or unigram sampling (Kudo 2018, arXiv 1804.10959).
+    def sampler(self, side: Side, strength: float) -> SubwordSampler:
+        """Draws other segmentations of the text that a side's ids say.
 
         Args:
-            plain: ids of normalised lines.
-            seeds: from 0 to 2^32 - 2, one for each line.
-            strength: the probability that a merge is left out; or the exponent of a segmentation's probability.
+            strength: of BPE the probability that a merge is left out; of unigram the exponent of a probability.
 
         Raises:
             RecipeError: subwords of this kind are not sampled.
@@ -308,7 +292,7 @@ class Tokenizer:
         model = self._side(side)
         if not isinstance(model, _SentencePiece):
             raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; take bpe or unigram')
-        return model.sample(plain, seeds, strength)
+        return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
         """The text of ids; special ones but <unk> are left out."""

@@ -110,6 +110,7 @@ def test_weights_in_another_order_are_refused_and_nothing_is_left(
         ({"d_k": 3}, ["d_k = 3 where d_model / num_heads = 8"]),
         ({"d_v": 9}, ["d_v = 9 where d_model / num_heads = 8"]),
         ({"subwords": "none"}, ['subwords = "none"']),
+        ({"subwords": "wordpiece"}, ['subwords = "wordpiece"']),
     ],
 )
 def test_what_marian_cannot_hold_is_refused_by_name_in_one_line(

@@ -1,0 +1,135 @@
+"""Sampled segmentations have the distribution that the papers give them, and the same in every process."""
+
+import itertools
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.config import DataConfig
+from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
+from nmtkit.text.tokenizer import Tokenizer
+
+PIECES = ["\u2581", "a", "b", "c", "ab", "bc", "\u2581a", "abc", "\u2581ab"]
+INDEX = {piece: number for number, piece in enumerate(PIECES)}
+LOG_PROBS = [-3.0, -2.0, -2.5, -2.2, -1.5, -1.7, -1.9, -1.2, -1.1]
+RANKS = [0.0, 0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
+
+
+def segmentations(word: str) -> Iterator[list[str]]:
+    """All ways to write a word with PIECES."""
+    for cuts in itertools.product([False, True], repeat=len(word) - 1):
+        places = [0, *(place for place, is_cut in enumerate(cuts, start=1) if is_cut), len(word)]
+        pieces = [word[begin:end] for begin, end in itertools.pairwise(places)]
+        if all(piece in INDEX for piece in pieces):
+            yield pieces
+
+
+def shares(draws: list[list[int]]) -> dict[str, float]:
+    counts = Counter(" ".join(PIECES[index] for index in ids) for ids in draws)
+    return {text: count / len(draws) for text, count in counts.items()}
+
+
+def bpe_dropout_by_its_algorithm(word: str, dropout: float, rng: random.Random) -> list[int]:
+    """Algorithm 1 of Provilkov et al., word by word as it stands there."""
+    current = list(word)
+    while True:
+        merges = [place for place in range(len(current) - 1) if current[place] + current[place + 1] in INDEX]
+        merges = [place for place in merges if rng.random() >= dropout]
+        if not merges:
+            return [INDEX[piece] for piece in current]
+        place = max(merges, key=lambda k: (RANKS[INDEX[current[k] + current[k + 1]]], -k))
+        current[place : place + 2] = [current[place] + current[place + 1]]
+
+
+def test_unigram_segmentations_come_with_their_probability_to_the_power_of_alpha() -> None:
+    word, alpha = "\u2581abcab", 0.4
+    weights = {
+        " ".join(pieces): math.exp(alpha * sum(LOG_PROBS[INDEX[piece]] for piece in pieces))
+        for pieces in segmentations(word)
+    }
+    sampler, rng = UnigramSampling(INDEX, LOG_PROBS, alpha), random.Random(1)
+    found = shares([sampler.draw(word, rng.random) for _ in range(20_000)])
+    assert len(weights) == 14
+    assert set(found) <= set(weights)
+    for text, weight in weights.items():
+        assert found.get(text, 0.0) == pytest.approx(weight / sum(weights.values()), abs=0.012)
+
+
+def test_bpe_dropout_has_the_distribution_of_its_algorithm() -> None:
+    word = "\u2581abcabc"
+    sampler, rng = BpeDropout(INDEX, RANKS, 0.3), random.Random(1)
+    found = shares([sampler.draw(word, rng.random) for _ in range(20_000)])
+    other = random.Random(2)
+    expected = shares([bpe_dropout_by_its_algorithm(word, 0.3, other) for _ in range(20_000)])
+    assert len(expected) > 10
+    for text in found.keys() | expected.keys():
+        assert found.get(text, 0.0) == pytest.approx(expected.get(text, 0.0), abs=0.02)
+
+
+def test_all_merges_left_out_are_characters() -> None:
+    assert BpeDropout(INDEX, RANKS, 1.0).draw("\u2581abc", random.Random(1).random) == [0, 1, 2, 3]
+
+
+def test_a_long_word_does_not_vanish() -> None:
+    word = "abc" * 2000
+    ids = UnigramSampling(INDEX, [score * 100 for score in LOG_PROBS], 1.0).draw(word, random.Random(1).random)
+    assert "".join(PIECES[index] for index in ids) == word
+
+
+def test_what_is_no_text_stays_and_parts_words() -> None:
+    pieces = [None, *PIECES, None]
+    sampler = SubwordSampler("bpe", pieces, [0.0, *RANKS, 0.0], 0.0)
+    assert sampler.sample([2, 3, 10, 4, 0, 1, 2], 1) == [5, 10, 4, 0, 7]
+    assert sampler.sample([], 1) == []
+
+
+WORDS = ["".join(random.Random(k).choices("abcdefgh", k=k % 7 + 1)) for k in range(60)]
+TEXT = [" ".join(random.Random(k).choices(WORDS, k=9)) for k in range(200)]
+
+
+def learned(subwords: str) -> Tokenizer:
+    data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 60}
+    config = DataConfig.model_validate({**data, "subwords": subwords})
+    return Tokenizer.learn(config, lambda: zip(TEXT, TEXT[::-1], strict=True))
+
+
+BPE = learned("bpe")
+
+
+@settings(deadline=None, max_examples=100)
+@given(line=st.text("abcdefgh \u2581é"))
+def test_without_dropout_bpe_is_that_of_sentencepiece(line: str) -> None:
+    (plain,) = BPE.encode([line], "source")
+    assert BPE.sampler("source", 0.0).sample(plain, 1) == plain
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_every_process_draws_the_same(subwords: str) -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests/text'); from test_subword_sampling import TEXT, learned\n"
+        f"model = learned({subwords!r}); sampler = model.sampler('source', 0.2)\n"
+        "print([sampler.sample(ids, k) for k, ids in enumerate(model.encode(TEXT[:50], 'source'))])"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    model = learned(subwords)
+    sampler = model.sampler("source", 0.2)
+    plain = model.encode(TEXT[:50], "source")
+    assert outputs[0] == outputs[1] == f"{[sampler.sample(ids, k) for k, ids in enumerate(plain)]}\n"
+    assert outputs[0] != f"{plain}\n"

@@ -1,0 +1,147 @@
+"""Subword sampling in training: every epoch has its own subwords, and an interrupted run is the same run."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TinyProject, contents, determined
+
+from nmtkit.config import load_recipe
+from nmtkit.data.shards import PairData
+from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.files import read_json, read_json_lines
+from nmtkit.training import drawn_epochs
+from nmtkit.training.drawn_epochs import training_pairs
+
+SAMPLING = "training.subword_sampling=0.2"
+STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tiny_project.copy(tmp_path_factory.mktemp("sampled") / "run")
+    assert tiny_project.train(run, SAMPLING).step == STEPS
+    return run
+
+
+def test_an_interrupted_run_is_the_uninterrupted_one(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    for steps in (4, 9, 11):  # in the first epoch and in the second; after the last with what was drawn lost
+        stop_at(monkeypatch, steps - int(read_steps(run)))
+        assert tiny.train(run, SAMPLING).signal == signal.SIGTERM
+        monkeypatch.undo()
+        monkeypatch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        assert (run / "drawn").is_dir()
+    drawn_epochs.remove_folder(run / "drawn")
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert determined(run) == determined(uninterrupted)
+
+
+def read_steps(run: Path) -> int:
+    return max((read_json(path)["progress"]["step"] for path in run.glob("resume/step-*/state.json")), default=0)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """Asks the training to stop after so many updates."""
+    function, calls = drawn_epochs.Workers.sum_gradients, 0
+
+    def counted(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        function(*arguments)  # type: ignore[arg-type]
+        if calls == updates:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(drawn_epochs.Workers, "sum_gradients", counted)
+
+
+def test_a_resume_can_be_verified(tiny: TinyProject, uninterrupted: Path, tmp_path: Path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    assert tiny.verify(run, SAMPLING) == (13, 14)
+    assert not (run / "drawn").exists() or contents(run / "drawn")
+
+
+def test_training_sees_more_and_other_tokens_than_without(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+) -> None:
+    plain = tiny.copy(tmp_path / "plain")
+    tiny.train(plain, "training.max_epochs=1")
+    tokens = [
+        next(line["target_tokens"] for line in read_json_lines(run / "metrics.jsonl") if line["epoch"] == 1)
+        for run in (plain, uninterrupted)
+    ]
+    assert tokens[1] > 1.05 * tokens[0]
+
+
+def test_validation_is_of_plain_subwords(tiny: TinyProject, tmp_path: Path) -> None:
+    runs = [tiny.copy(tmp_path / name) for name in ("plain", "sampled")]
+    still = ("training.max_steps=1", "training.schedule=constant", "training.peak_learning_rate=1e-30")
+    still += ("training.validate_every_steps=1",)
+    tiny.train(runs[0], *still)
+    tiny.train(runs[1], *still, SAMPLING)
+    plain, sampled = ([line["valid_nll"] for line in read_json_lines(run / "metrics.jsonl")] for run in runs)
+    assert plain == sampled
+
+
+def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    recipe = load_recipe(str(tiny.recipe), [SAMPLING, "training.max_epochs=3"])
+    pairs = training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), tiny.workers())
+    seen = []
+    for epoch in range(3):
+        data = pairs.of_epoch(epoch)
+        assert data is pairs.of_epoch(epoch)
+        assert data.lines.tolist() == pairs.lines.tolist()
+        seen.append(data.all_ids(0).tolist())
+        there = {path.name for path in (run / "drawn").iterdir() if path.name.startswith("epoch")}
+        assert f"epoch-{epoch:08d}" in there
+        assert there <= {f"epoch-{epoch:08d}", f"epoch-{epoch + 1:08d}"}
+    assert len({str(ids) for ids in seen}) == 3
+    assert pairs.of_epoch(1).all_ids(0).tolist() == seen[1]  # as after going back to a save
+    pairs.close(is_finished=True)
+    assert not (run / "drawn").exists()
+
+
+def test_nothing_is_drawn_where_it_is_not_asked_for(tiny: TinyProject) -> None:
+    manifest = read_json(tiny.prepared / "data" / "manifest.json")
+    pairs = training_pairs(load_recipe(str(tiny.recipe)), tiny.prepared, manifest, tiny.workers())
+    assert isinstance(pairs, PairData)
+    assert pairs.of_epoch(3) is pairs
+
+
+def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> None:
+    assert not (uninterrupted / "drawn").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; sys.exit('RUN: no space')", "RUN: no space"),
+        ("import os; os.kill(os.getpid(), 9)", "its process ended with -9"),
+    ],
+)
+def test_a_drawing_that_fails_is_told_and_ends_the_training(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    monkeypatch.setattr(drawn_epochs, "command", lambda *arguments: [sys.executable, "-c", program])
+    with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be drawn: {reason}"):
+        tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
+
+
+def test_another_strength_is_another_training(tiny: TinyProject, uninterrupted: Path) -> None:
+    with pytest.raises(NmtkitError, match=r"changed: training\.subword_sampling = 0\.0 \(was 0\.2\)"):
+        tiny.train(uninterrupted)
+
+
+@pytest.mark.parametrize("subwords", ["wordpiece", "none"])
+def test_sampling_is_refused_for_subwords_that_have_none(tiny: TinyProject, subwords: str) -> None:
+    with pytest.raises(
+        RecipeError, match=rf'subword_sampling is for \[data\] subwords = "bpe" or "unigram", not "{subwords}'
+    ):
+        load_recipe(str(tiny.recipe), [SAMPLING, f"data.subwords={subwords}"])
