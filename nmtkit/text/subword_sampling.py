@@ -61,27 +61,63 @@ class SubwordSampler:
 class BpeDropout:
     """Joins the characters of a word, each time the pair with the highest score of those that are not left out.
 
-    Source: Provilkov et al. 2020 (arXiv 1910.13267), algorithm 1; of equal scores the first pair.
+    Source: Provilkov et al. 2020 (arXiv 1910.13267), algorithm 1; of equal scores the first pair. As long as the best
+    pair of all is not left out, the way is that of plain BPE, which is known: how long that lasts is drawn at once.
     """
 
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
         self._index, self._scores, self._dropout = index, scores, strength
         self._joined: dict[tuple[str, str], float | None] = {}
+        self._ways: dict[str, tuple[list[list[str]], list[int], list[int]]] = {}
 
     def draw(self, word: str, draw: Draw) -> list[int]:
         """See `_Words`."""
-        symbols, joined, dropout = list(word), self._joined, self._dropout
+        way = self._ways.get(word)
+        if way is None:
+            if len(self._ways) >= _CACHED_WORDS:
+                self._ways.clear()
+            way = self._ways[word] = self._plain_way(word)
+        states, places, ids = way
+        stop, stays, step = draw(), 1 - self._dropout, 0
+        while step < len(places) and stop < stays:
+            stays *= 1 - self._dropout
+            step += 1
+        if step == len(places):
+            return ids
+        symbols, left_out = list(states[step]), places[step]
         while len(symbols) > 1:
-            best, best_score = -1, -math.inf
-            for place, pair in enumerate(pairwise(symbols)):
-                score = joined[pair] if pair in joined else self._look_up(pair)
-                # Whether one is left out that would not be taken decides nothing.
-                if score is not None and score > best_score and draw() >= dropout:
-                    best, best_score = place, score
-            if best < 0:
+            place = self._best(symbols, left_out, draw)
+            if place < 0:
                 break
-            symbols[best : best + 2] = [symbols[best] + symbols[best + 1]]
+            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+            left_out = -1
         return [self._index[symbol] for symbol in symbols]
+
+    def _plain_way(self, word: str) -> tuple[list[list[str]], list[int], list[int]]:
+        """What a word is before each merge of plain BPE, the place of that merge, and the ids that it comes to."""
+        states: list[list[str]] = []
+        places: list[int] = []
+        symbols = list(word)
+        while (place := self._best(symbols, -1, lambda: 1.0)) >= 0:
+            states.append(list(symbols))
+            places.append(place)
+            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+        return states, places, [self._index[symbol] for symbol in symbols]
+
+    def _best(self, symbols: list[str], left_out: int, draw: Draw) -> int:
+        """The place of the pair that is joined next; -1 where there is none.
+
+        Args:
+            left_out: a place that is known to be left out.
+        """
+        joined, dropout = self._joined, self._dropout
+        best, best_score = -1, -math.inf
+        for place, pair in enumerate(pairwise(symbols)):
+            score = joined[pair] if pair in joined else self._look_up(pair)
+            # Whether one is left out that would not be taken decides nothing.
+            if score is not None and score > best_score and place != left_out and draw() >= dropout:
+                best, best_score = place, score
+        return best
 
     def _look_up(self, pair: tuple[str, str]) -> float | None:
         """The score of what a pair is joined to; None where that is no piece."""
