@@ -135,9 +135,9 @@ class WordPieceTrainer:
         if not len(codes):
             return []
         pairs, places = np.unique(codes, return_inverse=True)
-        joint = np.bincount(places, weights[:-1][is_pair])
+        joint = _sums(places, weights[:-1][is_pair], len(pairs))
         is_piece = symbols != _END
-        single = np.bincount(symbols[is_piece], weights[is_piece], minlength=size)
+        single = _sums(symbols[is_piece], weights[is_piece], size)
         single[: len(self._finished)] += self._finished
         left, right = pairs // size, pairs % size
         gains = np.round(likelihood_gain(joint, single[left], single[right], left == right, single.sum()), 6)
@@ -174,12 +174,16 @@ class WordPieceTrainer:
         # A unit of one piece cannot grow any more; it is only counted.
         before = np.concatenate([[_END], symbols[:-1]])
         is_alone = (symbols != _END) & (before == _END) & (np.concatenate([symbols[1:], [_END]]) == _END)
-        finished = np.zeros(len(self.pieces))
-        finished += np.bincount(symbols[is_alone], weights[is_alone], minlength=len(self.pieces))
+        finished = _sums(symbols[is_alone], weights[is_alone], len(self.pieces))
         finished[: len(self._finished)] += self._finished
         stays = ~is_alone
         stays[:-1] &= ~((symbols[:-1] == _END) & (symbols[1:] == _END))
         self._finished, self._symbols, self._weights = finished, symbols[stays], weights[stays]
+
+
+def _sums(numbers: Array, weights: Counts, size: int) -> Counts:
+    """For each number from 0 to below ``size`` the sum of its weights."""
+    return np.bincount(numbers, weights, minlength=size).astype(np.float64)
 
 
 def _second_of_doubles(symbols: Array) -> npt.NDArray[np.bool_]:

@@ -6,20 +6,21 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny_models
 import torch
 from tiny_models import LINES, VALID, VARIANTS, make_run
 
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.translator import Translator
+from nmtkit.decoding.translator import Asked, Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
 from nmtkit.export.export import export
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model
-from nmtkit.text import synthetic
+from nmtkit.text import moses, synthetic
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
@@ -52,6 +53,26 @@ def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path,
     assert len(set(expected)) > 5, "translations have to depend on their source"
     ties = len(manifest["parity"]["greedy"]["near_ties"])
     assert sum(one != other for one, other in zip(found, expected, strict=True)) <= ties
+
+
+def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_models, "PAIRS", [(f"({a}),", f"({b}), ({b}).") for a, b in tiny_models.PAIRS])
+    model = make_run(tmp_path / "mine", normalize=("moses-tokenize",))
+    lines = [f"({line})," for line in VALID]
+    translator, folder = Translator.load([model]), export(model, "ctranslate2")[0]
+    asked = Asked(required=[["Katze , ( Hündin ) ."]] * len(lines))
+    for (best, *_), line in zip(translator.translations(lines, asked), lines, strict=True):
+        tokens = "".join(best.pieces).replace("\u2581", " ").strip(" ")
+        assert "Katze , ( Hündin ) ." in tokens, line
+        assert best.text == moses.detokenize([tokens], "de")[0]
+        assert "Katze, (Hündin)." in best.text
+    (ids,) = translator.tokenizer.encode(["Katze , ( Hündin ) ."], "target")
+    monkeypatch.setattr(CTranslate2Translator, "search", lambda self, sources, **options: [ids for _ in sources])
+    assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    assert "before: moses-tokenize\n- To be done to each translation after: Moses' detokenizer for de" in told
 
 
 def test_the_vocabulary_is_in_the_order_of_the_ids(model: Path, exported: Path) -> None:

@@ -1,0 +1,43 @@
+"""The scores of a run say what its text was made to before the model saw it."""
+
+from pathlib import Path
+
+import pytest
+
+from nmtkit import pipeline
+from nmtkit.config import load_recipe, to_toml
+from nmtkit.files import read_json, write_json, write_lines
+
+LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
+
+
+@pytest.mark.parametrize(
+    ("normalize", "said"),
+    [
+        ('["blanks"]', ""),
+        ("[]", ""),
+        ('["blanks", "moses-punctuation", "moses-tokenize", "lowercase"]',
+         "|model-text:moses-punctuation+moses-tokenize+lowercase"),
+    ],
+)  # fmt: skip
+def test_a_signature_ends_in_what_was_done_to_the_text_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, normalize: str, said: str
+) -> None:
+    recipe = load_recipe("quickstart", [f"data.normalize={normalize}"])
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
+    for folder in ("data/test", "translations"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_json(tmp_path / "data" / "manifest.json", {})
+    for name in ("data/test/mine.source.txt", "data/test/mine.reference.txt"):
+        write_lines(tmp_path / name, LINES)
+    write_lines(tmp_path / "translations" / "mine.txt", [line.lower() for line in LINES])
+    monkeypatch.setattr(pipeline, "training_cost", lambda run: {})
+    scores = pipeline.score_run(tmp_path)["mine"]
+    for score in scores.values():
+        assert score.signature.endswith(said)
+        assert ("model-text" in score.signature) == bool(said)
+    written = read_json(tmp_path / "scores.json")["mine"]
+    assert {name: score.signature for name, score in scores.items()} == {
+        name: entry["signature"] for name, entry in written.items()
+    }
+    assert scores["bleu-tokenized"].score < scores["bleu-tokenized-lc"].score == pytest.approx(100.0)
