@@ -67,7 +67,7 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
         tokens = "".join(best.pieces).replace("\u2581", " ").strip(" ")
         assert "Katze , ( Hündin ) ." in tokens, line
         assert best.text == moses.detokenize([tokens], "de")[0]
-        assert "Katze, (Hündin)." in best.text
+        assert "Katze, (Hündin)" in best.text
     (ids,) = translator.tokenizer.encode(["Katze , ( Hündin ) ."], "target")
     monkeypatch.setattr(CTranslate2Translator, "search", lambda self, sources, **options: [ids for _ in sources])
     assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
