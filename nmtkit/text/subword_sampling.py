@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 from typing import Protocol
 
 _WORD_BEGIN = "\u2581"
-_CACHED_WORDS = 500_000
-"""Words whose lattices are kept."""
+_CACHED_WORDS = 50_000
+"""Words that are known: what BPE makes of them, or their lattices; 3 to 5 kB each."""
 
 Draw = Callable[[], float]
 """Gives the next random number, from 0 to below 1."""
