@@ -235,10 +235,10 @@ class Tokenizer:
         def learn(lines: Iterable[str]) -> _Vocabulary:
             if data.subwords == "none":
                 return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
-            if data.subwords == "wordpiece":
-                return _WordPieces.learn(lines, data.vocab_size, data.wordpiece_characters, data.byte_fallback)
             # A tab is a reserved character of sentencepiece: it would leave the whole line out.
             usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
+            if data.subwords == "wordpiece":
+                return _WordPieces.learn(usable, data.vocab_size, data.wordpiece_characters, data.byte_fallback)
             return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback)
 
         vocabularies: dict[str, _Vocabulary]
