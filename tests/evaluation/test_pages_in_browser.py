@@ -15,7 +15,7 @@ WIDTHS = (400, 1400)
 
 
 @pytest.fixture(scope="module")
-def report(finished: Path, finished_otherwise: Path, tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
+def report(browser: Any, finished: Path, finished_otherwise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [finished, finished_otherwise]
     page = tmp_path_factory.mktemp("page") / "report.html"
     page.write_text(report_page([read_run(run, runs) for run in runs]), encoding="utf-8")
@@ -209,7 +209,7 @@ class TestAttention:
         assert self.opacities(browser) == every
 
 
-def test_a_report_of_a_run_that_has_hardly_begun_draws(finished: Path, tmp_path: Path, browser: Any) -> None:
+def test_a_report_of_a_run_that_has_hardly_begun_draws(browser: Any, finished: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(finished, tmp_path / "run")
     for name in ("averaged", "checkpoints", "resume", "translations"):
         shutil.rmtree(copy / name)
