@@ -156,10 +156,17 @@ def _report(parity: dict[str, Any]) -> None:
             log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
 
 
+_KINDS = {
+    "plain": "plain",
+    "tokenized": "tokenized: words and punctuation are separated before",
+    "trees": "words, separated before, to trees as sequences of brackets, see docs/parsing.md of nmtkit",
+}
+
+
 def _readme(manifest: dict[str, Any]) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
-    kind = "plain" if text["text"] == "plain" else "tokenized: words and punctuation are separated before"
+    kind = _KINDS[text["text"]]
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
