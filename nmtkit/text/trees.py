@@ -11,6 +11,7 @@ Source: the form of the sequences is that of Vinyals et al. 2015 (arXiv 1412.744
 """
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ TAG_OF_PUNCTUATION = {
     ",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "-": ":", "...": ":",
     "``": "``", "`": "``", "''": "''",
 }  # fmt: skip
-"""The Penn Treebank's tags of punctuation that follow from the word; "'" is a quote at times, mostly a possessive."""
+"""The Penn Treebank's tags of punctuation that follow from the word; "'" is one only after "`", else a possessive."""
 
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
@@ -204,7 +205,7 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
         said: what a model said; whatever is no bracket stands for a word.
     """
     builder = _Builder()
-    place = 0
+    waiting = deque(_tagged(sentence))
     for token in _SAID.findall(said):
         if token.startswith("("):
             if len(token) > 1:
@@ -212,24 +213,30 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
         elif token.startswith(")"):
             depth = len(builder.open) - 1
             same = (level for level in range(depth, 0, -1) if builder.open[level][0] == token[1:])
-            target = max(next(same, depth), 2 if place < len(sentence) else 1)
+            target = max(next(same, depth), 2 if waiting else 1)
             while len(builder.open) > target:
                 builder.end()
-        elif place < len(sentence):
-            builder.add(_tagged(sentence[place]))
-            place += 1
+        elif waiting:
+            builder.add(waiting.popleft())
     while len(builder.open) > 2:
         builder.end()
-    for word in sentence[place:]:
-        builder.add(_tagged(word))
+    for word in waiting:
+        builder.add(word)
     while len(builder.open) > 1:
         builder.end()
     children = builder.open[0][1]
     return children[0] if len(children) == 1 and isinstance(children[0], Tree) else Tree("S", tuple(children))
 
 
-def _tagged(word: str) -> Word:
-    return Word(TAG_OF_PUNCTUATION.get(word, UNTAGGED), word)
+def _tagged(sentence: Sequence[str]) -> list[Word]:
+    """The words of a sentence, with the tags of those that are surely punctuation."""
+    tagged: list[Word] = []
+    is_quoted = False
+    for word in sentence:
+        tag = "''" if is_quoted and word == "'" else TAG_OF_PUNCTUATION.get(word, UNTAGGED)
+        is_quoted = word == "`" or (is_quoted and word != "'")
+        tagged.append(Word(tag, word))
+    return tagged
 
 
 def right_branching(sentence: Sequence[str]) -> Tree:
@@ -238,9 +245,10 @@ def right_branching(sentence: Sequence[str]) -> Tree:
     Args:
         sentence: the words, at least one.
     """
-    tree = Tree("VP", (_tagged(sentence[-1]),))
-    for word in reversed(sentence[:-1]):
-        tree = Tree("VP", (_tagged(word), tree))
+    *others, last = _tagged(sentence)
+    tree = Tree("VP", (last,))
+    for word in reversed(others):
+        tree = Tree("VP", (word, tree))
     return Tree("S", tree.children)
 
 

@@ -205,6 +205,8 @@ def test_a_thousand_brackets_in_a_row_are_no_trouble() -> None:
 def test_punctuation_has_its_tag_and_other_words_none() -> None:
     line, _ = parsed("`` a , ' -- ? ''", " ".join(["(S", *["XX"] * 7, ")S"]))
     assert line == "(S (`` ``) (XX a) (, ,) (XX ') (: --) (. ?) ('' ''))"
+    line, _ = parsed("men ' s ` a ' b '", "")
+    assert line == "(S (XX men) (XX ') (XX s) (`` `) (XX a) ('' ') (XX b) (XX '))"
 
 
 def test_a_right_branching_tree_has_a_phrase_from_each_word_to_the_end() -> None:
