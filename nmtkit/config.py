@@ -60,6 +60,10 @@ class LocalPair(_Section):
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
 
+TREES = ("trees", "tagged-trees")
+"""The values of [data] text for which the target is a tree over the source's words."""
+
+
 class DataConfig(_Section):
     """Which text, and how it is cut into subwords."""
 
@@ -73,9 +77,9 @@ class DataConfig(_Section):
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets, each named by what follows the last slash of its name."""
-    text: Literal["plain", "tokenized", "trees"] = "plain"
+    text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
     """plain: text as people write it. tokenized: already split into words at blanks. trees: words and, as their
-    translation, bracketed trees over them; see parsing.md."""
+    translation, bracketed trees over them; tagged-trees: the model says parts of speech, too; see parsing.md."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase"], ...] = ("blanks",)
     """What is done to every line, in this order, before subwords are cut, in training and translation alike. blanks:
     runs of blanks and tabs become one blank, those at the ends go. Nothing else is ever rewritten."""
@@ -106,14 +110,19 @@ class DataConfig(_Section):
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
-        if self.text == "trees" and "lowercase" in self.normalize:
+        if self.has_trees and "lowercase" in self.normalize:
             raise ValueError('normalize: "lowercase" would change the labels of trees')
-        if isinstance(self.valid, int) and self.text == "trees":
-            raise ValueError('text = "trees" needs validation corpora of their own, whose trees keep their tags')
+        if isinstance(self.valid, int) and self.has_trees:
+            raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
         return self
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the target is a tree over the source's words."""
+        return self.text in TREES
 
 
 class CleaningConfig(_Section):
@@ -405,7 +414,7 @@ class Recipe(_Section):
                 f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
                 f"[cleaning] max_tokens to at most {longest}"
             )
-        if self.data.text == "trees" and self.training.validate_bleu:
+        if self.data.has_trees and self.training.validate_bleu:
             raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")

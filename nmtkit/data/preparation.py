@@ -200,8 +200,8 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(_remote_files(data))
     train = [open_entry(data, entry, downloader) for entry in data.train]
-    if data.text == "trees":
-        train = [linearised(corpus) for corpus in train]
+    if data.has_trees:
+        train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
     tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
     return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
@@ -215,7 +215,7 @@ def open_entry(data: DataConfig, entry: str | LocalPair, downloader: Downloader)
     languages = (data.source_language, data.target_language)
     if isinstance(entry, str) and is_own_treebank(entry):
         return treebank_corpus(entry, data.treebank, data.silver_trees)
-    if isinstance(entry, LocalPair) and data.text == "trees":
+    if isinstance(entry, LocalPair) and data.has_trees:
         if entry.source != entry.target:
             raise DataError(
                 f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
@@ -419,9 +419,10 @@ class _Preparer:
 
     def _as_trained(self, pair: Pair) -> Pair:
         """A pair of a validation or test set as training text would have it."""
-        if self._data.text != "trees":
+        if not self._data.has_trees:
             return pair
-        return pair[0], linearised_line(pair[1], "a tree of a validation or test set")
+        tagged = self._data.text == "tagged-trees"
+        return pair[0], linearised_line(pair[1], "a tree of a validation or test set", tagged=tagged)
 
     def _read_training_text(
         self, train: list[Corpus], valid_pairs: list[Pair], test_pairs: dict[str, list[Pair]], *, check_only: bool

@@ -119,7 +119,8 @@ class ForcedDecoder:
         sources = self._encode([source for source, _ in pairs], "source")
         texts = [hypothesis for _, hypothesis in pairs]
         if self.tokenizer.makes_trees:
-            texts = [linearised_line(text, repr(text)) for text in texts]
+            tagged = self.tokenizer.settings["text"] == "tagged-trees"
+            texts = [linearised_line(text, repr(text), tagged=tagged) for text in texts]
         hypotheses = self._encode(texts, "target")
         return self.score_ids(
             sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmtkit.config import TREES
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, evaluate, right_branching_parses
 from nmtkit.text import moses
@@ -30,7 +31,7 @@ METRICS = ("sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "
 EVALB = "evalb"
 """The metric of trees, which has several scores."""
 
-TextKind = Literal["plain", "tokenized", "trees"]
+TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
 _Form = Literal["plain", "tokens", "compounds"]
 
 _FORM_OF_METRIC: dict[str, _Form] = {
@@ -57,7 +58,7 @@ _PARSING_COMPARABLE_TO = {
     "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
     "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
     "evalb-complete-match": "EVALB's complete match by COLLINS.prm on the same sentences",
-    "evalb-tagging-accuracy": "nothing: the parser predicts no tags (all words but punctuation are XX)",
+    "evalb-tagging-accuracy": "EVALB's tagging accuracy; 0 for parses without tags (text = trees)",
     RIGHT_BRANCHING: "the F1 above: what a parser has that makes every phrase go to the sentence's end",
 }
 
@@ -91,7 +92,7 @@ def score(
         hypotheses: the translations; a line may be empty.
         references: as many lines.
         target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
-        text: ``tokenized`` where both sides are already split into words, ``trees`` where they are bracketed trees.
+        text: ``tokenized`` where both sides are already split into words, ``trees`` (tagged or not) where they are.
         metrics: names from METRICS; by default all that are possible, see ``left_out``. Or EVALB alone, whatever the
             text is said to be: of trees the default.
 
@@ -107,7 +108,7 @@ def score(
         raise DataError(
             "hypotheses and references have no lines: there is nothing to score; see that the files are right"
         )
-    if text == "trees" or (metrics is not None and EVALB in metrics):
+    if text in TREES or (metrics is not None and EVALB in metrics):
         if metrics is not None and set(metrics) != {EVALB}:
             raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
         return _parsing_scores(hypotheses, references)

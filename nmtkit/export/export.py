@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config import TREES
 from nmtkit.console import log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
@@ -159,7 +160,7 @@ def _report(parity: dict[str, Any]) -> None:
 _KINDS = {
     "plain": "plain",
     "tokenized": "tokenized: words and punctuation are separated before",
-    "trees": "words, separated before, to trees as sequences of brackets, see docs/parsing.md of nmtkit",
+    **dict.fromkeys(TREES, "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"),
 }
 
 

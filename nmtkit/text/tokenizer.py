@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config import DataConfig
+from nmtkit.config import TREES, DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 
@@ -223,7 +223,7 @@ class Tokenizer:
                 data.subwords,
                 data.vocab_size,
                 data.byte_fallback,
-                split_scripts=data.text != "trees",  # where a bracket and its label are one piece
+                split_scripts=not data.has_trees,  # where a bracket and its label are one piece
             )
 
         vocabularies: dict[str, _Vocabulary]
@@ -252,7 +252,7 @@ class Tokenizer:
     @property
     def makes_trees(self) -> bool:
         """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
-        return bool(self.settings["text"] == "trees")
+        return self.settings["text"] in TREES
 
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""

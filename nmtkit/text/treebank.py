@@ -87,9 +87,9 @@ def stored_trees(name: str, places: Sequence[Path]) -> Corpus:
     )
 
 
-def linearised(corpus: Corpus) -> Corpus:
+def linearised(corpus: Corpus, *, tagged: bool) -> Corpus:
     """The corpus with sequences instead of trees: what a model is trained on."""
-    lines = _LinearisedLines(corpus.target.raw_lines, corpus.target.name)
+    lines = _LinearisedLines(corpus.target.raw_lines, corpus.target.name, tagged)
     target = TextSource(corpus.target.name, lines)
     return Corpus(corpus.name, corpus.source, target, corpus.files, corpus.fingerprint)
 
@@ -100,21 +100,23 @@ class _LinearisedLines:
 
     trees: Iterable[bytes]
     name: str
+    tagged: bool
 
     def __iter__(self) -> Iterator[bytes]:
         for number, line in enumerate(self.trees, start=1):
-            said = linearised_line(line.decode("utf-8", "surrogateescape"), self.name, number)
+            said = linearised_line(line.decode("utf-8", "surrogateescape"), self.name, number, tagged=self.tagged)
             yield said.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def linearised_line(line: str, name: str, number: int = 1) -> str:
+def linearised_line(line: str, name: str, number: int = 1, *, tagged: bool) -> str:
     """The sequence that stands for the tree in brackets on a line; "" for an empty line.
 
     Args:
+        tagged: with parts of speech.
         name, number: of the text and of the line, for messages.
 
     Raises:
         DataError: it is no tree.
     """
     found = (strip(tree) for tree in read_trees([line], name, number))
-    return " ".join(linearise(tree) for tree in found if tree is not None)
+    return " ".join(linearise(tree, tagged=tagged) for tree in found if tree is not None)

@@ -3,6 +3,7 @@
     lines of a treebank --read_trees--> Tree --strip--> Tree --write--> (S (NP (NNP Ann)) (VP (VBD ran)) (. .))
                                                          |
                                                          +--linearise--> (S (NP XX )NP (VP XX )VP XX )S
+                                                                  tagged: (S (NP NNP )NP (VP VBD )VP . )S
     words, what a model said --tree_over--> a Tree over exactly these words, whatever was said
 
 Pure functions. None recurses: a model may say hundreds of brackets in a row.
@@ -31,6 +32,8 @@ TAG_OF_PUNCTUATION = {
     "``": "``", "`": "``", "''": "''",
 }  # fmt: skip
 """The Penn Treebank's tags of punctuation that follow from the word; "'" is one only after "`", else a possessive."""
+
+TAGS_OF_PUNCTUATION = frozenset(TAG_OF_PUNCTUATION.values())
 
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
@@ -179,8 +182,8 @@ def write(tree: Tree) -> str:
     return "".join(parts).lstrip(" ")
 
 
-def linearise(tree: Tree) -> str:
-    """The sequence that stands for a tree: brackets with their labels at both ends, and XX for each word."""
+def linearise(tree: Tree, *, tagged: bool = False) -> str:
+    """The sequence that stands for a tree: brackets with their labels at both ends, and for each word XX or its tag."""
     tokens: list[str] = []
     labels: list[str] = []
     for item in walk(tree):
@@ -188,21 +191,23 @@ def linearise(tree: Tree) -> str:
             tokens.append(f"({item.label}")
             labels.append(item.label)
         else:
-            tokens.append(UNTAGGED if item is not None else f"){labels.pop()}")
+            leaf = item.tag if item is not None and tagged else UNTAGGED
+            tokens.append(leaf if item is not None else f"){labels.pop()}")
     return " ".join(tokens)
 
 
 def tree_over(sentence: Sequence[str], said: str) -> Tree:
     """The tree over the words of a sentence that a sequence describes; of any text at all it makes some tree.
 
-    A sequence that `linearise` gave for as many words is taken as it is. In any other: a closing bracket ends the
+    A sequence that `linearise` gives for as many words is taken as it is. In any other: a closing bracket ends the
     innermost phrase of its label, with all that is in it, else just the innermost; the first phrase does not end before
     the last word; words that the sequence does not mention go there, at its end; those that it has too many are passed
     over, and so are phrases that come to hold no word. Where nothing holds all, an S does.
 
     Args:
         sentence: the words, at least one.
-        said: what a model said; whatever is no bracket stands for a word.
+        said: what a model said; whatever is no bracket stands for a word and is its tag, but of punctuation, which has
+            the tag that follows from it.
     """
     builder = _Builder()
     waiting = deque(_tagged(sentence))
@@ -217,7 +222,7 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
             while len(builder.open) > target:
                 builder.end()
         elif waiting:
-            builder.add(waiting.popleft())
+            builder.add(_with_tag(waiting.popleft(), token))
     while len(builder.open) > 2:
         builder.end()
     for word in waiting:
@@ -226,6 +231,11 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
         builder.end()
     children = builder.open[0][1]
     return children[0] if len(children) == 1 and isinstance(children[0], Tree) else Tree("S", tuple(children))
+
+
+def _with_tag(word: Word, tag: str) -> Word:
+    """A word with the tag that was said of it; what is no punctuation does not become any, and the other way round."""
+    return Word(tag, word.text) if word.tag == UNTAGGED and tag not in TAGS_OF_PUNCTUATION else word
 
 
 def _tagged(sentence: Sequence[str]) -> list[Word]:
@@ -272,4 +282,5 @@ def parsed(line: str, said: str) -> tuple[str, bool]:
     if not sentence:
         return "", False
     tree = tree_over(sentence, said)
-    return write(tree), linearise(tree) != said
+    structure = " ".join(token if token.startswith(("(", ")")) else UNTAGGED for token in said.split(" "))
+    return write(tree), linearise(tree) != structure

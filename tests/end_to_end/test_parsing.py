@@ -152,6 +152,16 @@ def test_the_likelihood_of_a_tree_is_that_of_its_sequence(project: Project) -> N
         decoder.score([(sentence, "no tree")])
 
 
+def test_with_tagged_trees_a_model_is_trained_on_parts_of_speech(project: Project, tmp_path: Path) -> None:
+    prepare(recipe_with(project, text="tagged-trees"), tmp_path / "run")
+    tokenizer = Tokenizer.load(tmp_path / "run" / "data" / "tokenizer")
+    assert tokenizer.makes_trees
+    for part in ("train", "valid"):
+        said = tokenizer.decode(PairData(tmp_path / "run" / "data" / part).ids(1, 0).tolist())
+        assert said.startswith("(S (NP DT ")
+        assert said.endswith(" NN )NP )VP . )S")
+
+
 def recipe_with(project: Project, **data: Any) -> Recipe:
     values = project.recipe.model_dump(mode="json")
     return Recipe.model_validate({**values, "data": {**values["data"], **data}})
@@ -172,7 +182,7 @@ def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path
     with pytest.raises(RecipeError, match="BLEU is not taken of trees; set it to false"):
         load_recipe(str(recipe))
     recipe.write_text(text)
-    with pytest.raises(RecipeError, match="needs validation corpora of their own"):
+    with pytest.raises(RecipeError, match="needs validation corpora, whose trees keep their tags"):
         load_recipe(str(recipe), ["data.valid=5"])
     with pytest.raises(RecipeError, match="would change the labels of trees"):
         load_recipe(str(recipe), ['data.normalize=["lowercase"]'])

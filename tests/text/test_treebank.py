@@ -90,7 +90,7 @@ def test_what_is_missing_is_said(
 
 def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.mrg").write_text("( (S (NP-SBJ (NN a)) (. .)) )\n(X (CD 1)")
-    corpus = linearised(stored_trees("mine", [tmp_path / "a.mrg"]))
+    corpus = linearised(stored_trees("mine", [tmp_path / "a.mrg"]), tagged=False)
     lines = iter(corpus.target.open())
     assert next(lines) == "(S (NP XX )NP XX )S"
     with pytest.raises(DataError, match=r"a\.mrg: the last tree is not closed"):
@@ -100,4 +100,4 @@ def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Pat
 def test_text_that_is_no_tree_is_refused_with_its_line() -> None:
     texts = TextSource("a.en", [b"a\n"]), TextSource("a.de", [b"(S (NN a))\n", b"no tree\n"])
     with pytest.raises(DataError, match=r"a\.de, line 2: 'no' outside of a tree"):
-        list(linearised(Corpus("mine", *texts, (), "")).target.open())
+        list(linearised(Corpus("mine", *texts, (), ""), tagged=True).target.open())

@@ -139,6 +139,26 @@ def test_a_tree_comes_back_from_its_sequence(tree: Tree) -> None:
     assert (line, is_mended) == (write(tree), False)
 
 
+def test_a_tagged_sequence_has_parts_of_speech_instead() -> None:
+    (tree,) = trees_of("(S (NP (NNP Ann)) (VP (VBD ran)) (. .))")
+    assert linearise(tree.children[0], tagged=True) == "(S (NP NNP )NP (VP VBD )VP . )S"  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(tree=TREES, tags=st.lists(st.sampled_from(["NN", "VBD", "-LRB-", "$"]), min_size=60, max_size=60))
+def test_a_tagged_tree_comes_back_from_its_tagged_sequence(tree: Tree, tags: list[str]) -> None:
+    said = linearise(tree)
+    for tag in tags:
+        said = said.replace(" XX ", f" {tag} ", 1)
+    found = tree_over(words(tree), said)
+    assert linearise(found, tagged=True) == said
+    assert parsed(" ".join(words(tree)), said) == (write(found), False)
+
+
+def test_what_is_said_of_a_tag_makes_no_punctuation_and_unmakes_none() -> None:
+    assert parsed("a , b .", "(S , NN : . )S") == ("(S (XX a) (, ,) (XX b) (. .))", False)
+
+
 @settings(deadline=None)
 @given(tree=TREES)
 def test_a_tree_comes_back_from_its_brackets(tree: Tree) -> None:
