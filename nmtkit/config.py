@@ -204,6 +204,9 @@ class ModelConfig(_Section):
     """Width of a head's queries and keys; by default d_model / num_heads."""
     d_v: int | None = Field(default=None, ge=1)
     """Width of a head's values; by default d_model / num_heads."""
+    attention_window: int | None = Field(default=None, ge=1)
+    """Size r of the neighbourhood that self-attention sees, for long texts: from floor(r / 2) positions before a
+    position to floor((r - 1) / 2) after it, in the decoder to itself. By default it sees all positions."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), the paper's. pre: x + Sublayer(LayerNorm(x)), and a norm after each stack."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"

@@ -48,8 +48,7 @@ def export(
     (ctranslate2_engine if to == "ctranslate2" else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
-    if to == "huggingface":
-        huggingface.check(loaded)
+    (ctranslate2 if to == "ctranslate2" else huggingface).check(loaded)
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
