@@ -521,6 +521,20 @@ def stored_recipe(path: Path, name: str) -> Recipe:
     return build_recipe(name, _read_layers(path, seen=()))
 
 
+def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place: str) -> Recipe:
+    """A recipe with other values, checked as if they stood in a file.
+
+    Args:
+        changes: values by section and key.
+        place: where they stand, for messages.
+
+    Raises:
+        RecipeError: something in the result is wrong.
+    """
+    stated = _Layer(place, "", tomllib.loads(to_toml(recipe)))
+    return build_recipe(recipe.name, [stated, _Layer(place, "", changes)])
+
+
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nmtkit.cli import (
+    ablate,
     attention,
     average,
     corpora,
@@ -46,6 +47,7 @@ for module, summary in (
     (report, "Runs to one page of their settings, curves, scores and cost."),
     (attention, "What a model attends to, as a page, a figure or in the terminal."),
     (run, "All five steps in order; finished ones are skipped."),
+    (ablate, "The paper's Table 3: variations on one model, compared."),
     (recipes, "The built-in recipes, to see or to copy."),
     (corpora, "The public corpora by name, with sizes and licences."),
     (inspect, "A prepared pair as text, pieces and ids."),

@@ -1,0 +1,231 @@
+"""What came of a sweep: SWEEP/ablations.json, and the same as a table in Markdown, HTML and on the screen."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from nmtkit.ablation.rows import Finding, PlannedRun, Sweep
+from nmtkit.config import Recipe
+from nmtkit.console import amount
+from nmtkit.files import write_json, write_lines
+
+COLUMNS = (
+    "row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "updates", "PPL", "BLEU", "params (M)", "FLOPs",
+    "paper: PPL", "BLEU", "params (M)",
+)  # fmt: skip
+NOTE = (
+    "PPL: perplexity per subword token, which compares within one vocabulary only. PPL and BLEU are taken on the "
+    "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
+    "the mean, with the lowest and highest in brackets. The paper's numbers are of newstest2013."
+)
+_STYLE = """
+:root { color-scheme: light dark; }
+body { margin: 0 auto; padding: 1rem; max-width: 80rem; font: 16px/1.5 system-ui, sans-serif; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid #8886; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+"""
+
+Results = Mapping[str, dict[str, Any]]
+"""By the name of a run what came of it."""
+
+
+def make_report(
+    recipe: Recipe, sweep: Sweep, runs: Sequence[PlannedRun], results: Results, failures: Mapping[str, str]
+) -> dict[str, Any]:
+    """What ablations.json holds.
+
+    Args:
+        failures: by the name of a run what was wrong.
+    """
+    rows = []
+    for row in dict.fromkeys(run.row.name for run in runs):
+        of_row = [run for run in runs if run.row.name == row]
+        model, training = of_row[0].recipe.model, of_row[0].recipe.training
+        done = [results[run.name] for run in of_row if run.name in results]
+        rows.append(
+            {
+                "name": row,
+                "group": of_row[0].row.group,
+                "encoder_layers": model.encoder_layers,
+                "decoder_layers": model.decoder_layers,
+                "d_model": model.d_model,
+                "d_ff": model.d_ff,
+                "num_heads": model.num_heads,
+                "d_k": model.key_width,
+                "d_v": model.value_width,
+                "dropout": model.dropout,
+                "label_smoothing": training.label_smoothing,
+                "positions": model.positions,
+                **{key: _summary([result[key] for result in done]) for key in ("updates", "perplexity", "bleu")},
+                **{key: _summary([result[key] for result in done]) for key in ("flops", "seconds")},
+                "parameters": done[0]["parameters"] if done else None,
+                "paper": of_row[0].row.paper.model_dump(),
+                "runs": [
+                    {
+                        "name": run.name,
+                        "seed": run.seed,
+                        "state": _state(run.name, results, failures),
+                        "error": failures.get(run.name),
+                        "result": results.get(run.name),
+                    }
+                    for run in of_row
+                ],
+            }
+        )
+    by_name = {row["name"]: row for row in rows}
+    compared = [
+        _compare(finding, by_name) for finding in sweep.findings if {finding.better, finding.other} <= set(by_name)
+    ]
+    return {"title": sweep.title, "recipe": recipe.name, "rows": rows, "findings": compared}
+
+
+def _state(name: str, results: Results, failures: Mapping[str, str]) -> str:
+    return "finished" if name in results else "failed" if name in failures else "to do"
+
+
+def _summary(values: Sequence[float | int]) -> dict[str, float] | None:
+    return {"mean": sum(values) / len(values), "lowest": min(values), "highest": max(values)} if values else None
+
+
+def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Whether a finding holds here: with several seeds only if the seeds of the two rows do not overlap."""
+    better, other = rows[finding.better], rows[finding.other]
+    compared: dict[str, Any] = {**finding.model_dump(), "verdict": "to do", "difference": None}
+    published = [row["paper"][finding.metric] for row in (better, other)]
+    compared["paper_difference"] = None if None in published else published[0] - published[1]
+    ours, theirs = better[finding.metric], other[finding.metric]
+    if ours is None or theirs is None:
+        return compared
+    compared["difference"] = ours["mean"] - theirs["mean"]
+    sign = 1 if finding.metric == "bleu" else -1
+    is_apart = ours["lowest"] > theirs["highest"] or theirs["lowest"] > ours["highest"]
+    if finding.within is not None:
+        holds = not is_apart or abs(compared["difference"]) <= finding.within
+        compared["verdict"] = "holds" if holds else "does not hold"
+    elif not is_apart:
+        compared["verdict"] = "undecided: the seeds overlap"
+    else:
+        compared["verdict"] = "holds" if sign * compared["difference"] > 0 else "does not hold"
+    return compared
+
+
+def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
+    """Writes ablations.json, ablations.md and ablations.html."""
+    paths = [folder / f"ablations.{kind}" for kind in ("json", "md", "html")]
+    write_json(paths[0], report)
+    write_lines(paths[1], _markdown(report))
+    write_lines(paths[2], _html(report))
+    return paths
+
+
+def row_cells(report: dict[str, Any]) -> list[list[str]]:
+    """The cells of COLUMNS for every row."""
+    return [
+        [
+            row["name"],
+            _layers(row),
+            *(str(row[key]) for key in ("d_model", "d_ff", "num_heads", "d_k", "d_v")),
+            f"{row['dropout']:g}",
+            f"{row['label_smoothing']:g}",
+            f"{row['updates']['mean']:,.0f}" if row["updates"] else "",
+            _of_seeds(row, "perplexity", 2) or _unfinished(row),
+            _of_seeds(row, "bleu", 1),
+            f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
+            amount(row["flops"]["mean"]) if row["flops"] else "",
+            *(
+                _published(row["paper"][key], digits)
+                for key, digits in (("perplexity", 2), ("bleu", 1), ("parameters", 0))
+            ),
+        ]
+        for row in report["rows"]
+    ]
+
+
+FINDING_COLUMNS = ("finding", "by", "difference", "in the paper", "here")
+
+
+def finding_cells(report: dict[str, Any]) -> list[list[str]]:
+    """The cells of FINDING_COLUMNS for every finding whose rows are there."""
+    return [
+        [
+            finding["text"],
+            f"{'BLEU' if finding['metric'] == 'bleu' else 'PPL'}, {finding['better']} - {finding['other']}",
+            *(
+                "" if finding[key] is None else f"{finding[key]:+.2f}".replace("-", "\u2212")
+                for key in ("difference", "paper_difference")
+            ),
+            finding["verdict"],
+        ]
+        for finding in report["findings"]
+    ]
+
+
+def failures_of(report: dict[str, Any]) -> list[str]:
+    """A line for every run that failed."""
+    return [f"{run['name']}: {run['error']}" for row in report["rows"] for run in row["runs"] if run["error"]]
+
+
+def _layers(row: dict[str, Any]) -> str:
+    encoder, decoder = row["encoder_layers"], row["decoder_layers"]
+    return str(encoder) if encoder == decoder else f"{encoder}+{decoder}"
+
+
+def _of_seeds(row: dict[str, Any], key: str, digits: int) -> str:
+    summary = row[key]
+    if summary is None:
+        return ""
+    mean, lowest, highest = (f"{summary[part]:.{digits}f}" for part in ("mean", "lowest", "highest"))
+    several = sum(run["result"] is not None for run in row["runs"]) > 1
+    return f"{mean} ({lowest} to {highest})" if several else mean
+
+
+def _unfinished(row: dict[str, Any]) -> str:
+    return "failed" if any(run["error"] for run in row["runs"]) else "to do"
+
+
+def _published(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _heading(report: dict[str, Any]) -> str:
+    return f"{report['title']}; recipe {report['recipe']}"
+
+
+def _markdown(report: dict[str, Any]) -> list[str]:
+    lines = [f"# {_heading(report)}", "", *_markdown_table(COLUMNS, row_cells(report)), "", NOTE]
+    if report["findings"]:
+        lines += ["", "## Findings", "", *_markdown_table(FINDING_COLUMNS, finding_cells(report))]
+    if failures := failures_of(report):
+        lines += ["", "## Failed", "", *(f"- {failure}" for failure in failures)]
+    return lines
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
+
+
+def _html(report: dict[str, Any]) -> list[str]:
+    title = escape(_heading(report))
+    lines = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
+        *_html_table(COLUMNS, row_cells(report)),
+        f"<p>{escape(NOTE)}</p>",
+    ]
+    if report["findings"]:
+        lines += ["<h2>Findings</h2>", *_html_table(FINDING_COLUMNS, finding_cells(report))]
+    if failures := failures_of(report):
+        lines += ["<h2>Failed</h2><ul>", *(f"<li>{escape(failure)}</li>" for failure in failures), "</ul>"]
+    return [*lines, "</body></html>"]
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return ['<div class="wide"><table>', f"<tr>{head}</tr>", *body, "</table></div>"]
