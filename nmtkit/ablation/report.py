@@ -39,46 +39,46 @@ def make_report(
     Args:
         failures: by the name of a run what was wrong.
     """
-    rows = []
-    for row in dict.fromkeys(run.row.name for run in runs):
-        of_row = [run for run in runs if run.row.name == row]
-        model, training = of_row[0].recipe.model, of_row[0].recipe.training
-        done = [results[run.name] for run in of_row if run.name in results]
-        rows.append(
+    names = dict.fromkeys(run.row.name for run in runs)
+    rows = {name: _row_report([run for run in runs if run.row.name == name], results, failures) for name in names}
+    compared = [_compare(finding, rows) for finding in sweep.findings if {finding.better, finding.other} <= set(rows)]
+    return {"title": sweep.title, "recipe": recipe.name, "rows": list(rows.values()), "findings": compared}
+
+
+def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[str, str]) -> dict[str, Any]:
+    """What came of a row; ``runs`` are its seeds."""
+    model, training = runs[0].recipe.model, runs[0].recipe.training
+    done = [results[run.name] for run in runs if run.name in results]
+    return {
+        "name": runs[0].row.name,
+        "group": runs[0].row.group,
+        "encoder_layers": model.encoder_layers,
+        "decoder_layers": model.decoder_layers,
+        "d_model": model.d_model,
+        "d_ff": model.d_ff,
+        "num_heads": model.num_heads,
+        "d_k": model.key_width,
+        "d_v": model.value_width,
+        "dropout": model.dropout,
+        "label_smoothing": training.label_smoothing,
+        "positions": model.positions,
+        **{
+            key: _summary([result[key] for result in done])
+            for key in ("updates", "perplexity", "bleu", "flops", "seconds")
+        },
+        "parameters": done[0]["parameters"] if done else None,
+        "paper": runs[0].row.paper.model_dump(),
+        "runs": [
             {
-                "name": row,
-                "group": of_row[0].row.group,
-                "encoder_layers": model.encoder_layers,
-                "decoder_layers": model.decoder_layers,
-                "d_model": model.d_model,
-                "d_ff": model.d_ff,
-                "num_heads": model.num_heads,
-                "d_k": model.key_width,
-                "d_v": model.value_width,
-                "dropout": model.dropout,
-                "label_smoothing": training.label_smoothing,
-                "positions": model.positions,
-                **{key: _summary([result[key] for result in done]) for key in ("updates", "perplexity", "bleu")},
-                **{key: _summary([result[key] for result in done]) for key in ("flops", "seconds")},
-                "parameters": done[0]["parameters"] if done else None,
-                "paper": of_row[0].row.paper.model_dump(),
-                "runs": [
-                    {
-                        "name": run.name,
-                        "seed": run.seed,
-                        "state": _state(run.name, results, failures),
-                        "error": failures.get(run.name),
-                        "result": results.get(run.name),
-                    }
-                    for run in of_row
-                ],
+                "name": run.name,
+                "seed": run.seed,
+                "state": _state(run.name, results, failures),
+                "error": failures.get(run.name),
+                "result": results.get(run.name),
             }
-        )
-    by_name = {row["name"]: row for row in rows}
-    compared = [
-        _compare(finding, by_name) for finding in sweep.findings if {finding.better, finding.other} <= set(by_name)
-    ]
-    return {"title": sweep.title, "recipe": recipe.name, "rows": rows, "findings": compared}
+            for run in runs
+        ],
+    }
 
 
 def _state(name: str, results: Results, failures: Mapping[str, str]) -> str:

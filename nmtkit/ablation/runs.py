@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +137,7 @@ class _Child:
 
 def run_in_processes(
     runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
-) -> Iterator[tuple[PlannedRun, str | None]]:
+) -> Generator[tuple[PlannedRun, str | None], None, None]:
     """Runs several at a time, each in a process of its own; gives each as it ends, with what was wrong, if anything.
 
     When the caller stops (a signal, say) the runs are asked to save and end.

@@ -31,6 +31,7 @@ COMMANDS = [
     "report",
     "attention",
     "run",
+    "ablate",
     "recipes",
     "corpora",
     "inspect",
