@@ -161,12 +161,13 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
         return
     if scale:
         return
-    for key, value in sweep.base.model.items():
-        if (ours := _size(recipe, "model", key)) != value:
-            raise RecipeError(
-                f"{recipe.name}: the rows vary a base model of {key} = {value}, the recipe's is {ours}; with --scale "
-                "each row keeps its ratio to the recipe's own sizes"
-            )
+    for section in ("model", "training"):
+        for key, value in getattr(sweep.base, section).items():
+            if (ours := _size(recipe, section, key)) != value:
+                raise RecipeError(
+                    f"{recipe.name}: the rows vary a base of {section}.{key} = {value}, the recipe's is {ours}; with "
+                    "--scale each row keeps its ratio to the recipe's own"
+                )
 
 
 def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ import torch
 
 from nmtkit.ablation.rows import PlannedRun
 from nmtkit.config import Recipe, to_toml
+from nmtkit.console import log
 from nmtkit.data.preparation import prepare
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
@@ -132,7 +133,7 @@ class _Child:
     run: PlannedRun
     slot: int
     process: "subprocess.Popen[bytes]"
-    log: IO[bytes]
+    log_file: IO[bytes]
 
 
 def run_in_processes(
@@ -157,7 +158,7 @@ def run_in_processes(
             ended = [child for child in children if child.process.poll() is not None]
             for child in ended:
                 children.remove(child)
-                child.log.close()
+                child.log_file.close()
                 yield child.run, _what_was_wrong(child.process.returncode, folder / child.run.name / "ablation.log")
             if not ended:
                 time.sleep(0.1)
@@ -166,7 +167,7 @@ def run_in_processes(
             child.process.terminate()
         wait_or_kill([child.process for child in children], _SECONDS_TO_SAVE)
         for child in children:
-            child.log.close()
+            child.log_file.close()
 
 
 def default_jobs(device: str) -> int:
@@ -190,7 +191,9 @@ def _start(
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
     (folder / run.name).mkdir(parents=True, exist_ok=True)
-    log_file = (folder / run.name / "ablation.log").open("wb")
+    log_path = folder / run.name / "ablation.log"
+    log.info("%s: begins; what it says goes to %s", run.name, log_path)
+    log_file = log_path.open("wb")
     # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True

@@ -112,8 +112,12 @@ def test_a_recipe_without_a_limit_of_updates_scales_all_but_that() -> None:
 
 
 def test_another_base_than_the_papers_wants_scale() -> None:
-    with pytest.raises(RecipeError, match=r"quickstart: the rows vary a base model of encoder_layers = 6, .* --scale"):
+    with pytest.raises(RecipeError, match=r"quickstart: the rows vary a base of model.encoder_layers = 6, .* --scale"):
         table3("quickstart")
+    with pytest.raises(RecipeError, match=r"base of training.max_steps = 100000, the recipe's is 1000; with --scale"):
+        table3("wmt14-en-de-base", "training.max_steps=1000")
+    shorter = table3("wmt14-en-de-base", "training.max_steps=1000", rows="big", scale=True)
+    assert sizes(shorter[0].recipe) == (6, 1024, 4096, 16, 64, 64, 0.3, 0.1, 3)
 
 
 def test_rows_are_chosen_by_name_and_group() -> None:
