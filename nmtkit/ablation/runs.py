@@ -44,7 +44,7 @@ def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
 
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """What came of a run with these settings and data; None if it is not finished."""
-    with suppress(DataError):
+    with suppress(DataError, KeyError):
         written = read_json(folder / run.name / "ablation.json")
         if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
             return dict(written["result"])
@@ -102,10 +102,11 @@ def _link_or_copy(source: str, target: str) -> None:
 def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:
     """Perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
 
-    It is the last one; where patience ended the training, the best.
+    It is the last one; where the recipe has a patience, the best of those that were validated.
     """
     has_patience = recipe.training.patience_epochs or recipe.training.patience_validations
-    found = best_checkpoints(run_dir, 1) if has_patience else whole_checkpoints(run_dir, 1)
+    best = best_checkpoints(run_dir, 1) if has_patience else []
+    found = best or whole_checkpoints(run_dir, 1)
     if not found:
         raise ModelError(f"{run_dir / 'checkpoints'}: no whole checkpoint to measure; remove the run and train it anew")
     loaded = load_model(found[0], workers.device)
@@ -118,7 +119,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     return {
         "updates": updates,
         "checkpoint": step_of(found[0]),
-        "checkpoint_is": "best" if has_patience else "last",
+        "checkpoint_is": "best" if best else "last",
         "nll": validation.nll,
         "perplexity": validation.perplexity,
         "bleu": validation.bleu,

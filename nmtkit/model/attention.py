@@ -58,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch query width"]:
-        """softmax(Q K^T / sqrt(d_k)) V of each head, joined and projected.
+        """softmax(Q K^T / sqrt(d_k)) V of each head, joined and projected; with a window, of the neighbours alone.
 
         Args:
             mask: True where a key may be attended to; None: everywhere.
@@ -86,7 +86,10 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#batch 1 #query key"] | None,
         causal: bool = False,
     ) -> Float[Tensor, "batch heads query d_v"]:
-        """By plain matrix products on a CPU, for sentences several times faster than torch's own attention there."""
+        """The same for queries and keys of any kind, without windows.
+
+        By plain matrix products on a CPU: for sentences several times faster than torch's own attention there.
+        """
         num_scores = queries.shape[:3].numel() * keys.size(2)
         if self.watch is not None or (queries.device.type == "cpu" and num_scores <= MOST_SCORES):
             weights = _weights(queries, keys, mask, causal)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 FEWEST_QUERIES = 64
-"""Queries of a block, at least: smaller matrices are not multiplied faster."""
+"""Queries of a block, at least, so that a small neighbourhood does not make for many tiny products."""
 
 
 class Blocks(NamedTuple):
