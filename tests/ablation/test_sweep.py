@@ -143,6 +143,16 @@ def test_under_patience_the_best_checkpoint_is_measured(tiny: Any, tmp_path: Pat
     assert result["nll"] == pytest.approx(found[best], rel=1e-6)
 
 
+def test_without_a_validated_checkpoint_the_last_one_is_measured(tiny: Any, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.toml"
+    training = "{ patience_validations = 5, validate_every_steps = 99, checkpoint_every_steps = 1, max_steps = 2 }"
+    rows.write_text(f'title = "t"\n[[rows]]\nname = "one"\ntraining = {training}\n')
+    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
+    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    assert (result["checkpoint"], result["checkpoint_is"]) == (2, "last")
+
+
 def test_data_are_prepared_once_and_shared(swept: Swept) -> None:
     prepared = swept.folder / "prepared" / "data"
     for name in ("base-seed1", "narrow-seed1", "broken-seed1"):
