@@ -1,14 +1,14 @@
 """What came of a sweep: SWEEP/ablations.json, and the same as a table in Markdown, HTML and on the screen."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from nmtkit.ablation.rows import Finding, PlannedRun, Sweep
 from nmtkit.config import Recipe
 from nmtkit.console import amount
-from nmtkit.files import write_json, write_lines
+from nmtkit.files import write_atomically, write_json, write_lines
+from nmtkit.page import page, table, text
 
 COLUMNS = (
     "row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "updates", "PPL", "BLEU", "params (M)", "FLOPs",
@@ -19,14 +19,6 @@ NOTE = (
     "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
     "the mean, with the lowest and highest in brackets. The paper's numbers are of newstest2013."
 )
-_STYLE = """
-:root { color-scheme: light dark; }
-body { margin: 0 auto; padding: 1rem; max-width: 80rem; font: 16px/1.5 system-ui, sans-serif; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid #8886; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-"""
-
 Results = Mapping[str, dict[str, Any]]
 """By the name of a run what came of it."""
 
@@ -116,7 +108,8 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
     paths = [folder / f"ablations.{kind}" for kind in ("json", "md", "html")]
     write_json(paths[0], report)
     write_lines(paths[1], _markdown(report))
-    write_lines(paths[2], _html(report))
+    with write_atomically(paths[2]) as file:
+        file.write(_page(report))
     return paths
 
 
@@ -207,25 +200,15 @@ def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> li
     return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
 
 
-def _html(report: dict[str, Any]) -> list[str]:
-    title = escape(_heading(report))
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{title}</h1>",
-        *_html_table(COLUMNS, row_cells(report)),
-        f"<p>{escape(NOTE)}</p>",
-    ]
+def _page(report: dict[str, Any]) -> str:
+    heading = text(_heading(report))
+    body = [f"<h1>{heading}</h1>", _page_table(COLUMNS, row_cells(report)), f"<p>{text(NOTE)}</p>"]
     if report["findings"]:
-        lines += ["<h2>Findings</h2>", *_html_table(FINDING_COLUMNS, finding_cells(report))]
+        body += ["<h2>Findings</h2>", _page_table(FINDING_COLUMNS, finding_cells(report))]
     if failures := failures_of(report):
-        lines += ["<h2>Failed</h2><ul>", *(f"<li>{escape(failure)}</li>" for failure in failures), "</ul>"]
-    return [*lines, "</body></html>"]
+        body += ["<h2>Failed</h2><ul>", *(f"<li>{text(failure)}</li>" for failure in failures), "</ul>"]
+    return page(_heading(report), body, style="body { max-width: 84rem; } td { white-space: nowrap; }")
 
 
-def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return ['<div class="wide"><table>', f"<tr>{head}</tr>", *body, "</table></div>"]
+def _page_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, [[text(cell) for cell in row] for row in rows])

@@ -231,7 +231,7 @@ def test_the_tables_say_the_same_in_all_forms(swept: Swept) -> None:
     page = (swept.folder / "ablations.html").read_text(encoding="utf-8")
     for cells in row_cells(report):
         assert f"| {' | '.join(cells)} |" in markdown
-        assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+        assert "".join(f"<td><bdi>{cell}</bdi></td>" for cell in cells) in page
         assert cells[0] in swept.done.stdout
     assert NOTE in markdown
     base = row_cells(report)[0]

@@ -100,6 +100,16 @@ def test_torchs_attention_over_blocks_gives_the_same(causal: bool, monkeypatch: 
     torch.testing.assert_close(by_torch, by_products, rtol=1e-11, atol=1e-11)
 
 
+def test_who_looks_on_is_given_the_weights_of_the_whole_sequence() -> None:
+    ours, x, seen = attention_of(9), torch.randn(1, 500, WIDTH, dtype=torch.float64), list[Tensor]()
+    unwatched = ours.attend(ours.queries(x), *ours.keys_values(x))
+    ours.watch = seen.append
+    watched = ours.attend(ours.queries(x), *ours.keys_values(x))
+    torch.testing.assert_close(watched, unwatched, rtol=1e-11, atol=1e-11)
+    assert [weights.shape for weights in seen] == [(1, HEADS, 500, 500)]
+    assert torch.equal(seen[0], ours.weights(ours.queries(x), ours.keys_values(x)[0]))
+
+
 @pytest.mark.parametrize("length", [30, 300])
 def test_a_window_over_the_whole_sequence_is_no_window(length: int) -> None:
     source, lengths = torch.randint(4, 31, (2, length)), torch.tensor([length, length - 7])
