@@ -81,7 +81,8 @@ def run(
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: the recipe names no test set")
-        return RunResult(result, {}, training_cost(run_dir))
+        write_json(run_dir / "cost.json", training_cost(run_dir))
+        return RunResult(result, {}, read_json(run_dir / "cost.json"))
     log.info("4/5 translate")
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score")

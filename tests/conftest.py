@@ -15,12 +15,15 @@ import torch
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.training.state import MEASURED
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.verify import verify_resume
 from nmtkit.workers import Workers
 
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
-TIMED = ("seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes")
+TIMED = (
+    "seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes", "gpu_joules", "host_joules",
+)  # fmt: skip
 
 
 @dataclass
@@ -71,7 +74,7 @@ def determined(run: Path) -> dict[str, Any]:
         found[str(path.relative_to(run))] = path.read_bytes()
     for path in sorted(run.glob("resume/step-*/state.json")):
         state = read_json(path)
-        counters = {key: value for key, value in state["progress"].items() if "seconds" not in key}
+        counters = {key: value for key, value in state["progress"].items() if not key.endswith(MEASURED)}
         meter = {key: value for key, value in state["meter"].items() if key != "seconds"}
         found[str(path.relative_to(run))] = (counters, meter, state["unfinished"])
     return found

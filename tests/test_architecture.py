@@ -18,9 +18,17 @@ LEVELS = [
     [["nmtkit.ablation"]],
     [["nmtkit.pipeline"]],
     [["nmtkit.training"], ["nmtkit.export"]],
-    [["nmtkit.decoding"], ["nmtkit.evaluation.cost", "nmtkit.evaluation.report"]],
+    [
+        ["nmtkit.decoding"],
+        [
+            "nmtkit.evaluation.comparison",
+            "nmtkit.evaluation.cost",
+            "nmtkit.evaluation.cost_tables",
+            "nmtkit.evaluation.report",
+        ],
+    ],
     [["nmtkit.model_folder"], ["nmtkit.data"], ["nmtkit.evaluation.scoring", "nmtkit.evaluation.evalb"]],
-    [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"]],
+    [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"], ["nmtkit.evaluation.devices"]],
     [
         [
             "nmtkit.config",
@@ -44,6 +52,7 @@ DOORS = {
     "sacremoses": ["nmtkit.text.moses"],
     "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.text.sacrebleu_sets"],
     "zstandard": ["nmtkit.compression"],
+    "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
     "typer": ["nmtkit.cli"],

@@ -8,7 +8,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, corpora, export, inspect, prepare, recipes, rerank, run, score, train, translate
+from nmtkit.cli import (
+    average,
+    compare,
+    corpora,
+    cost,
+    export,
+    inspect,
+    prepare,
+    recipes,
+    rerank,
+    run,
+    score,
+    train,
+    translate,
+)
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -28,6 +42,8 @@ for module, summary in (
     (translate, "Text to its translation."),
     (export, "A model to the form of another library, CTranslate2 or transformers."),
     (score, "Translations to scores and cost; with a model, to log-probabilities."),
+    (cost, "What a training will take, or what it took."),
+    (compare, "Runs side by side: settings, scores, cost, sentences."),
     (rerank, "N-best lists to their best hypotheses by a model."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),

@@ -269,11 +269,12 @@ def _model_line(
 
 
 def _score_run(run: Path) -> None:
+    from nmtkit.cli.cost import print_cost
     from nmtkit.files import read_json
     from nmtkit.pipeline import score_run
 
     print_scores(score_run(run), {})
-    print_cost(read_json(run / "cost.json"))
+    print_cost(read_json(run / "cost.json"), read_json(run / "scores.json"))
 
 
 def print_scores(scores: dict[str, dict[str, "Score"]], missing: dict[str, str]) -> None:
@@ -291,24 +292,3 @@ def print_scores(scores: dict[str, dict[str, "Score"]], missing: dict[str, str])
     notes += [f"  {metric}  {signature}\n      {comparable_to(metric)}" for metric, signature in signatures.items()]
     notes += [f"  {metric}  left out: {reason}" for metric, reason in missing.items()]
     console.print_table("Scores", ["test", "metric", "score", "details"], rows, notes=notes)
-
-
-def print_cost(cost: dict) -> None:
-    """Prints what a training has cost."""
-    from nmtkit import console
-
-    rows = [
-        ["updates", f"{cost['updates']:,}"],
-        ["target tokens seen", f"{cost['target_tokens']:,}"],
-        [
-            "time",
-            f"{console.duration(cost['seconds'])} on {cost['processes']} x {cost['device']} ({cost['precision']})",
-        ],
-        ["FLOPs, counted", f"{cost['flops']:.3g} ({cost['flops_per_second'] / 1e9:.1f} GFLOP/s)"],
-        [
-            "FLOPs, the paper's way",
-            f"{cost['flops_paper_estimate']:.3g} (time x devices x {cost['sustained_flops_per_second'] / 1e9:.1f} "
-            f"GFLOP/s, {cost['sustained_source']})",
-        ],
-    ]
-    console.print_table("Training cost", ["what", "value"], rows)

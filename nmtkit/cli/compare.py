@@ -1,0 +1,3 @@
+"""`nmtkit compare`."""
+def command() -> None:
+    """Runs. Example: nmtkit compare"""
