@@ -27,7 +27,11 @@ LEVELS = [
             "nmtkit.evaluation.report",
         ],
     ],
-    [["nmtkit.model_folder"], ["nmtkit.data"], ["nmtkit.evaluation.scoring", "nmtkit.evaluation.evalb"]],
+    [
+        ["nmtkit.model_folder"],
+        ["nmtkit.data"],
+        ["nmtkit.evaluation.scoring", "nmtkit.evaluation.significance", "nmtkit.evaluation.evalb"],
+    ],
     [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"], ["nmtkit.evaluation.devices"]],
     [
         [
@@ -50,7 +54,7 @@ DOORS = {
     "sentencepiece": ["nmtkit.text.tokenizer"],
     "tokenizers": ["nmtkit.text.tokenizer"],
     "sacremoses": ["nmtkit.text.moses"],
-    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.text.sacrebleu_sets"],
+    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.evaluation.significance", "nmtkit.text.sacrebleu_sets"],
     "zstandard": ["nmtkit.compression"],
     "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
