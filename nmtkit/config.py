@@ -646,6 +646,17 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
     return values
 
 
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings of a recipe by `section.key`, as they are compared: local corpora by name, models by path."""
+    settings = {}
+    for name in SECTIONS:
+        section = getattr(recipe, name)
+        stated = section.model_dump(mode="json", include={"tokenizer", "init"})
+        for key, value in {**_comparable(section), **stated}.items():
+            settings[f"{name}.{key}"] = value
+    return settings
+
+
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     """The changed keys of [training] that could change what a run has done so far: it cannot go on with them."""
     harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]

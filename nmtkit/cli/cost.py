@@ -108,8 +108,8 @@ def print_tables(tables: "Sequence[Table]") -> None:
 
 
 def _print_devices() -> None:
-    from nmtkit.evaluation.devices import PRECISIONS, known_devices
     from nmtkit.evaluation.cost_tables import Table
+    from nmtkit.evaluation.devices import PRECISIONS, known_devices
 
     rows = []
     for kind in known_devices():

@@ -1,7 +1,7 @@
 """What a run has cost: the exact count of its matrix products, the estimate as the paper makes it, use of the device.
 
-    RUN/resume/*/state.json, RUN/checkpoints/*/provenance.json, RUN/metrics.jsonl, RUN/prediction.json
-        -> training_cost -> RUN/cost.json -> cost_tables.py
+RUN/resume/*/state.json, RUN/checkpoints/*/provenance.json, RUN/metrics.jsonl, RUN/prediction.json
+    -> training_cost -> RUN/cost.json -> cost_tables.py
 """
 
 import time
@@ -53,7 +53,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     metrics = read_json_lines(run_dir / "metrics.jsonl")
     prediction = run_dir / "prediction.json"
     return {
-        "run": state["run"],
+        "run": run_dir.resolve().name,
         "source_language": state["recipe"]["data"]["source_language"],
         "target_language": state["recipe"]["data"]["target_language"],
         "state_file": path.relative_to(run_dir).as_posix(),

@@ -1,7 +1,7 @@
 """Tables of what a training has cost, as pure functions of RUN/cost.json and RUN/scores.json: for a terminal, a page.
 
-    cost_tables         all of them: what it took, the paper's Table 2 with this run in it, how a prediction fared
-    prediction_table    what a training is expected to take, before it
+cost_tables         all of them: what it took, the paper's Table 2 with this run in it, how a prediction fared
+prediction_table    what a training is expected to take, before it
 """
 
 from collections.abc import Mapping
@@ -178,9 +178,14 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         ["FLOPs", f"{scientific(flops)} (forward a third, backward two)"],
     ]
     for name, key in (("encoder", "encoder"), ("decoder", "decoder"), ("softmax (output embedding)", "output")):
-        rows.append([f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"])
+        rows.append(
+            [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
+        )
     rows += [
-        ["  besides, for padding", f"{scientific(predicted['flops_padding'])} (+{percent(predicted['flops_padding'], flops)})"],
+        [
+            "  besides, for padding",
+            f"{scientific(predicted['flops_padding'])} (+{percent(predicted['flops_padding'], flops)})",
+        ],
         ["time", f"{duration(predicted['seconds'])} on {where}"],
         ["  an update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate of a device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
@@ -243,7 +248,8 @@ def _figure(value: float | int) -> str:
 
 def scientific(value: float | int) -> str:
     """A large number in two digits: 3.3e18."""
-    return f"{value:.1e}".replace("e+", "e")
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def percent(part: float | int, whole: float | int) -> str:

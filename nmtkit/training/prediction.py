@@ -1,6 +1,6 @@
 """What a training will take, told before it: operations, time, memory.
 
-    recipe + lengths of the pairs + device -> predict -> RUN/prediction.json (written by `train` before its first update)
+    recipe + lengths of the pairs + device -> predict -> RUN/prediction.json (by `train`, before its first update)
 
 Operations follow from the plan of the updates, which is a pure function of the lengths: with prepared data they are
 exact. Time needs a share of the device's rate that training reaches (MFU), which is assumed and said to be. Memory is
@@ -42,8 +42,8 @@ ASSUMED_MFU = {
 _ASSUMED_PAIRS = 200_000
 _ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
 _ASSUMED_LENGTHS = "assumed: like WMT14 English-German (29.5 and 30.6 tokens on average); prepared data would tell"
-"""End symbols counted, of 32,000 joint merges, as fairseq-preprocess tells. That lengths are log-normal with a spread of
-0.62, and the sides correlated by 0.95, is assumed, as in benchmarks/train_gpu.py."""
+"""End symbols counted, of 32,000 joint merges, as fairseq-preprocess tells. That lengths are log-normal with a spread
+of 0.62, and the sides correlated by 0.95, is assumed, as in benchmarks/train_gpu.py."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,9 @@ def predict(
     seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)
     updates, limit = _num_updates(training, lengths, len(plan.updates), seconds_per_update)
     work = _all_work(recipe, vocab_sizes[1], lengths, plan, of_epoch, updates)
-    per_pass = tokens_per_pass or training.tokens_per_pass or _fitting_pass(recipe, lengths, plan, vocab_sizes, hardware)
+    per_pass = (
+        tokens_per_pass or training.tokens_per_pass or _fitting_pass(recipe, lengths, plan, vocab_sizes, hardware)
+    )
     padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
     memory = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, per_pass, hardware.devices))
     flops = factor * work.flops.total

@@ -16,7 +16,15 @@ from nmtkit.data.preparation import changed_text, damaged_files, load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.files import check_space, free_bytes, read_json, remove_folder, remove_leftovers, write_atomically, write_json
+from nmtkit.files import (
+    check_space,
+    free_bytes,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.run_lock import locked_run

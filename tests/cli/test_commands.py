@@ -21,7 +21,10 @@ from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.workers import Workers
 
-COMMANDS = ["prepare", "train", "average", "translate", "score", "rerank", "run", "recipes", "corpora", "inspect"]
+COMMANDS = [
+    "prepare", "train", "average", "translate", "score", "rerank", "run", "recipes", "corpora", "inspect", "cost",
+    "compare",
+]  # fmt: skip
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
 
 

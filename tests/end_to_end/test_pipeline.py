@@ -109,6 +109,7 @@ class TestFiles:
             "translations/small.txt",
             "scores.json",
             "cost.json",
+            "prediction.json",
         ],
     )
     def test_a_finished_run_has_the_files_of_the_design(self, pipeline: Pipeline, name: str) -> None:
@@ -216,6 +217,9 @@ class TestNumbers:
         parts = (cost["flops_attention"], cost["flops_padding"])
         assert parts == (last["flops_attention"], last["flops_padding"])
         assert 0 < max(parts) < cost["flops"]
+        assert cost["flops"] == cost["flops_encoder"] + cost["flops_decoder"] + cost["flops_output"]
+        assert cost["flops"] == cost["flops_forward"] + cost["flops_backward"]
+        assert cost["prediction"]["flops"] == cost["flops"]
         assert (cost["processes"], cost["device"], cost["precision"]) == (1, "cpu", "float32")
         assert cost["seconds"] >= last["seconds"] > 0
         assert cost["flops_per_second"] == pytest.approx(cost["flops"] / cost["seconds"])

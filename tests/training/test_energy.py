@@ -128,7 +128,9 @@ def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
         for _ in range(3):
             clock[0] += 2
             assert meter.read() == before == Energy(host_joules=2.0, host_seconds=2.0)
-    assert [message.split(" (")[0] for message in caplog.messages] == ["the energy of the processors can no more be read"]
+    assert [message.split(" (")[0] for message in caplog.messages] == [
+        "the energy of the processors can no more be read"
+    ]
 
 
 def fake_nvml(millijoules: list[int], fails: bool = False) -> types.ModuleType:

@@ -1,4 +1,4 @@
-"""What is told before a training is what comes of it, where that follows from the plan; the rest says what it assumes."""
+"""What is told before a training comes true where it follows from the plan; the rest says what it assumes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: PairLengths) ->
     assert predicted["seconds"] == pytest.approx(600, rel=0.001)
     by_epochs = load_recipe("multi30k-en-de", ["training.max_epochs=10"])
     by_epochs = by_epochs.model_copy(update={"training": by_epochs.training.model_copy(update={"max_steps": None})})
-    with pytest.raises(NmtkitError, match="max_epochs = 10 says nothing .* run `nmtkit prepare` first"):
+    with pytest.raises(NmtkitError, match=r"max_epochs = 10 says nothing .* run `nmtkit prepare` first"):
         predict(by_epochs, few, (10000, 10000), cpu())
     known = PairLengths(few.source, few.target, 15_000, "a test")
     predicted = predict(by_epochs, known, (10000, 10000), cpu())
