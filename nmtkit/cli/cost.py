@@ -175,7 +175,7 @@ def _hardware(
     device = choose_device("auto" if device_type is None else "cpu")
     if device.type == "cpu":
         choose_products()  # as training does, so that the rate is the same
-        set_threads(None)
+        set_threads(None, devices)
     return Hardware.here(device, resolve_precision(precision, device), devices, mfu=mfu)
 
 

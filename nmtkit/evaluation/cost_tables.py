@@ -182,10 +182,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
         )
     rows += [
-        [
-            "  besides, for padding",
-            f"{scientific(predicted['flops_padding'])} (+{percent(predicted['flops_padding'], flops)})",
-        ],
+        ["  besides, for padding", _expected_padding(predicted)],
         ["time", f"{duration(predicted['seconds'])} on {where}"],
         ["  an update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate of a device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
@@ -196,6 +193,13 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     rows.append(["tokens in a pass", f"{predicted['tokens_per_pass']:,}, padding counted"])
     notes = [f"Lengths of the pairs: {predicted['lengths']}.", "Memory is what tensors need, by estimate."]
     return Table("What the training is expected to take", ["what", "value"], rows, notes)
+
+
+def _expected_padding(predicted: Mapping[str, Any]) -> str:
+    padding = predicted["flops_padding"]
+    if padding is None:
+        return "known once the data are prepared"
+    return f"{scientific(padding)} (+{percent(padding, predicted['flops'])})"
 
 
 def _of_memory(predicted: Mapping[str, Any]) -> str:

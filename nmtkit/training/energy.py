@@ -5,8 +5,9 @@ read is not measured, and nothing is ever assumed in its place.
 
     NVML    energy of one GPU since its driver was loaded, in millijoules; Volta and later; needs nvidia-ml-py
     RAPL    energy of each processor package and of memory, in microjoules; Linux, where this user may read
-            /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too); begins again at 0 when it is full.
-            It is of all that runs on the machine.
+            /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too). It is of all that runs on the machine.
+            It begins again at 0 when it is full, as a rule after 262 kJ: a quarter of an hour at 300 W; more than one
+            turn between two readings, as in a validation of half an hour, would be lost.
 
 Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap/powercap.rst of Linux.
 """

@@ -31,9 +31,9 @@ from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
 ASSUMED_MFU = {
     "gpu": (
         0.30,
-        "of the data sheet's rate; published runs of this model: 0.30 by NVIDIA's big one on 8 V100 in mixed precision "
-        "(235,000 tokens/s), 0.28 and 0.38 by the paper's base and big ones on 8 P100 (0.4 and 1.0 s an update), by "
-        "the operations counted here",
+        "of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 by "
+        "NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.38 by the paper's base and big "
+        "ones on 8 P100 (0.4 and 1.0 s an update)",
     ),
     "cpu": (0.23, "of measured matrix products; what the tiny model reached over its whole run in docs/results.md"),
 }
@@ -192,7 +192,9 @@ def predict(
     per_pass = (
         tokens_per_pass or training.tokens_per_pass or _fitting_pass(recipe, lengths, plan, vocab_sizes, hardware)
     )
-    padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
+    padding = None  # of a sample it would be far too much: the larger the corpus, the more alike a pass's lengths
+    if lengths.num_pairs is not None:
+        padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
     memory = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, per_pass, hardware.devices))
     flops = factor * work.flops.total
     return {
@@ -207,7 +209,7 @@ def predict(
         "flops_decoder": factor * work.flops.decoder,
         "flops_output": factor * work.flops.output,
         "flops_attention": factor * work.flops.attention,
-        "flops_padding": round(flops * padding),
+        "flops_padding": None if padding is None else round(flops * padding),
         "devices": hardware.devices,
         "device": hardware.device,
         "precision": hardware.precision,

@@ -193,3 +193,5 @@ def test_a_prediction_says_what_it_assumes() -> None:
     assert shown["memory of a device"] == "3 GB of 141 GB"
     assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
     assert table.notes[0] == "Lengths of the pairs: assumed."
+    unknown = prediction_table({**predicted, "flops_padding": None})
+    assert rows_of(unknown)["besides, for padding"] == "known once the data are prepared"

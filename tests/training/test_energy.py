@@ -1,5 +1,6 @@
 """Energy by counters of the machine, with folders and libraries that stand in for them."""
 
+import itertools
 import logging
 import sys
 import types
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import TinyProject
 
 from nmtkit.console import log
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.files import read_json_lines
 from nmtkit.training import energy
 from nmtkit.training.energy import Energy, EnergyMeter, nvml_counter, rapl_counter
 
@@ -185,10 +189,38 @@ def test_a_gpu_that_nvml_does_not_know_or_does_not_count_is_not_measured(
     assert EnergyMeter.start(one_gpu).gpu is None
 
 
+def test_the_library_itself_says_of_an_unknown_gpu_that_it_is_not_measured(
+    one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", pytest.importorskip("pynvml"))
+    assert nvml_counter(one_gpu) is None
+
+
 def test_without_the_library_a_gpu_is_not_measured(one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "find_spec", lambda name: None)
     assert nvml_counter(one_gpu) is None
     assert nvml_counter(CPU) is None
+
+
+def test_training_keeps_account_of_energy_over_sessions(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = itertools.count(1000, 10)
+    monkeypatch.setattr(energy, "SECONDS_BETWEEN_READINGS", 0.0)
+    monkeypatch.setattr(energy, "rapl_counter", lambda powercap: lambda: float(next(reads)))
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, "training.max_steps=5")
+    first = training_cost(run)
+    assert first["host_joules"] >= 50
+    assert 0 < first["host_seconds"] <= first["seconds"]
+    assert first["gpu_joules"] is None
+    tiny.train(run, "training.max_steps=9")
+    second = training_cost(run)
+    assert second["host_joules"] >= first["host_joules"] + 40
+    assert second["host_seconds"] > first["host_seconds"]
+    told = [line["host_joules"] for line in read_json_lines(run / "metrics.jsonl")]
+    assert told == sorted(told)
+    assert told[-1] == second["host_joules"]
 
 
 def test_energies_of_processes_and_sessions_add_up() -> None:
