@@ -99,7 +99,8 @@ def compare_runs(
         scorer = Scorer([references], target_language=data.target_language, text=data.text)
         chosen = scorer.possible(metrics) if metrics else [m for m in DEFAULT_METRICS if m in scorer.possible(None)]
         scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
-        changes[test] = _changes(scorer, systems, sources, references, num_sentences)
+        if num_sentences:
+            changes[test] = _changes(scorer, systems, sources, references, num_sentences)
     settings = _differing_settings(run_dirs, recipes)
     return Comparison(names, settings, scores, [_cost(run) for run in run_dirs], changes, left_out)
 

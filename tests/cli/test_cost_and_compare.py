@@ -195,8 +195,7 @@ def test_the_test_and_the_number_of_sentences_are_as_asked(nmtkit: Command, base
     code, out, _ = nmtkit("compare", base, better, *options)
     assert code == 0
     assert "ar:20" in out
-    assert "None: all sentences score the same." not in out.split("Training cost")[0]
-    assert "line 1" not in out
+    assert "changed most" not in out
 
 
 def test_a_run_and_its_copy_differ_in_nothing(nmtkit: Command, base: Path, tmp_path: Path) -> None:
