@@ -19,7 +19,11 @@ LEVELS = [
     [["nmtkit.pipeline"]],
     [["nmtkit.training"], ["nmtkit.export"]],
     [["nmtkit.decoding"], ["nmtkit.evaluation.cost", "nmtkit.evaluation.report"]],
-    [["nmtkit.model_folder"], ["nmtkit.data"], ["nmtkit.evaluation.scoring", "nmtkit.evaluation.evalb"]],
+    [
+        ["nmtkit.model_folder"],
+        ["nmtkit.data"],
+        ["nmtkit.evaluation.scoring", "nmtkit.evaluation.significance", "nmtkit.evaluation.evalb"],
+    ],
     [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"]],
     [
         [
@@ -42,7 +46,7 @@ DOORS = {
     "sentencepiece": ["nmtkit.text.tokenizer"],
     "tokenizers": ["nmtkit.text.tokenizer"],
     "sacremoses": ["nmtkit.text.moses"],
-    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.text.sacrebleu_sets"],
+    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.evaluation.significance", "nmtkit.text.sacrebleu_sets"],
     "zstandard": ["nmtkit.compression"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
