@@ -38,7 +38,8 @@ def command(
     Example: nmtkit run quickstart
     """
     from nmtkit import console
-    from nmtkit.cli.score import print_cost, print_scores
+    from nmtkit.cli.score import print_cost
+    from nmtkit.cli.score_tables import print_scores
     from nmtkit.config import load_recipe
 
     console.set_up(quiet=quiet)

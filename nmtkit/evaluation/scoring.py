@@ -30,6 +30,8 @@ ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl")
 """What is computed only where it is asked for by name."""
 RESAMPLES = 1000
 """Of the bootstrap that gives a confidence interval; sacreBLEU's own number."""
+MOST_LINES_RESAMPLED = 10_000
+"""Of more lines there are intervals only where they are asked for: sacreBLEU holds all resamples at once."""
 
 TextKind = Literal["plain", "tokenized"]
 _Form = Literal["plain", "tokens", "compounds"]
@@ -56,6 +58,7 @@ _COMPARABLE_TO = {
     "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
+    "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
 
 
@@ -272,6 +275,18 @@ def sentence_utility(metric: str) -> Callable[[str, str], float]:
     return lambda hypothesis, reference: float(sentence.sentence_score(hypothesis, [reference]).score)
 
 
+def resamples_for(num_lines: int, asked: int | None = None) -> int:
+    """How many resamples to take of a text for its intervals: as asked, else RESAMPLES, or 0 of a very long text."""
+    if asked is not None:
+        return asked
+    return RESAMPLES if num_lines <= MOST_LINES_RESAMPLED else 0
+
+
+def plain_text(lines: list[str], text: TextKind, language: str) -> list[str]:
+    """Lines of either kind as plain text, as a reader or a learned metric expects them."""
+    return moses.detokenize(lines, moses.language_code(language)) if text == "tokenized" else lines
+
+
 def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
     """The metrics that cannot be computed on such text, each with the reason and what to do."""
     reasons = {}
@@ -297,7 +312,8 @@ def comparable_to(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
-    _require_known(metric)
+    if metric not in _COMPARABLE_TO:
+        _require_known(metric)
     return _COMPARABLE_TO[metric]
 
 
@@ -317,6 +333,8 @@ def _as_json(one: Score) -> dict[str, Any]:
 
 def _require_known(metric: str) -> None:
     known = METRICS + ON_REQUEST
+    if metric.lower() == "comet":
+        raise DataError("COMET needs a model: ask for it with --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
     if metric not in known:
         nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]
         raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
