@@ -18,7 +18,7 @@ from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines,
 from nmtkit.text.synthetic import generate
 
 STEPS = 24
-METRICS = {"sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
+METRICS = {"sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
 
 
 @dataclass
