@@ -33,7 +33,7 @@ def translation_of(run_dir: Path, name: str) -> Path:
     return run_dir / "translations" / f"{name}.txt"
 
 
-def test_set_of(output: Path) -> tuple[Path, str] | None:
+def set_translated_as(output: Path) -> tuple[Path, str] | None:
     """The run and its test set that a file is the translation of; None of any other file."""
     output = output.absolute()
     run_dir = output.parent.parent

@@ -304,7 +304,7 @@ def _translate_file(
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
     from nmtkit.files import LineReader, sha256_of
-    from nmtkit.translation_record import record, test_set_of
+    from nmtkit.translation_record import record, set_translated_as
 
     total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
     work.check_lines(total)
@@ -337,7 +337,7 @@ def _translate_file(
         outputs = [("output", output)] + ([("status", status)] if status is not None else [])
         parts.join(count, outputs)
         warn_of_invalid_lines(reader)
-        if (of_run := test_set_of(output)) is not None:  # so that `score` can compare it with the recipe
+        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
             options = work.description()
             stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
             sums = model_sums or made_of["models"]

@@ -94,7 +94,7 @@ def findings(
             "see that it is the right file, and the right direction",
         ),
         *_reference_is_source(references, sources),
-        *_leftovers(hypotheses, of_line, sources),
+        *_leftovers(hypotheses, references, sources),
         *_tokenization(hypotheses, references, text),
     ]
     return [finding for finding in found if finding.lines]
@@ -121,17 +121,14 @@ def _reference_is_source(references: Sequence[Sequence[str]], sources: Sequence[
 
 
 def _leftovers(
-    hypotheses: Sequence[str], of_line: Sequence[Sequence[str]], sources: Sequence[str] | None
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None
 ) -> list[Finding]:
-    """What neither the reference nor the source of a line has."""
+    """What neither references nor sources have anywhere: theirs may be tokenised and escaped, too."""
+    expected = {what for lines in (*references, sources or ()) for line in lines for what in leftovers.leftovers(line)}
     lines: dict[str, list[int]] = {kind: [] for kind in leftovers.KINDS}
     example: dict[str, str] = {}
     for number, hypothesis in enumerate(hypotheses):
-        found = leftovers.leftovers(hypothesis)
-        if not found:
-            continue
-        known = " ".join([*of_line[number], sources[number] if sources is not None else ""])
-        new = {what: kind for what, kind in found.items() if what not in known}
+        new = {what: kind for what, kind in leftovers.leftovers(hypothesis).items() if what not in expected}
         for what, kind in new.items():
             example.setdefault(kind, what)
         for kind in set(new.values()):

@@ -189,6 +189,13 @@ class TestNumbers:
             assert isinstance(entry["score"], float)
             assert math.isfinite(entry["score"])
             assert entry["signature"]
+            assert set(entry) <= {"score", "signature", "details", "interval"}
+            assert entry["interval"]["resamples"] == 1000
+
+    def test_scoring_has_no_doubt_of_what_run_or_translate_made_with_the_recipe(self, pipeline: Pipeline) -> None:
+        for command in ("score", "first run"):
+            told = pipeline.done[command].stderr
+            assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
     def test_metrics_have_a_line_for_each_report_with_all_keys(self, pipeline: Pipeline) -> None:
         lines = read_json_lines(pipeline.run / "metrics.jsonl")

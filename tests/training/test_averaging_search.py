@@ -1,15 +1,12 @@
 """`average --search`: every average that is tried is the one that `average` makes, and its score that of validation."""
 
-import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TinyProject
+from conftest import RunCommand, TinyProject
 
-from nmtkit.cli.main import main
 from nmtkit.config import stored_recipe
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import ModelError
@@ -150,37 +147,37 @@ def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> Non
 
 
 def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
-    trained: Path, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], restored_process: None,
-) -> None:  # fmt: skip
+    trained: Path, tiny: TinyProject, tmp_path: Path, run_command: RunCommand
+) -> None:
     run = copy(trained, tmp_path)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nmtkit", "average", *map(str, arguments)])
-        try:
-            main()
-            code: Any = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return (code, *capsys.readouterr())
-
-    code, out, err = command(run, "--search", "--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet")
-    assert (code, err) == (0, "")
-    best = json.loads((run / "averaging.json").read_text())["best"]
-    (row,) = (line.split() for line in out.split("\n") if line.endswith("best"))
+    arguments = ["--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet"]
+    outcome = run_command("average", run, "--search", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    best = read_json(run / "averaging.json")["best"]
+    (row,) = (line.split() for line in outcome.out.split("\n") if line.endswith("best"))
     assert row[:2] == [str(best["n"]), str(best["spacing"])]
     assert f"{best['score']:.4f}" in row
-    made = next(line for line in out.split("\n") if "nmtkit average" in line).split("nmtkit average ")[1].split()
     assert not (run / "averaged").exists()
-    assert command(*made, "--quiet")[:2] == (0, f"{run / 'averaged'}\n")
+    made = next(line for line in outcome.out.split("\n") if "nmtkit average" in line).split("nmtkit average ")[1]
+    assert run_command("average", *made.split(), "--quiet").out == f"{run / 'averaged'}\n"
     sources = read_json(run / "averaged" / "provenance.json")["average_of"]
     assert len(sources) == best["n"]
     assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
-    for wrong, told in (
-        ([run, "--spacing", 2], "--last"),
-        ([run, "--search", "--last", 2], "--search"),
-        ([run, "--metric", "nll"], "--search"),
-        ([run, "--search", "--metric", "chrf"], "bleu, nll"),
-    ):
-        code, _, err = command(*wrong)
-        assert code == 2 and told in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--spacing 2", "--last"),
+        ("--search --last 2", "--search"),
+        ("--metric nll", "--search"),
+        ("--device cpu", "--search"),
+        ("--search --metric chrf", "bleu, nll"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_wrong_usage(
+    run_command: RunCommand, arguments: str, told: str
+) -> None:
+    outcome = run_command("average", "runs/x", *arguments.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in " ".join(outcome.err.split())
