@@ -74,6 +74,7 @@ def read_texts(
     if len(set(hypotheses)) < len(hypotheses):
         raise DataError("the same file is given twice as --hypothesis; give each system once")
     systems = {str(path): _lines(path) for path in hypotheses}
+    sources: list[str] | None
     stated = None
     if test_set is not None:
         sources, reference, stated = _test_set(test_set, str(languages[0]), str(languages[1]), mirror)

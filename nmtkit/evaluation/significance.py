@@ -3,7 +3,7 @@
 scorer, {system: hypotheses}, metric --> paired_test --> {system: PairedResult}, the first system being the baseline
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,26 +74,27 @@ def paired_test(
     for lines in systems.values():
         scorer.check_lines(lines)
     number = trials or TRIALS[method]
-    named = [(name, scorer.in_form_of(metric, lines)) for name, lines in systems.items()]
+    named: list[tuple[str, Sequence[str]]] = [
+        (name, scorer.in_form_of(metric, lines)) for name, lines in systems.items()
+    ]
     test = PairedTest(
         named, {metric: scorer.metric(metric)}, references=None, test_type=_TEST_TYPES[method], n_samples=number
     )
     signatures, by_metric = test()
     ((of_metric, signature),) = signatures.items()
-    stated = scorer.signature(metric, signature)
     seed = str(signature.info["seed"])
-    results = by_metric[of_metric]
+    stated = scorer.signature(metric, signature)
+    results = [result for result in by_metric[of_metric] if not isinstance(result, str)]  # names stand under "System"
     baseline = float(results[0].score)
-    return {
-        name: PairedResult(
-            float(result.score),
-            float(result.score) - baseline,
-            None if result.p_value is None else float(result.p_value),
-            None if result.mean is None else Interval(float(result.mean), float(result.ci), number, seed),
-            stated,
-        )
-        for name, result in zip(systems, results, strict=True)
-    }
+    found = {}
+    for name, result in zip(systems, results, strict=True):
+        interval = None
+        if result.mean is not None and result.ci is not None:
+            interval = Interval(float(result.mean), float(result.ci), number, seed)
+        p_value = None if result.p_value is None else float(result.p_value)
+        score = float(result.score)
+        found[name] = PairedResult(score, score - baseline, p_value, interval, stated)
+    return found
 
 
 def as_json(result: PairedResult, baseline: str) -> dict[str, Any] | None:
