@@ -71,8 +71,9 @@ def read_texts(
     """
     from nmtkit.errors import DataError
 
-    if len(set(hypotheses)) < len(hypotheses):
-        raise DataError("the same file is given twice as --hypothesis; give each system once")
+    for option, paths in (("--hypothesis", hypotheses), ("--reference", references)):
+        if len(set(paths)) < len(paths):
+            raise DataError(f"the same file is given twice as {option}; give each once")
     systems = {str(path): _lines(path) for path in hypotheses}
     sources: list[str] | None
     stated = None
@@ -117,7 +118,9 @@ def score_files(
             console.log.warning("%s: %s", system, finding)
     resamples = resamples_for(len(texts.references[0]), asked.resamples)
     scores = {system: scorer.score(lines, metrics, resamples=resamples) for system, lines in texts.systems.items()}
-    of_lines = _sentence_scores(texts, scorer, metrics) if sentences is not None else {}
+    of_lines = {}
+    if sentences is not None:
+        of_lines = {system: scorer.sentence_scores(lines, metrics) for system, lines in texts.systems.items()}
     if comet is not None:
         _add_comet(texts, comet, scores, of_lines)
     differences = _differences(texts, scorer, asked, metrics)
@@ -156,10 +159,6 @@ def _test_set(
         sources, reference = list(corpus.source.open()), list(corpus.target.open())
     stated = (name.removeprefix(PREFIX), f"{source_language}-{target_language}") if name.startswith(PREFIX) else None
     return sources, reference, stated
-
-
-def _sentence_scores(texts: Texts, scorer: "Scorer", metrics: list[str]) -> dict[str, list[dict[str, float]]]:
-    return {system: scorer.sentence_scores(lines, metrics) for system, lines in texts.systems.items()}
 
 
 def _add_comet(

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,7 +252,7 @@ def test_comet_stands_beside_the_other_scores(
 def test_without_the_library_comet_is_one_line(
     run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "comet", None)
+    monkeypatch.setitem(sys.modules, "comet", None)
     command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
     outcome = run_command(*command)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
@@ -265,6 +266,7 @@ def test_without_the_library_comet_is_one_line(
         (["--hypothesis", "{short}"], "{short} has 3 lines, but {test} has 4; line n of one must"),
         (["--source", "{short}"], "{one} has 4 lines, but {short} has 3; line n of one must"),
         (["--hypothesis", "{one}"], "the same file is given twice as --hypothesis"),
+        (["--reference", "{test}"], "the same file is given twice as --reference"),
         (["--hypothesis", "{none}"], "{none}: no such file"),
         (["--metric", "comet"], "COMET needs a model"),
         (["--metric", "bleu-compound-split"], "it is defined for German only"),
