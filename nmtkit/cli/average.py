@@ -87,16 +87,16 @@ def _print(run: Path, found: "Search") -> None:
     from nmtkit import console
 
     best = found.best
+    by_nll = best.metric == "nll"
     rows = []
     for one in found.tried:
         updates = f"{one.first_step:,} to {one.last_step:,}" if one.n > 1 else f"{one.last_step:,}"
-        score = f"{one.score:.4f}" if one.metric == "nll" else f"{one.score:.2f}"
-        mark = "best" if one == best else ""
-        rows.append([f"{one.n}", f"{one.spacing}", updates, score, f"{one.nll:.4f}", mark])
+        numbers = [] if by_nll else [f"{one.score:.2f}"]
+        rows.append([f"{one.n}", f"{one.spacing}", updates, *numbers, f"{one.nll:.4f}", "best" if one == best else ""])
     spacing = f" --spacing {best.spacing}" if best.spacing > 1 else ""
     notes = [
-        "The best was chosen by this very score, so on other text it is likely a little lower.",
+        "The best was chosen by this very score, so on other text it is likely a little worse.",
         f"To make it: nmtkit average {run} --last {best.n}{spacing}",
     ]
-    columns = ["N", "spacing", "updates", best.metric, "nll", ""]
+    columns = ["N", "spacing", "updates", *([] if by_nll else [best.metric]), "nll", ""]
     console.print_table("Averages of checkpoints on the validation set", columns, rows, notes=notes)

@@ -68,10 +68,10 @@ class Search:
 def candidates(
     num_checkpoints: int, counts: Sequence[int] = COUNTS, spacings: Sequence[int] = SPACINGS
 ) -> list[tuple[int, int]]:
-    """The (N, spacing) that so many checkpoints allow; of one checkpoint there is one average."""
+    """The (N, spacing) that so many checkpoints allow, that of all of them too; of one there is one average."""
     return [
         (count, spacing)
-        for count in counts
+        for count in sorted({*counts, num_checkpoints})
         for spacing in spacings
         if (count - 1) * spacing < num_checkpoints and (count > 1 or spacing == 1)
     ]

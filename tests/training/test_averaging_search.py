@@ -40,6 +40,7 @@ def all_of(run: Path, project: TinyProject, criterion: Any = "nll") -> list[Sear
 def test_candidates_are_what_the_checkpoints_allow() -> None:
     assert candidates(1) == [(1, 1)]
     assert candidates(3) == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert candidates(7)[-1] == (7, 1)  # all of them
     found = candidates(20)
     assert found[0] == (1, 1) and found[-1] == (20, 1)
     assert {(10, 2), (5, 4), (4, 4)} <= set(found)
