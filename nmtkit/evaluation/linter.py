@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from nmtkit.console import listed
 from nmtkit.text import leftovers
-from nmtkit.text.moses import language_code
 from nmtkit.text.scripts import Script
 
 _SPACED = re.compile(r"(?:^| )[.,](?= |$)")
@@ -166,11 +165,14 @@ def _foreign(
     target_language: str | None,
 ) -> Iterable[int]:
     """The lines in another script than the language's, or in the language of the source."""
-    is_foreign = Script(language_code(target_language)).is_foreign if target_language else lambda line: False
+    script = Script((target_language or "").lower().replace("-", "_"))  # of no language nothing is foreign
     is_like_source = _like_source(of_line, sources)
+
+    def is_odd(line: str) -> bool:
+        return script.is_foreign(line) or is_like_source(line)
+
     for number, hypothesis in enumerate(hypotheses):
-        odd = is_foreign(hypothesis) or is_like_source(hypothesis)
-        if odd and not any(is_foreign(reference) or is_like_source(reference) for reference in of_line[number]):
+        if is_odd(hypothesis) and not any(is_odd(reference) for reference in of_line[number]):
             yield number + 1
 
 

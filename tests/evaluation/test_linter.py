@@ -90,6 +90,14 @@ def test_another_language_of_the_same_script_needs_the_source() -> None:
     russian = ["Собака видит дом."] * len(REFERENCES)
     assert len(found(russian, sources=None)["wrong_language"].lines) == len(REFERENCES)
     assert found(russian, sources=None, target_language=None) == {}
+    assert list(found(russian, sources=None, target_language="de-AT")) == ["wrong_language"]
+
+
+def test_a_language_of_two_scripts_may_say_which() -> None:
+    cyrillic, latin = ["Пас види кућу."] * 4, ["Pas vidi kuću."] * 4
+    for language, is_told in (("sr", False), ("sr_Latn", True), ("sr-latn", True), ("sr_Cyrl", False)):
+        told = findings(cyrillic, [latin], sources=None, target_language=language, text="plain")
+        assert bool(told) == is_told
 
 
 def test_the_wrong_side_of_a_test_set_as_reference_is_told() -> None:
