@@ -106,14 +106,15 @@ def score_files(
     """
     from nmtkit import console
     from nmtkit.evaluation.linter import findings
-    from nmtkit.evaluation.scoring import METRICS, Scorer, left_out, resamples_for, scores_as_json
+    from nmtkit.evaluation.scoring import EVALB, METRICS, Scorer, left_out, resamples_for, scores_as_json
     from nmtkit.files import write_json
 
     scorer = Scorer(texts.references, target_language=asked.target_language, text=asked.text, test_set=texts.test_set)
     metrics = scorer.possible(asked.metrics)
+    kind = EVALB if metrics == [EVALB] else asked.text
     for system, lines in texts.systems.items():
         for finding in findings(
-            lines, texts.references, sources=texts.sources, target_language=asked.target_language, text=asked.text
+            lines, texts.references, sources=texts.sources, target_language=asked.target_language, text=kind
         ):
             console.log.warning("%s: %s", system, finding)
     resamples = resamples_for(len(texts.references[0]), asked.resamples)
@@ -125,7 +126,7 @@ def score_files(
         _add_comet(texts, comet, scores, of_lines)
     differences = _differences(texts, scorer, asked, metrics)
     missing = {}
-    if asked.metrics is None:
+    if asked.metrics is None and metrics != [EVALB]:
         every = left_out(target_language=asked.target_language, text=asked.text)
         missing = {name: reason for name, reason in every.items() if name in METRICS}
     print_scores(scores, missing, of="system")

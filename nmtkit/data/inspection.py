@@ -18,6 +18,7 @@ from nmtkit.files import read_json
 from nmtkit.text.corpora import Corpus, remote_files
 from nmtkit.text.download import Downloader
 from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.treebank import is_own_treebank
 
 Part = Literal["train", "valid"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -125,7 +126,8 @@ def _texts(
 def _open_if_there(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus | None:
     languages = (data.source_language, data.target_language)
     try:
-        if isinstance(entry, str) and not all(downloader.find(file) for file in remote_files(entry, *languages)):
+        public = remote_files(entry, *languages) if isinstance(entry, str) and not is_own_treebank(entry) else ()
+        if not all(downloader.find(file) for file in public):
             return None
         return open_entry(data, entry, downloader)
     except DataError:

@@ -57,6 +57,7 @@ from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES, ha
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
+from nmtkit.text.treebank import SILVER, is_own_treebank, linearised, linearised_line, stored_trees, treebank_corpus
 
 Pair = tuple[str, str]
 
@@ -199,6 +200,8 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(_remote_files(data))
     train = [open_entry(data, entry, downloader) for entry in data.train]
+    if data.has_trees:
+        train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
     tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
     return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
@@ -210,6 +213,14 @@ def open_entry(data: DataConfig, entry: str | LocalPair, downloader: Downloader)
         DataError: it cannot be had or opened.
     """
     languages = (data.source_language, data.target_language)
+    if isinstance(entry, str) and is_own_treebank(entry):
+        return treebank_corpus(entry, data.treebank, data.silver_trees)
+    if isinstance(entry, LocalPair) and data.has_trees:
+        if entry.source != entry.target:
+            raise DataError(
+                f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
+            )
+        return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
@@ -220,7 +231,8 @@ def _remote_files(data: DataConfig) -> list[RemoteFile]:
     """What the corpora of a recipe are read from, each once; DataError for a name or a direction there is not."""
     valid = () if isinstance(data.valid, int) else data.valid
     names = [entry for entry in (*data.train, *valid, *data.test) if isinstance(entry, str)]
-    files = [file for name in names for file in remote_files(name, data.source_language, data.target_language)]
+    public = [name for name in names if not is_own_treebank(name)]
+    files = [file for name in public for file in remote_files(name, data.source_language, data.target_language)]
     return list(dict.fromkeys(files))
 
 
@@ -254,7 +266,8 @@ def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | N
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
-    settings["data"].pop("tokenizer")
+    for key in ("tokenizer", "treebank", "silver_trees"):
+        settings["data"].pop(key)
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
     content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
@@ -281,7 +294,10 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
         entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
         for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
-            if isinstance(entry, LocalPair):
+            if isinstance(entry, str) and is_own_treebank(entry):
+                if _is_other_treebank(data, entry, files):
+                    changes.append(f"data.{key}: {entry} holds another text than when the run was prepared")
+            elif isinstance(entry, LocalPair):
                 for place, before in ((entry.source, files[0]), (entry.target, files[-1])):
                     path, _ = local_file(place)
                     if path.is_file() and sha256_of(path) != before["sha256"]:
@@ -290,6 +306,15 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     if given is not None and Tokenizer.of_model(given).fingerprint() != manifest["tokenizer_sha256"]:
         changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
     return changes
+
+
+def _is_other_treebank(data: DataConfig, name: str, files: list[dict[str, Any]]) -> bool:
+    """Whether the user's treebank, if it is there, has other files than these."""
+    places = data.silver_trees if name == SILVER else (data.treebank,)
+    if not all(place is not None and place.exists() for place in places):
+        return False
+    found = treebank_corpus(name, data.treebank, data.silver_trees).files
+    return [file.sha256 for file in found] != [file["sha256"] for file in files]
 
 
 def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
@@ -335,7 +360,7 @@ class _Preparer:
         subwords = {"train": shard_statistics(train_data, tokenizer, words)}
         if valid_pairs:
             self._write_text(self._folder, "valid", valid_pairs)
-            numbered = ((number, *pair) for number, pair in enumerate(valid_pairs, start=1))
+            numbered = ((number, *self._as_trained(pair)) for number, pair in enumerate(valid_pairs, start=1))
             words = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
             valid_data = PairData(self._folder / "valid")
             counts["valid"] = len(valid_data)
@@ -392,12 +417,19 @@ class _Preparer:
         self._describe(corpus, role, source, target)
         return list(zip(sources, targets, strict=True))
 
+    def _as_trained(self, pair: Pair) -> Pair:
+        """A pair of a validation or test set as training text would have it."""
+        if not self._data.has_trees:
+            return pair
+        tagged = self._data.text == "tagged-trees"
+        return pair[0], linearised_line(pair[1], "a tree of a validation or test set", tagged=tagged)
+
     def _read_training_text(
         self, train: list[Corpus], valid_pairs: list[Pair], test_pairs: dict[str, list[Pair]], *, check_only: bool
     ) -> TrainingText:
         held_apart = {
-            "valid": {key_of(pair) for pair in valid_pairs},
-            "test": {key_of(pair) for pairs in test_pairs.values() for pair in pairs},
+            "valid": {key_of(self._as_trained(pair)) for pair in valid_pairs},
+            "test": {key_of(self._as_trained(pair)) for pairs in test_pairs.values() for pair in pairs},
         }
         reader = TrainingTextReader(self._recipe, self._folder, self._findings, held_apart, check_only=check_only)
         text = reader.read(train, lambda corpus, *sides: self._describe(corpus, "train", *sides))

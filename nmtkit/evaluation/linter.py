@@ -68,8 +68,10 @@ def findings(
         references: one or more sets of as many lines.
         sources: as many lines; without them copies and a wrong language of the same script are not found.
         target_language: without it a wrong script is not found.
-        text: ``plain`` or ``tokenized``, as it is said to be.
+        text: ``plain`` or ``tokenized``, as it is said to be; of anything else, such as trees, nothing is said.
     """
+    if text not in ("plain", "tokenized"):
+        return []
     of_line = list(zip(*references, strict=True))
     copied = _numbers(
         sources is not None

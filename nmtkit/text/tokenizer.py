@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config import DataConfig
+from nmtkit.config import TREES, DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 
@@ -71,8 +71,13 @@ class _SentencePiece:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def learn(cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool) -> "_SentencePiece":
+    def learn(
+        cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool, *, split_scripts: bool = True
+    ) -> "_SentencePiece":
         """Learns from lines; equal lines give equal bytes.
+
+        Args:
+            split_scripts: whether no piece has letters of two scripts, or letters and other signs.
 
         Raises:
             RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
@@ -101,6 +106,7 @@ class _SentencePiece:
                 # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
+                split_by_unicode_script=split_scripts,
                 max_sentence_length=_LONGEST_LEARNED_BYTES,
                 # A fixed number: the counts of the unigram trainer are summed by thread.
                 num_threads=8,
@@ -212,7 +218,13 @@ class Tokenizer:
                 return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
             # A tab is a reserved character of sentencepiece: it would leave the whole line out.
             usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
-            return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback)
+            return _SentencePiece.learn(
+                usable,
+                data.subwords,
+                data.vocab_size,
+                data.byte_fallback,
+                split_scripts=not data.has_trees,  # where a bracket and its label are one piece
+            )
 
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
@@ -236,6 +248,11 @@ class Tokenizer:
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
+
+    @property
+    def makes_trees(self) -> bool:
+        """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
+        return self.settings["text"] in TREES
 
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""

@@ -5,13 +5,13 @@ import io
 import json
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import RunCommand
 
 from nmtkit.evaluation.scoring import METRICS, Scorer
 from nmtkit.evaluation.significance import paired_test
@@ -58,7 +58,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_systems_and_references_are_scored_in_one_go(run_command: RunCommand, folder: Path) -> None:
+def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., Any], folder: Path) -> None:
     command = arguments(folder, *SYSTEMS, references=("test.de", "further.de"))
     outcome = run_command(*command, *GERMAN, "--json", folder / "scores.json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -81,7 +81,7 @@ def test_systems_and_references_are_scored_in_one_go(run_command: RunCommand, fo
     assert "95 %, of 1000 bootstrap resamples of the lines, seed 12345" in outcome.out
 
 
-def test_the_number_of_resamples_is_heeded(run_command: RunCommand, folder: Path) -> None:
+def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], folder: Path) -> None:
     command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
     assert "95 %, of" not in run_command(*command, 0).out
     assert "interval" not in scores_of(folder)[str(folder / "one.de")]["chrf2"]
@@ -90,7 +90,7 @@ def test_the_number_of_resamples_is_heeded(run_command: RunCommand, folder: Path
 
 
 def test_a_long_text_has_intervals_only_where_they_are_asked_for(
-    run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmtkit.evaluation.scoring.MOST_LINES_RESAMPLED", 3)
     command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
@@ -98,7 +98,7 @@ def test_a_long_text_has_intervals_only_where_they_are_asked_for(
     assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
 
 
-def test_systems_are_compared_with_the_first_one(run_command: RunCommand, folder: Path) -> None:
+def test_systems_are_compared_with_the_first_one(run_command: Callable[..., Any], folder: Path) -> None:
     tests = ["--paired", "bootstrap", "--paired", "randomization", "--trials", 90]
     command = [*arguments(folder, *SYSTEMS), "--metric", "chrf2", "--metric", "ter", *tests]
     outcome = run_command(*command, "--json", folder / "scores.json", "--quiet")
@@ -120,7 +120,7 @@ def test_systems_are_compared_with_the_first_one(run_command: RunCommand, folder
     assert f"Differences from {first}" in outcome.out
 
 
-def test_scores_of_each_line_are_lines_of_json(run_command: RunCommand, folder: Path) -> None:
+def test_scores_of_each_line_are_lines_of_json(run_command: Callable[..., Any], folder: Path) -> None:
     hostile = ["\u2028\u0085 Hund", "", '"\\', "Wer ist das?"]
     write(folder / "two.de", hostile)
     command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--source", folder / "test.en"]
@@ -139,7 +139,7 @@ def test_scores_of_each_line_are_lines_of_json(run_command: RunCommand, folder: 
         assert [entry["scores"] for entry in of_system] == scorer.sentence_scores(lines)
 
 
-def test_sgm_and_compressed_files_are_read(run_command: RunCommand, folder: Path) -> None:
+def test_sgm_and_compressed_files_are_read(run_command: Callable[..., Any], folder: Path) -> None:
     segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(REFERENCE, start=1))
     (folder / "ref.sgm").write_text(f"<refset>\n<doc>\n{segments}</doc>\n</refset>\n", encoding="utf-8")
     (folder / "one.de.gz").write_bytes(gzip.compress((folder / "one.de").read_bytes()))
@@ -149,7 +149,7 @@ def test_sgm_and_compressed_files_are_read(run_command: RunCommand, folder: Path
     assert scores_of(folder)[str(folder / "one.de.gz")]["sacrebleu"]["score"] == expected["sacrebleu"].score
 
 
-def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: RunCommand, folder: Path) -> None:
+def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[..., Any], folder: Path) -> None:
     write(folder / "one.de", [f"<seg>{line}</seg>" for line in REFERENCE])
     outcome = run_command(*arguments(folder, "one.de"), "--metric", "ter")
     assert outcome.code == 0
@@ -157,7 +157,7 @@ def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: RunComman
     assert outcome.err.count("\n") == 1
 
 
-def test_findings_are_told_of_each_system_and_change_no_score(run_command: RunCommand, folder: Path) -> None:
+def test_findings_are_told_of_each_system_and_change_no_score(run_command: Callable[..., Any], folder: Path) -> None:
     write(folder / "two.de", [SOURCE[0], "", "Der Mann &quot;geht&quot;.", "▁Wer ▁ist ▁das?"])
     command = [*arguments(folder, *SYSTEMS), *GERMAN, "--source", folder / "test.en", "--metric", "chrf2"]
     outcome = run_command(*command, "--json", folder / "scores.json", "--confidence", 0)
@@ -174,7 +174,7 @@ def test_findings_are_told_of_each_system_and_change_no_score(run_command: RunCo
 
 
 def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signature(
-    run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sacrebleu_sets, "RemoteFile", lambda url, md5=None: RemoteFile(url))
     monkeypatch.setenv("NMTKIT_CACHE", str(folder / "cache"))
@@ -206,7 +206,7 @@ def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signatur
 
 
 def test_other_public_sets_are_test_sets_too(
-    run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [SimpleNamespace(source=source, target=target) for source, target in zip(SOURCE, REFERENCE, strict=True)]
     monkeypatch.setattr("nmtkit.text.synthetic.generate", lambda split: pairs)
@@ -233,7 +233,7 @@ class OfComet:
 
 
 def test_comet_stands_beside_the_other_scores(
-    run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmtkit.evaluation.comet.Comet", OfComet)
     command = [*arguments(folder, "one.de", references=("test.de", "further.de")), "--source", folder / "test.en"]
@@ -250,7 +250,7 @@ def test_comet_stands_beside_the_other_scores(
 
 
 def test_without_the_library_comet_is_one_line(
-    run_command: RunCommand, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
     command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
@@ -273,7 +273,7 @@ def test_without_the_library_comet_is_one_line(
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
-    run_command: RunCommand, folder: Path, changes: list[str], told: str
+    run_command: Callable[..., Any], folder: Path, changes: list[str], told: str
 ) -> None:
     write(folder / "short.de", REFERENCE[:3])
     names = {"short": "short.de", "one": "one.de", "test": "test.de", "none": "none.de"}
@@ -309,7 +309,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
         ("--model m --source a --hypothesis b --confidence 9", "nothing of the metrics"),
     ],
 )
-def test_options_that_do_not_belong_together_are_wrong_usage(run_command: RunCommand, wrong: str, told: str) -> None:
+def test_options_that_do_not_belong_together_are_wrong_usage(
+    run_command: Callable[..., Any], wrong: str, told: str
+) -> None:
     outcome = run_command("score", *wrong.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())

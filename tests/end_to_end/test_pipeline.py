@@ -5,13 +5,12 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCommand
 
 from nmtkit.config import load_recipe, stored_recipe
 from nmtkit.decoding.translator import Translator
@@ -201,7 +200,7 @@ class TestNumbers:
             assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
     def test_scoring_warns_of_another_model_and_search_and_takes_comet_too(
-        self, pipeline: Pipeline, tmp_path: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+        self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
         source, output = run / "data/test/small.source.txt", run / "translations" / "small.txt"

@@ -1,11 +1,12 @@
 """`average --search`: every average that is tried is the one that `average` makes, and its score that of validation."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCommand, TinyProject
+from conftest import TinyProject
 
 from nmtkit.config import stored_recipe
 from nmtkit.data.preparation import load_tokenizer
@@ -148,7 +149,7 @@ def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> Non
 
 
 def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
-    trained: Path, tiny: TinyProject, tmp_path: Path, run_command: RunCommand
+    trained: Path, tiny: TinyProject, tmp_path: Path, run_command: Callable[..., Any]
 ) -> None:
     run = copy(trained, tmp_path)
     arguments = ["--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet"]
@@ -177,7 +178,7 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
     ],
 )
 def test_options_that_do_not_belong_together_are_wrong_usage(
-    run_command: RunCommand, arguments: str, told: str
+    run_command: Callable[..., Any], arguments: str, told: str
 ) -> None:
     outcome = run_command("average", "runs/x", *arguments.split())
     assert (outcome.code, outcome.out) == (2, "")
