@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config import DataConfig, LocalPair, stored_recipe
+from nmtkit.config import DataConfig, LocalPair, NamedCorpus, stored_recipe
 from nmtkit.data.preparation import load_tokenizer, open_entry
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
@@ -122,11 +122,13 @@ def _texts(
     return next(islice(pairs, line - 1, None), None)
 
 
-def _open_if_there(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus | None:
+def _open_if_there(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus | None:
     languages = (data.source_language, data.target_language)
     try:
-        if isinstance(entry, str) and not all(downloader.find(file) for file in remote_files(entry, *languages)):
-            return None
+        if not isinstance(entry, LocalPair):
+            name = entry if isinstance(entry, str) else entry.corpus
+            if not all(downloader.find(file) for file in remote_files(name, *languages)):
+                return None
         return open_entry(data, entry, downloader)
     except DataError:
         return None

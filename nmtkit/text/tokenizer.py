@@ -45,9 +45,15 @@ def normalize(line: str, steps: Sequence[str]) -> str:
 _NORMALIZATIONS: dict[str, Callable[[str], str]] = {
     "nfc": lambda line: unicodedata.normalize("NFC", line),
     "nfkc": lambda line: unicodedata.normalize("NFKC", line),
-    "blanks": lambda line: re.sub(r"[ \t]+", " ", line).strip(" "),
+    "blanks": lambda line: _one_blank(line),
     "lowercase": str.lower,
 }
+
+
+def _one_blank(line: str) -> str:
+    if "  " in line or "\t" in line:  # rare, and much cheaper to find out than to replace
+        line = re.sub(r"[ \t]+", " ", line)
+    return line.strip(" ")
 
 
 @runtime_checkable
