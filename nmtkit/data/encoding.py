@@ -70,7 +70,7 @@ class BlockEncoder:
         pairs = list(block.pairs())
         texts = [[self._tokenizer.normalize(pair[side]) for pair in pairs] for side in (1, 2)]
         prefix = self._prefixes[block.corpus]
-        given = ([f"{prefix} {text}" for text in texts[0]] if prefix else texts[0]), texts[1]
+        given = ([f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]), texts[1]
         encoded = [self._tokenizer.encode(lines, side, threads=1) for lines, side in zip(given, SIDES, strict=True)]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         kept = np.ones(len(pairs), bool)

@@ -161,11 +161,16 @@ class PairData:
             lengths.append(
                 np.diff(offsets) + 1 if is_old else _map(folder / f"{side}.lengths.bin", "<i8", self.num_pairs)
             )
-        self.source_lengths, self.target_lengths = lengths
+        self.source_lengths, self.target_lengths = (np.asarray(side) for side in lengths)
         self.lines = _map(folder / "lines.bin", "<i8", self.num_pairs)
 
     def __len__(self) -> int:
         return self.num_pairs
+
+    @property
+    def pairs_per_epoch(self) -> int:
+        """Pairs that an epoch sees, each as often as the weight of its corpus says."""
+        return round(sum(part.pairs * part.weight for part in self.parts))
 
     def ids(self, side: int, index: int) -> npt.NDArray[np.unsignedinteger]:
         """The ids of one sentence, without special symbols; side 0 is the source, 1 the target."""
