@@ -5,8 +5,10 @@
 The text: OpenNMT's sample and four newstest sets from the mirror, each pair as often as needed, with every sixth word
 changed for another one of the same text, so that no two pairs are the same. The recipe: plain text, default cleaning,
 32,000 joint pieces that were learned before from a sample (`data.tokenizer`), so learning is not measured; with --learn
-the memory of learning is. sentencepiece encodes with the same model, `encode(list, num_threads=N)`, from lists that are
-in memory already. Memory is the highest sum of the proportional set sizes (PSS) of all processes, looked at ten times a
+it is. sentencepiece encodes with the same model, `encode(list, num_threads=N)`, from lists that are in memory already.
+
+Besides the time by the clock, that of all processes and threads on their cores is given: on a busy machine only that
+can be compared. Memory is the highest sum of the proportional set sizes (PSS) of all processes, looked at ten times a
 second. Run it on an idle machine; compare only what ran in one call.
 """
 
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nmtkit.text.corpora import open_corpus
@@ -34,14 +37,15 @@ from itertools import islice
 import sentencepiece
 model, threads, *files = sys.argv[1:]
 processor = sentencepiece.SentencePieceProcessor(model_file=model)
-seconds = 0.0
+seconds = core_seconds = 0.0
 for name in files:
     with open(name, encoding="utf-8", newline="\\n") as file:
         while lines := [line[:-1] for line in islice(file, {LINES_AT_ONCE})]:
-            begun = time.perf_counter()
+            begun, core_begun = time.perf_counter(), time.process_time()
             processor.encode(lines, num_threads=int(threads))
             seconds += time.perf_counter() - begun
-print(seconds)
+            core_seconds += time.process_time() - core_begun
+print(seconds, core_seconds)
 """
 
 
@@ -77,21 +81,33 @@ def write_recipe(folder: Path, *settings: str) -> Path:
     return path
 
 
-def prepare(recipe: Path, run: Path, workers: int, folder: Path) -> tuple[float, float]:
-    """Seconds and highest megabytes of `nmtkit prepare`, all its processes together."""
+@dataclass(frozen=True)
+class Measured:
+    """What something took: by the clock, on all cores together, and at most of memory."""
+
+    seconds: float
+    core_seconds: float
+    megabytes: float = float("nan")
+
+
+def prepare(recipe: Path, run: Path, workers: int, folder: Path) -> Measured:
+    """`nmtkit prepare`, all its processes together."""
     shutil.rmtree(run, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "nmtkit", "prepare", str(recipe), "--run-dir", str(run), "--quiet"]
     begun, highest = time.perf_counter(), 0.0
+    core_seconds: dict[int, float] = {}
     with subprocess.Popen(
         [*command, "--workers", str(workers)], stdout=subprocess.DEVNULL, env=environment, cwd=folder
     ) as process:
         while process.poll() is None:
-            highest = max(highest, sum(_megabytes(number) for number in _family(process.pid)))
+            family = _family(process.pid)
+            highest = max(highest, sum(_megabytes(number) for number in family))
+            core_seconds.update({number: _core_seconds(number) for number in family if _core_seconds(number)})
             time.sleep(0.1)
     if process.returncode:
         sys.exit("nmtkit prepare failed")
-    return time.perf_counter() - begun, highest
+    return Measured(time.perf_counter() - begun, sum(core_seconds.values()), highest)
 
 
 def _family(process: int) -> list[int]:
@@ -113,10 +129,19 @@ def _megabytes(process: int) -> float:
     return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("Pss:")), 0.0)
 
 
-def encode(model: Path, threads: int, folder: Path) -> float:
-    """Seconds that sentencepiece takes for the same lines."""
+def _core_seconds(process: int) -> float:
+    try:
+        user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except (OSError, ValueError):
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def encode(model: Path, threads: int, folder: Path) -> Measured:
+    """sentencepiece on the same lines."""
     command = [sys.executable, "-c", ENCODE, str(model), str(threads), "text.en", "text.de"]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout)
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
+    return Measured(*map(float, output.split()))
 
 
 def main() -> None:
@@ -127,7 +152,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--sample", type=int, default=100_000, help="pairs that subwords are learned from beforehand")
-    parser.add_argument("--learn", action="store_true", help="measure memory with subwords learned, by the defaults")
+    parser.add_argument("--learn", action="store_true", help="learn subwords too, by the defaults")
     parser.add_argument("--no-peer", action="store_true", help="only nmtkit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     arguments = parser.parse_args()
@@ -137,16 +162,20 @@ def main() -> None:
         write_text(folder, arguments.mirror, arguments.sample)
         prepare(write_recipe(folder), folder / "given", arguments.workers, folder)
         model = folder / "given" / "data" / "tokenizer" / "joint.model"
-        print("| pairs | nmtkit, s | sentencepiece, s | ratio | nmtkit, MB |\n|---|---|---|---|---|", flush=True)
+        print("| pairs | nmtkit, s | sentencepiece, s | ratio | on cores, s | | ratio | nmtkit, MB |", flush=True)
+        print("|---|---|---|---|---|---|---|---|", flush=True)
         for num_pairs in arguments.pairs:
             write_text(folder, arguments.mirror, num_pairs)
             recipe = write_recipe(folder, *([] if arguments.learn else [f'tokenizer = "{folder / "given"}"']))
             for _ in range(arguments.rounds):
-                peer = float("nan") if arguments.no_peer else encode(model, arguments.workers, folder)
-                seconds, megabytes = prepare(recipe, folder / "run", arguments.workers, folder)
-                results.append({"pairs": num_pairs, "nmtkit": seconds, "sentencepiece": peer, "megabytes": megabytes})
-                row = f"| {num_pairs:,} | {seconds:.1f} | {peer:.1f} | {seconds / peer:.2f} | {megabytes:,.0f} |"
-                print(row, flush=True)
+                skipped = Measured(float("nan"), float("nan"))
+                peer = skipped if arguments.no_peer else encode(model, arguments.workers, folder)
+                own = prepare(recipe, folder / "run", arguments.workers, folder)
+                results.append({"pairs": num_pairs, "nmtkit": asdict(own), "sentencepiece": asdict(peer)})
+                cells = [f"{num_pairs:,}"]
+                for one, other in ((own.seconds, peer.seconds), (own.core_seconds, peer.core_seconds)):
+                    cells += [f"{one:.1f}", f"{other:.1f}", f"{one / other:.2f}"]
+                print(f"| {' | '.join(cells)} | {own.megabytes:,.0f} |", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 

@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 
 TASKS_WORTH_PROCESSES = 4
 """With fewer all is done in this process: starting others takes a second."""
+PRELOADED = ["nmtkit.data.encoding", "nmtkit.data.examination", "sentencepiece"]
+"""What is imported once, for all processes that are started."""
 _RESULTS_HELD_PER_PROCESS = 4
 """Blocks that one slow block may keep waiting."""
 
@@ -79,6 +81,7 @@ class _Processes:
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> None:
         # Not forked from here, where threads may run and libraries may have been started.
         context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+        context.set_forkserver_preload(PRELOADED)
         self._stack = ExitStack()
         self._connections: list[Connection] = []
         self._processes = []
