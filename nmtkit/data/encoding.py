@@ -68,7 +68,10 @@ class BlockEncoder:
     def __call__(self, block: TextBlock) -> EncodedBlock:
         """Encodes a block."""
         pairs = list(block.pairs())
-        texts = [[self._tokenizer.normalize(pair[side]) for pair in pairs] for side in (1, 2)]
+        texts = [
+            [self._tokenizer.normalize(source) for _, source, _ in pairs],
+            [self._tokenizer.normalize(target) for _, _, target in pairs],
+        ]
         prefix = self._prefixes[block.corpus]
         given = ([f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]), texts[1]
         encoded = [self._tokenizer.encode(lines, side, threads=1) for lines, side in zip(given, SIDES, strict=True)]

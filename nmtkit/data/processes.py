@@ -80,14 +80,14 @@ class _Processes:
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> None:
         # Not forked from here, where threads may run and libraries may have been started.
-        context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+        context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._stack = ExitStack()
         self._connections: list[Connection] = []
         self._processes = []
         for _ in range(num_processes):
             ours, theirs = context.Pipe()
-            self._connections.append(cast(Connection, self._stack.enter_context(ours)))
+            self._connections.append(self._stack.enter_context(ours))
             process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
             process.start()
             theirs.close()  # so that the end of the process is the end of the pipe

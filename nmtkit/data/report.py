@@ -37,7 +37,7 @@ class ShardStatistics:
 
     def as_json(self) -> dict[str, Any]:
         """For each side: tokens, tokens a word, how well the vocabulary covers the text, and how long sentences are."""
-        found = {}
+        found: dict[str, Any] = {}
         for index, side in enumerate(SIDES):
             seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
             tokens = int(seen.sum())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from nmtkit.data.examination import MAX_WORDS_SHOWN
 from nmtkit.data.findings import LINES_NAMED
 from nmtkit.data.report import FREQUENT, MAX_TOKENS_SHOWN, binned
-from nmtkit.data.training_text import MAX_WORDS_SHOWN
 from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS
 
 _STYLE = """

@@ -162,11 +162,11 @@ def _reason(message: str) -> str:
 class _PieceList:
     """Text that is segmented already: the pieces between blanks, most frequent first."""
 
-    def __init__(self, pieces: list[str], mark: str) -> None:
+    def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         self._pieces = pieces
         self._mark = mark
-        # A word of the text that looks like a special piece is none.
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES)}
+        # A word of the text that looks like a special piece or a tag is none.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES) + len(tags)}
 
     @classmethod
     def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
@@ -175,7 +175,7 @@ class _PieceList:
         for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return cls([*entries, *(piece for piece, _ in ranked[: size - len(entries)])], mark)
+        return cls([*entries, *(piece for piece, _ in ranked[: size - len(entries)])], mark, tags)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -190,7 +190,7 @@ class _PieceList:
         return self._pieces[index]
 
     def id_of(self, piece: str) -> int:
-        return self._index.get(piece, UNK)
+        return self._pieces.index(piece)
 
     def to_bytes(self) -> bytes:
         return "".join(f"{piece}\n" for piece in self._pieces).encode("utf-8")
@@ -241,7 +241,7 @@ class Tokenizer:
                 "source": learn((source for source, _ in pairs()), data.source_prefixes),
                 "target": learn((target for _, target in pairs()), ()),
             }
-        settings = {
+        settings: dict[str, Any] = {
             "subwords": data.subwords,
             "normalize": list(data.normalize),
             "text": data.text,
@@ -325,7 +325,9 @@ class Tokenizer:
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
                 if settings["subwords"] == "none":
-                    vocabularies[side] = _PieceList(content.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
+                    tags = () if side == "target" else settings.get("source_prefixes", ())
+                    pieces = content.decode("utf-8").split("\n")[:-1]
+                    vocabularies[side] = _PieceList(pieces, settings["segment_mark"], tags)
                 else:
                     vocabularies[side] = _SentencePiece(content)
         except DataError as error:

@@ -149,7 +149,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A prepared mixture of genuine and back-translated text."""
     folder = tmp_path_factory.mktemp("mixture")
     text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
-    recipe = load_recipe(write_recipe(folder, text), [f"data.subwords={request.param}"])
+    size = 34 if request.param == "unigram" else 60
+    recipe = load_recipe(write_recipe(folder, text), [f"data.subwords={request.param}", f"data.vocab_size={size}"])
     prepare(recipe, folder / "run", workers=1)
     return folder / "run"
 
