@@ -250,6 +250,6 @@ def test_of_several_faults_the_first_is_told(project: Project, workers: int, tmp
     faulty = f'data.train=[{{source="{tmp_path}/faulty.en",target="{tmp_path}/faulty.de"}}]'
     with pytest.raises(DataError, match=r"faulty\.en, line 34: invalid UTF-8"):
         project.prepare(f"faulty-{workers}", faulty, workers=workers)
-    with pytest.raises(DataError, match="faulty, line 1: copies of a pair before"):
+    with pytest.raises(DataError, match=r"faulty\.en, line 2: copies of a pair before"):
         overrides = [faulty, "cleaning.invalid_utf8=drop", "cleaning.duplicate_pair=error"]
         project.prepare(f"faulty-{workers}", *overrides, workers=workers)
