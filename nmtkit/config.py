@@ -78,6 +78,10 @@ class LocalPair(_InMixture):
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
 
+TREES = ("trees", "tagged-trees")
+"""The values of [data] text for which the target is a tree over the source's words."""
+
+
 def _kind_of_entry(value: Any) -> str:
     if isinstance(value, dict):
         return "NamedCorpus" if "corpus" in value else "LocalPair"
@@ -104,8 +108,9 @@ class DataConfig(_Section):
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets, each named by what follows the last slash of its name."""
-    text: Literal["plain", "tokenized"] = "plain"
-    """plain: text as people write it. tokenized: already split into words at blanks."""
+    text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
+    """plain: text as people write it. tokenized: already split into words at blanks. trees: words and, as their
+    translation, bracketed trees over them; tagged-trees: the model says parts of speech, too; see parsing.md."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase"], ...] = ("blanks",)
     """What is done to every line, in this order, before subwords are cut, in training and translation alike. blanks:
     runs of blanks and tabs become one blank, those at the ends go. Nothing else is ever rewritten."""
@@ -124,6 +129,11 @@ class DataConfig(_Section):
     tokenizer: Path | None = None
     """A model (model folder, run or checkpoint) whose subwords are taken instead of learning new ones, to fine-tune it;
     vocab_size, byte_fallback and subword_sample_pairs then say nothing."""
+    treebank: Path | None = None
+    """Folder of the Penn Treebank's Wall Street Journal, of which the corpora "wsj/22" and "wsj/02-21" are sections; it
+    is licensed, so nothing can download it."""
+    silver_trees: tuple[Path, ...] = ()
+    """Files of trees that other parsers made: the corpus "wsj/silver"."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
@@ -131,6 +141,10 @@ class DataConfig(_Section):
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
+        if self.has_trees and "lowercase" in self.normalize:
+            raise ValueError('normalize: "lowercase" would change the labels of trees')
+        if isinstance(self.valid, int) and self.has_trees:
+            raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
@@ -149,6 +163,11 @@ class DataConfig(_Section):
         """The different tags of data.train, in the order of the corpora."""
         tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
         return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the target is a tree over the source's words."""
+        return self.text in TREES
 
 
 class CleaningConfig(_Section):
@@ -440,6 +459,8 @@ class Recipe(_Section):
                 f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
                 f"[cleaning] max_tokens to at most {longest}"
             )
+        if self.data.has_trees and self.training.validate_bleu:
+            raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
@@ -609,10 +630,12 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Makes the paths of local corpora and models absolute; those in a recipe are relative to its file."""
-    for section, key in (("data", "tokenizer"), ("training", "init")):
+    for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
         if isinstance(values.get(section, {}).get(key), str):
             values[section][key] = str(folder / Path(values[section][key]).expanduser())
     data = values.get("data", {})
+    if isinstance(data.get("silver_trees"), list):
+        data["silver_trees"] = [str(folder / Path(str(place)).expanduser()) for place in data["silver_trees"]]
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -694,6 +717,8 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
         if values.get(key) is not None:
             values[key] = "a model"
     if isinstance(section, DataConfig):
+        values.pop("treebank")
+        values["silver_trees"] = [place.name for place in section.silver_trees]
         for key in ("train", "valid", "test"):
             entries = getattr(section, key)
             if not isinstance(entries, int):

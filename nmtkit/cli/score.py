@@ -38,7 +38,8 @@ def command(
         str, typer.Option("--text", metavar="plain|tokenized", help="Whether the text is split into words already.")
     ] = "plain",
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="M", help="Only this metric; may be repeated.")
+        list[str] | None,
+        typer.Option("--metric", metavar="M", help="Only this metric; may be repeated. evalb: of trees, one a line."),
     ] = None,
     json_file: Annotated[
         Path | None,

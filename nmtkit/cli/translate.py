@@ -49,7 +49,7 @@ def command(
             "--status",
             metavar="FILE",
             help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, copied_source, repeats, "
-            "leftover.",
+            "leftover; of trees mended.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,

@@ -18,6 +18,7 @@ from nmtkit.files import read_json
 from nmtkit.text.corpora import Corpus, remote_files
 from nmtkit.text.download import Downloader
 from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.treebank import is_own_treebank
 
 Part = Literal["train", "valid"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -127,7 +128,8 @@ def _open_if_there(data: DataConfig, entry: str | NamedCorpus | LocalPair, downl
     try:
         if not isinstance(entry, LocalPair):
             name = entry if isinstance(entry, str) else entry.corpus
-            if not all(downloader.find(file) for file in remote_files(name, *languages)):
+            public = () if is_own_treebank(name) else remote_files(name, *languages)
+            if not all(downloader.find(file) for file in public):
                 return None
         return open_entry(data, entry, downloader)
     except DataError:

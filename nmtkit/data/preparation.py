@@ -61,6 +61,7 @@ from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.tokenizer import Tokenizer, check_subwords, join_segments, normalize
+from nmtkit.text.treebank import SILVER, is_own_treebank, linearised, linearised_line, stored_trees, treebank_corpus
 
 Pair = tuple[str, str]
 
@@ -214,6 +215,8 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(_remote_files(data))
     train = [open_entry(data, entry, downloader) for entry in data.train]
+    if data.has_trees:
+        train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
     tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
     return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
@@ -225,18 +228,32 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
         DataError: it cannot be had or opened.
     """
     languages = (data.source_language, data.target_language)
+    if isinstance(entry, LocalPair) and data.has_trees:
+        if entry.source != entry.target:
+            raise DataError(
+                f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
+            )
+        return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
-    return open_corpus(entry if isinstance(entry, str) else entry.corpus, *languages, downloader)
+    name = _public_name(entry)
+    if is_own_treebank(name):
+        return treebank_corpus(name, data.treebank, data.silver_trees)
+    return open_corpus(name, *languages, downloader)
+
+
+def _public_name(entry: str | NamedCorpus) -> str:
+    return entry if isinstance(entry, str) else entry.corpus
 
 
 def _remote_files(data: DataConfig) -> list[RemoteFile]:
     """What the corpora of a recipe are read from, each once; DataError for a name or a direction there is not."""
     valid = () if isinstance(data.valid, int) else data.valid
-    entries = [entry for entry in (*data.train, *valid, *data.test) if not isinstance(entry, LocalPair)]
-    names = [entry if isinstance(entry, str) else entry.corpus for entry in entries]
-    files = [file for name in names for file in remote_files(name, data.source_language, data.target_language)]
+    entries = (*data.train, *valid, *data.test)
+    names = [_public_name(entry) for entry in entries if not isinstance(entry, LocalPair)]
+    public = [name for name in names if not is_own_treebank(name)]
+    files = [file for name in public for file in remote_files(name, data.source_language, data.target_language)]
     return list(dict.fromkeys(files))
 
 
@@ -288,6 +305,8 @@ def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
+    for key in ("treebank", "silver_trees"):  # places, whose content is in the sums of the corpora
+        settings["data"].pop(key)
     return settings
 
 
@@ -316,7 +335,12 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
         entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
         for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
-            if isinstance(entry, LocalPair):
+            if not isinstance(entry, LocalPair):
+                if _is_other_treebank(data, _public_name(entry), files):
+                    changes.append(
+                        f"data.{key}: {_public_name(entry)} holds another text than when the run was prepared"
+                    )
+            else:
                 for place, before in ((entry.source, files[0]), (entry.target, files[-1])):
                     path, _ = local_file(place)
                     if path.is_file() and sha256_of(path) != before["sha256"]:
@@ -325,6 +349,17 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     if given is not None and Tokenizer.of_model(given).fingerprint() != manifest["tokenizer_sha256"]:
         changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
     return changes
+
+
+def _is_other_treebank(data: DataConfig, name: str, files: list[dict[str, Any]]) -> bool:
+    """Whether a name is of the user's treebank, and that, if it is there, has other files than these."""
+    if not is_own_treebank(name):
+        return False
+    places = data.silver_trees if name == SILVER else (data.treebank,)
+    if not all(place is not None and place.exists() for place in places):
+        return False
+    found = treebank_corpus(name, data.treebank, data.silver_trees).files
+    return [file.sha256 for file in found] != [file["sha256"] for file in files]
 
 
 def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
@@ -412,7 +447,7 @@ class _Preparer:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
             _write_text(self._data, folder, "valid", self._valid)
-            blocks = iter([_as_block(self._valid)])
+            blocks = iter([_as_block([self._as_trained(pair) for pair in self._valid])])
             counts["valid"], statistics["valid"] = self._write_shards(
                 folder, "valid", tokenizer, blocks, len(self._valid)
             )
@@ -469,13 +504,20 @@ class _Preparer:
         self._described.append(_description(corpus, role, _counted(source, target)))
         return list(zip(sources, targets, strict=True))
 
+    def _as_trained(self, pair: Pair) -> Pair:
+        """A pair of a validation or test set as training text would have it."""
+        if not self._data.has_trees:
+            return pair
+        tagged = self._data.text == "tagged-trees"
+        return pair[0], linearised_line(pair[1], "a tree of a validation or test set", tagged=tagged)
+
     def _read_training_text(
         self, train: list[Corpus], folder: Path, *, check_only: bool
     ) -> tuple[TrainingText, list[dict[str, Any]]]:
         """The training text, spooled in the folder, and what was counted in each corpus."""
         held_apart = (
-            frozenset(key_of(*pair) for pair in self._valid),
-            frozenset(key_of(*pair) for pairs in self._tests.values() for pair in pairs),
+            frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
+            frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
         )
         counted: list[dict[str, Any]] = []
         reader = TrainingTextReader(

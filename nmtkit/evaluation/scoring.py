@@ -9,7 +9,8 @@ A metric reads the text in one of three forms. Which work gives that form depend
     tokens      bleu-tokenized, bleu-tokenized-lc    Moses tokeniser                      as it is
     compounds   bleu-compound-split                  punctuation, Moses, split compounds  split compounds
 
-Every number comes from sacreBLEU, which only this module and ``text/sacrebleu_sets.py`` import.
+Every number comes from sacreBLEU, which only this module and ``text/sacrebleu_sets.py`` import; but of trees, which
+have one metric, EVALB (``evalb.py``).
 """
 
 import difflib
@@ -17,7 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmtkit.config import TREES
 from nmtkit.errors import DataError
+from nmtkit.evaluation.evalb import CUTOFF_LENGTH, evaluate, right_branching_parses
 from nmtkit.text import moses
 
 if TYPE_CHECKING:
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 
 METRICS = ("sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
 
-TextKind = Literal["plain", "tokenized"]
+EVALB = "evalb"
+"""The metric of trees, which has several scores."""
+
+TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
 _Form = Literal["plain", "tokens", "compounds"]
 
 _FORM_OF_METRIC: dict[str, _Form] = {
@@ -44,6 +50,16 @@ _COMPARABLE_TO = {
     "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
+}
+
+RIGHT_BRANCHING = "evalb-f1-right-branching"
+_PARSING_COMPARABLE_TO = {
+    "evalb-f1": "EVALB's F1 by COLLINS.prm on the same sentences; on section 23 of the WSJ, the paper's Table 4",
+    "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
+    "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
+    "evalb-complete-match": "EVALB's complete match by COLLINS.prm on the same sentences",
+    "evalb-tagging-accuracy": "EVALB's tagging accuracy; 0 for parses without tags (text = trees)",
+    RIGHT_BRANCHING: "the F1 above: what a parser has that makes every phrase go to the sentence's end",
 }
 
 
@@ -76,8 +92,9 @@ def score(
         hypotheses: the translations; a line may be empty.
         references: as many lines.
         target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
-        text: ``tokenized`` where both sides are already split into words.
-        metrics: names from METRICS; by default all that are possible, see ``left_out``.
+        text: ``tokenized`` where both sides are already split into words, ``trees`` (tagged or not) where they are.
+        metrics: names from METRICS; by default all that are possible, see ``left_out``. Or EVALB alone, whatever the
+            text is said to be: of trees the default.
 
     Raises:
         DataError: there are no lines, the line counts differ, or a metric asked for is unknown or impossible.
@@ -91,6 +108,10 @@ def score(
         raise DataError(
             "hypotheses and references have no lines: there is nothing to score; see that the files are right"
         )
+    if text in TREES or (metrics is not None and EVALB in metrics):
+        if metrics is not None and set(metrics) != {EVALB}:
+            raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
+        return _parsing_scores(hypotheses, references)
     names = _choose(metrics, left_out(target_language=target_language, text=text))
 
     scores: dict[str, Score] = {}
@@ -101,6 +122,24 @@ def score(
             if _FORM_OF_METRIC[name] == form:
                 scores[name] = _measure(name, lines, [reference_lines], label)
     return {name: scores[name] for name in names}
+
+
+def _parsing_scores(parses: list[str], gold: list[str]) -> dict[str, Score]:
+    """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
+    found, baseline = evaluate(gold, parses), evaluate(gold, right_branching_parses(gold))
+    scores = {}
+    for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
+        signature = f"evalb|params:COLLINS|length:{length}|sentences:{totals.sentences}"
+        brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
+        scores[f"evalb-f1{end}"] = Score(
+            totals.f1, signature, f"{brackets}; {totals.errors} error and {totals.skipped} skipped sentences"
+        )
+        scores[f"evalb-precision{end}"] = Score(totals.precision, signature)
+        scores[f"evalb-recall{end}"] = Score(totals.recall, signature)
+        scores[f"evalb-complete-match{end}"] = Score(totals.complete_match, signature)
+        scores[f"evalb-tagging-accuracy{end}"] = Score(totals.tagging_accuracy, signature)
+    scores[RIGHT_BRANCHING] = Score(baseline.all.f1, f"evalb|params:COLLINS|length:all|sentences:{len(gold)}")
+    return scores
 
 
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
@@ -152,6 +191,8 @@ def comparable_to(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
+    if metric.startswith(f"{EVALB}-"):
+        return _PARSING_COMPARABLE_TO[metric.removesuffix(f"-{CUTOFF_LENGTH}")]
     _require_known(metric)
     return _COMPARABLE_TO[metric]
 
@@ -176,8 +217,9 @@ def _choose(metrics: Sequence[str] | None, impossible: dict[str, str]) -> list[s
 
 def _require_known(metric: str) -> None:
     if metric not in METRICS:
-        nearest = difflib.get_close_matches(metric.lower(), METRICS, n=1, cutoff=0.0)[0]
-        raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(METRICS)}")
+        known = (*METRICS, EVALB)
+        nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]
+        raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
 
 
 def _processing(

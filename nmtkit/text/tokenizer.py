@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config import DataConfig
+from nmtkit.config import TREES, DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 
@@ -79,9 +79,20 @@ class _SentencePiece:
 
     @classmethod
     def learn(
-        cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool, tags: Sequence[str]
+        cls,
+        lines: Iterable[str],
+        kind: str,
+        size: int,
+        byte_fallback: bool,
+        tags: Sequence[str],
+        *,
+        split_scripts: bool = True,
     ) -> "_SentencePiece":
-        """Learns from lines; equal lines give equal bytes. ``tags`` are entries that no text is cut into.
+        """Learns from lines; equal lines give equal bytes.
+
+        Args:
+            tags: entries that no text is cut into.
+            split_scripts: whether no piece has letters of two scripts, or letters and other signs.
 
         Raises:
             RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
@@ -110,6 +121,7 @@ class _SentencePiece:
                 # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
+                split_by_unicode_script=split_scripts,
                 max_sentence_length=_LONGEST_LEARNED_BYTES,
                 # A fixed number: the counts of the unigram trainer are summed by thread.
                 num_threads=8,
@@ -231,7 +243,14 @@ class Tokenizer:
                 return _PieceList.learn(lines, data.vocab_size, data.segment_mark, tags)
             # A tab is a reserved character of sentencepiece: it would leave the whole line out.
             usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
-            return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback, tags)
+            return _SentencePiece.learn(
+                usable,
+                data.subwords,
+                data.vocab_size,
+                data.byte_fallback,
+                tags,
+                split_scripts=not data.has_trees,  # where a bracket and its label are one piece
+            )
 
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
@@ -257,6 +276,11 @@ class Tokenizer:
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
+
+    @property
+    def makes_trees(self) -> bool:
+        """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
+        return self.settings["text"] in TREES
 
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""

@@ -21,7 +21,20 @@ from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.workers import Workers
 
-COMMANDS = ["prepare", "train", "average", "translate", "score", "rerank", "run", "recipes", "corpora", "inspect"]
+COMMANDS = [
+    "prepare",
+    "train",
+    "average",
+    "translate",
+    "score",
+    "rerank",
+    "report",
+    "attention",
+    "run",
+    "recipes",
+    "corpora",
+    "inspect",
+]
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
 
 
