@@ -4,7 +4,8 @@ import logging
 import random
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,38 @@ def restored_process() -> Iterator[None]:
     logger.handlers, logger.propagate = state[0], state[1]
     logger.setLevel(state[2])
     torch.set_num_threads(threads)
+
+
+@dataclass
+class Outcome:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+RunCommand = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_process: None
+) -> RunCommand:
+    """Runs an nmtkit command in this process, from its arguments to its exit code."""
+    from nmtkit.cli.main import main
+
+    def run(*arguments: object) -> Outcome:
+        code: Any = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+            try:
+                main()
+            except SystemExit as stop:
+                code = stop.code or 0
+        return Outcome(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nmtkit.cli import (
+    attention,
     average,
     compare,
     corpora,
@@ -17,6 +18,7 @@ from nmtkit.cli import (
     inspect,
     prepare,
     recipes,
+    report,
     rerank,
     run,
     score,
@@ -45,6 +47,8 @@ for module, summary in (
     (cost, "What a training will take, or what it took."),
     (compare, "Runs side by side: settings, scores, cost, sentences."),
     (rerank, "N-best lists to their best hypotheses by a model."),
+    (report, "Runs to one page of their settings, curves, scores and cost."),
+    (attention, "What a model attends to, as a page, a figure or in the terminal."),
     (run, "All five steps in order; finished ones are skipped."),
     (recipes, "The built-in recipes, to see or to copy."),
     (corpora, "The public corpora by name, with sizes and licences."),

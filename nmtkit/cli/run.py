@@ -39,7 +39,7 @@ def command(
     """
     from nmtkit import console
     from nmtkit.cli.cost import print_cost
-    from nmtkit.cli.score import print_scores
+    from nmtkit.cli.score_tables import print_scores
     from nmtkit.config import load_recipe
 
     console.set_up(quiet=quiet)

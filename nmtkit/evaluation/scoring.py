@@ -9,7 +9,8 @@ A metric reads the text in one of three forms. Which work gives that form depend
     tokens      bleu-tokenized, bleu-tokenized-lc        Moses tokeniser                      as it is
     compounds   bleu-compound-split                      punctuation, Moses, split compounds  split compounds
 
-Every number comes from sacreBLEU, which only this module, ``significance.py`` and ``text/sacrebleu_sets.py`` import.
+Every number comes from sacreBLEU, which only this module, ``significance.py`` and ``text/sacrebleu_sets.py`` import;
+but of trees, which have one metric, EVALB (``evalb.py``).
 """
 
 import dataclasses
@@ -18,7 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmtkit.config import TREES
 from nmtkit.errors import DataError
+from nmtkit.evaluation.evalb import CUTOFF_LENGTH, evaluate, right_branching_parses
 from nmtkit.text import moses
 
 if TYPE_CHECKING:
@@ -33,7 +36,10 @@ RESAMPLES = 1000
 MOST_LINES_RESAMPLED = 10_000
 """Of more lines there are intervals only where they are asked for: sacreBLEU holds all resamples at once."""
 
-TextKind = Literal["plain", "tokenized"]
+EVALB = "evalb"
+"""The metric of trees, which has several scores."""
+
+TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
 _Form = Literal["plain", "tokens", "compounds"]
 
 _FORM_OF_METRIC: dict[str, _Form] = {
@@ -59,6 +65,16 @@ _COMPARABLE_TO = {
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
     "comet": "other COMET scores of the same model and reference; its scale is the model's own",
+}
+
+RIGHT_BRANCHING = "evalb-f1-right-branching"
+_PARSING_COMPARABLE_TO = {
+    "evalb-f1": "EVALB's F1 by COLLINS.prm on the same sentences; on section 23 of the WSJ, the paper's Table 4",
+    "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
+    "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
+    "evalb-complete-match": "EVALB's complete match by COLLINS.prm on the same sentences",
+    "evalb-tagging-accuracy": "EVALB's tagging accuracy; 0 for parses without tags (text = trees)",
+    RIGHT_BRANCHING: "the F1 above: what a parser has that makes every phrase go to the sentence's end",
 }
 
 
@@ -114,7 +130,7 @@ class Scorer:
         """Args:
         references: one list of lines for each set of references, all of the same length.
         target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
-        text: ``tokenized`` where all text is already split into words.
+        text: ``tokenized`` where all text is already split into words, ``trees`` (tagged or not) where it is.
         test_set: name and language pair for the signature, where the references are a test set of sacreBLEU.
 
         Raises:
@@ -142,7 +158,8 @@ class Scorer:
 
         Args:
             hypotheses: as many lines as the references have; a line may be empty.
-            metrics: names from METRICS or ON_REQUEST; by default all of METRICS that are possible, see ``left_out``.
+            metrics: names from METRICS or ON_REQUEST; by default all of METRICS that are possible, see ``left_out``. Or
+                EVALB alone, whatever the text is said to be: of trees the default, by the first reference.
             resamples: of the bootstrap for the confidence intervals; 0: none.
 
         Raises:
@@ -150,6 +167,8 @@ class Scorer:
         """
         self.check_lines(hypotheses)
         names = self.possible(metrics)
+        if names == [EVALB]:
+            return _parsing_scores(hypotheses, self.references[0])
         scores: dict[str, Score] = {}
         for form in dict.fromkeys(_FORM_OF_METRIC[name] for name in names):
             lines = self._in_form(form, hypotheses)
@@ -168,7 +187,10 @@ class Scorer:
         """
         self.check_lines(hypotheses)
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
-        for name in self.possible(metrics):
+        names = self.possible(metrics)
+        if names == [EVALB]:
+            raise DataError(f"{EVALB} has no scores of lines here; leave --sentences out")
+        for name in names:
             form = _FORM_OF_METRIC[name]
             metric = _build(name, None, of_sentences=True)
             lines, references = self._in_form(form, hypotheses), self._of_references(form)
@@ -201,6 +223,10 @@ class Scorer:
         Raises:
             DataError: one is unknown, or impossible on this text.
         """
+        if self.text in TREES or (metrics is not None and EVALB in metrics):
+            if metrics is not None and set(metrics) != {EVALB}:
+                raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
+            return [EVALB]
         impossible = left_out(target_language=self.target_language, text=self.text)
         if metrics is None:
             return [name for name in METRICS if name not in impossible]
@@ -260,6 +286,24 @@ def score(
     return Scorer([references], target_language=target_language, text=text).score(hypotheses, metrics)
 
 
+def _parsing_scores(parses: list[str], gold: list[str]) -> dict[str, Score]:
+    """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
+    found, baseline = evaluate(gold, parses), evaluate(gold, right_branching_parses(gold))
+    scores = {}
+    for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
+        signature = f"evalb|params:COLLINS|length:{length}|sentences:{totals.sentences}"
+        brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
+        scores[f"evalb-f1{end}"] = Score(
+            totals.f1, signature, f"{brackets}; {totals.errors} error and {totals.skipped} skipped sentences"
+        )
+        scores[f"evalb-precision{end}"] = Score(totals.precision, signature)
+        scores[f"evalb-recall{end}"] = Score(totals.recall, signature)
+        scores[f"evalb-complete-match{end}"] = Score(totals.complete_match, signature)
+        scores[f"evalb-tagging-accuracy{end}"] = Score(totals.tagging_accuracy, signature)
+    scores[RIGHT_BRANCHING] = Score(baseline.all.f1, f"evalb|params:COLLINS|length:all|sentences:{len(gold)}")
+    return scores
+
+
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
     """A function that scores one hypothesis by one reference: sacreBLEU's sentence score, 0 to 100.
 
@@ -312,6 +356,8 @@ def comparable_to(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
+    if metric.startswith(f"{EVALB}-"):
+        return _PARSING_COMPARABLE_TO[metric.removesuffix(f"-{CUTOFF_LENGTH}")]
     if metric not in _COMPARABLE_TO:
         _require_known(metric)
     return _COMPARABLE_TO[metric]
@@ -332,7 +378,7 @@ def _as_json(one: Score) -> dict[str, Any]:
 
 
 def _require_known(metric: str) -> None:
-    known = METRICS + ON_REQUEST
+    known = (*METRICS, *ON_REQUEST, EVALB)
     if metric.lower() == "comet":
         raise DataError("COMET needs a model: ask for it with --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
     if metric not in known:

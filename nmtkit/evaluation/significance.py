@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import RESAMPLES, Interval, Scorer
+from nmtkit.evaluation.scoring import EVALB, RESAMPLES, Interval, Scorer
 
 Method = Literal["bootstrap", "randomization"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
@@ -70,7 +70,8 @@ def paired_test(
 
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
-    scorer.possible([metric])
+    if scorer.possible([metric]) == [EVALB]:
+        raise DataError(f"there is no paired test of {EVALB}; leave --paired out")
     for lines in systems.values():
         scorer.check_lines(lines)
     number = trials or TRIALS[method]

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config import TREES
 from nmtkit.console import log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
@@ -156,10 +157,17 @@ def _report(parity: dict[str, Any]) -> None:
             log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
 
 
+_KINDS = {
+    "plain": "plain",
+    "tokenized": "tokenized: words and punctuation are separated before",
+    **dict.fromkeys(TREES, "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"),
+}
+
+
 def _readme(manifest: dict[str, Any]) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
-    kind = "plain" if text["text"] == "plain" else "tokenized: words and punctuation are separated before"
+    kind = _KINDS[text["text"]]
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"

@@ -1,5 +1,7 @@
 """Multi-head scaled dot-product attention."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -15,11 +17,15 @@ class MultiHeadAttention(nn.Module):
     """Attention of several heads, each with projections of its own, joined by one more projection.
 
     Source: "Attention Is All You Need", section 3.2.2. As there, queries, keys and values have separate matrices.
+
+    Attributes:
+        watch: is given the weights of every call, where somebody looks on (see attention_weights.py); None as a rule.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.watch: Callable[[Tensor], None] | None = None
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, num_heads * d_k)
         self.key = nn.Linear(d_model, num_heads * d_k)
@@ -56,7 +62,7 @@ class MultiHeadAttention(nn.Module):
         Source: equation 1.
         """
         num_scores = queries.shape[:3].numel() * keys.size(2)
-        if queries.device.type == "cpu" and num_scores <= MOST_SCORES:
+        if self.watch is not None or (queries.device.type == "cpu" and num_scores <= MOST_SCORES):
             heads = self._attend_by_products(queries, keys, values, mask, causal)
         else:
             rate = self.dropout.rate if self.training else 0.0
@@ -74,7 +80,10 @@ class MultiHeadAttention(nn.Module):
         causal: bool,
     ) -> Float[Tensor, "batch heads query d_v"]:
         """The same by plain matrix products: on a CPU several times faster than torch's own for sentences."""
-        weights: Tensor = self.dropout(self.weights(queries, keys, mask, causal))
+        weights = self.weights(queries, keys, mask, causal)
+        if self.watch is not None:
+            self.watch(weights)
+        weights = self.dropout(weights)
         return torch.matmul(weights.to(values.dtype), values)
 
     def weights(

@@ -18,7 +18,7 @@ from nmtkit.config import TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.batch import Batch, make_batch
-from nmtkit.data.batching import Indices, plan_epoch, share_update
+from nmtkit.data.batching import Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
@@ -112,10 +112,9 @@ def train_updates(
         loss_of = CompiledLoss(loss_of, state.model)
     while True:
         progress = state.progress
-        plan = plan_epoch(
-            data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch,
-            training.lengths_per_update,
-        )  # fmt: skip
+        plan = plan_of_epoch(
+            data, training.tokens_per_update, training.seed, progress.epoch, training.lengths_per_update
+        )
         if progress.epoch == 0 and len(plan.too_long):
             _report_too_long(data, plan.too_long, training.tokens_per_update)
         if not plan.updates:

@@ -155,7 +155,7 @@ class _Session:
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
-        scale = Scale(self._matmul_rate, len(self._data))
+        scale = Scale(self._matmul_rate, self._data.pairs_per_epoch)
         self._reporter = Reporter(run_dir, recipe.training, workers, meter, scale, self._open_trackers(trackers))
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None

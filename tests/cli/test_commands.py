@@ -22,9 +22,21 @@ from nmtkit.errors import NmtkitError
 from nmtkit.workers import Workers
 
 COMMANDS = [
-    "prepare", "train", "average", "translate", "score", "rerank", "run", "recipes", "corpora", "inspect", "cost",
+    "prepare",
+    "train",
+    "average",
+    "translate",
+    "score",
+    "rerank",
+    "report",
+    "attention",
+    "run",
+    "recipes",
+    "corpora",
+    "inspect",
+    "cost",
     "compare",
-]  # fmt: skip
+]
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
 
 

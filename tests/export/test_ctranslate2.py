@@ -20,6 +20,7 @@ from nmtkit.export.export import export
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model
 from nmtkit.text import synthetic
+from nmtkit.text.trees import read_trees, split_words, words
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
@@ -52,6 +53,15 @@ def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path,
     assert len(set(expected)) > 5, "translations have to depend on their source"
     ties = len(manifest["parity"]["greedy"]["near_ties"])
     assert sum(one != other for one, other in zip(found, expected, strict=True)) <= ties
+
+
+def test_a_parser_gives_the_same_trees_over_the_words(tmp_path: Path) -> None:
+    model = make_run(tmp_path / "mine", text="trees")
+    lines = [*LINES, "a ( b )"]
+    found = engine(export(model, "ctranslate2")[0], beam=1).translate(lines)
+    assert found == greedy_by_torch(model, lines)
+    trees = [list(read_trees([line], "a parse")) for line in found]
+    assert [[word for tree in of_line for word in words(tree)] for of_line in trees] == [*map(split_words, lines)]
 
 
 def test_the_vocabulary_is_in_the_order_of_the_ids(model: Path, exported: Path) -> None:

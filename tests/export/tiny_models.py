@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "segmented text": {"subwords": "none"},
     "unigram with bytes": {"subwords": "unigram", "byte_fallback": True, "vocab_size": 300},
 }  # fmt: skip
-DATA_KEYS = ("share_vocab", "subwords", "byte_fallback", "vocab_size")
+DATA_KEYS = ("text", "share_vocab", "subwords", "byte_fallback", "vocab_size")
 
 
 def tokenizer_of(**changes: object) -> Tokenizer:
