@@ -18,8 +18,10 @@ import tomli_w
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     Strict,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -45,7 +47,23 @@ class _Section(BaseModel):
         return value
 
 
-class LocalPair(_Section):
+class _InMixture(_Section):
+    """What can be said of each corpus of data.train."""
+
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    """How often an epoch sees each of its pairs. 2: twice. 0.5: another half of them in each epoch."""
+    source_prefix: str = Field(default="", pattern=r"^\S*$", max_length=40)
+    """A tag such as "<bt>", put before each source as a token of its own."""
+
+
+class NamedCorpus(_InMixture):
+    """A corpus of the catalogue with a weight or a tag."""
+
+    corpus: str
+    """Its catalogue name."""
+
+
+class LocalPair(_InMixture):
     """A parallel corpus in files of your own, line by line each other's translation; docs/data.md has the formats."""
 
     source: Path
@@ -64,6 +82,18 @@ TREES = ("trees", "tagged-trees")
 """The values of [data] text for which the target is a tree over the source's words."""
 
 
+def _kind_of_entry(value: Any) -> str:
+    if isinstance(value, dict):
+        return "NamedCorpus" if "corpus" in value else "LocalPair"
+    return type(value).__name__ if isinstance(value, _InMixture) else "name"
+
+
+TrainingCorpus = Annotated[
+    Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
+    Discriminator(_kind_of_entry),
+]
+
+
 class DataConfig(_Section):
     """Which text, and how it is cut into subwords."""
 
@@ -71,8 +101,9 @@ class DataConfig(_Section):
     """Language code of the source, such as "en"."""
     target_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
     """Language code of the target, such as "de"."""
-    train: tuple[str | LocalPair, ...] = Field(min_length=1)
-    """Training corpora: catalogue names, or { source = "a.en.gz", target = "a.de.gz", name = "mine" }."""
+    train: tuple[TrainingCorpus, ...] = Field(min_length=1)
+    """Training corpora: catalogue names, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target = "a.de.gz",
+    name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
     valid: Annotated[int, Strict()] | tuple[str | LocalPair, ...] = ()
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
@@ -117,7 +148,21 @@ class DataConfig(_Section):
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
+        for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
+            if in_mixture(entry):
+                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        for prefix in self.source_prefixes:
+            if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
+                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; take another tag")
+            if "lowercase" in self.normalize and prefix != prefix.lower():
+                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase takes away")
         return self
+
+    @property
+    def source_prefixes(self) -> tuple[str, ...]:
+        """The different tags of data.train, in the order of the corpora."""
+        tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
+        return tuple(dict.fromkeys(tag for tag in tags if tag))
 
     @property
     def has_trees(self) -> bool:
@@ -433,11 +478,20 @@ SECTIONS: dict[str, type[_Section]] = {
 }
 
 
-def corpus_name(entry: str | LocalPair) -> str:
+def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
     """The short name of a corpus: what follows the last slash, or a local pair's name or source file without ending."""
     if isinstance(entry, LocalPair):
         return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
-    return entry.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
+    name = entry if isinstance(entry, str) else entry.corpus
+    return name.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
+
+
+def in_mixture(entry: str | NamedCorpus | LocalPair) -> str:
+    """The weight and tag of a corpus in words, "" where it has none of its own."""
+    if isinstance(entry, str):
+        return ""
+    weight = f", weight {entry.weight:g}" if entry.weight != 1 else ""
+    return weight + (f", tag {entry.source_prefix}" if entry.source_prefix else "")
 
 
 @dataclass(frozen=True)
@@ -648,7 +702,8 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     """The first thing wrong, as one line with its place."""
     errors = error.errors(include_url=False)
     # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
-    first = next((e for e in errors if "LocalPair" in e["loc"] and e["type"] != "model_type"), errors[0])
+    tables = {"LocalPair", "NamedCorpus"}
+    first = next((e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"), errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
     if not key:
@@ -656,7 +711,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         return f"{layers[-1].name}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
         return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
-    if "LocalPair" in first["loc"]:
+    if tables & {*first["loc"]}:
         message = f"{first['loc'][-1]}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
@@ -684,8 +739,25 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
         for key in ("train", "valid", "test"):
             entries = getattr(section, key)
             if not isinstance(entries, int):
-                values[key] = [entry if isinstance(entry, str) else corpus_name(entry) for entry in entries]
+                values[key] = [_comparable_corpus(entry) for entry in entries]
     return values
+
+
+def _comparable_corpus(entry: str | NamedCorpus | LocalPair) -> str:
+    if isinstance(entry, str):
+        return entry
+    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + in_mixture(entry)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings of a recipe by `section.key`, as they are compared: local corpora by name, models by path."""
+    settings = {}
+    for name in SECTIONS:
+        section = getattr(recipe, name)
+        stated = section.model_dump(mode="json", include={"tokenizer", "init"})
+        for key, value in {**_comparable(section), **stated}.items():
+            settings[f"{name}.{key}"] = value
+    return settings
 
 
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:

@@ -60,6 +60,14 @@ def amount(value: float | int) -> str:
     return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
 
 
+def listed(numbers: Sequence[int]) -> str:
+    """Which lines; of many how many, and the first ten."""
+    shown = ", ".join(str(number) for number in numbers[:10])
+    if len(numbers) == 1:
+        return f"line {shown}"
+    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"
+
+
 def is_telling() -> bool:
     """Whether progress is told at all: not with --quiet, and by the first process only."""
     return log.isEnabledFor(logging.INFO)

@@ -6,9 +6,9 @@ Everything is in the file, no script, no network; it follows the reader's light 
 from html import escape
 from typing import Any
 
+from nmtkit.data.examination import MAX_WORDS_SHOWN
 from nmtkit.data.findings import LINES_NAMED
 from nmtkit.data.report import FREQUENT, MAX_TOKENS_SHOWN, binned
-from nmtkit.data.training_text import MAX_WORDS_SHOWN
 from nmtkit.page import page, table, text
 from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS
 

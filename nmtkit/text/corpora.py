@@ -157,8 +157,7 @@ def local_corpus(
     """
     sides = []
     for place, language, column in zip((source, target), languages, columns, strict=True):
-        path, member = local_file(place)
-        text_format = format_of(without_suffix(member or path.name))
+        _, _, text_format = _local_format(place)
         part = {"tmx": language, "tsv": str(column)}.get(text_format, "")
         sides.append([stored_side(place, text_format, part)])
     return stored_corpus(name or source.name, *sides)
@@ -175,6 +174,30 @@ def stored_side(place: Path, text_format: str, part: str) -> "StoredSide":
         raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
     sha256 = sha256_of(path)  # which says what is wrong with a path
     return StoredSide(CorpusFile(path, None, path.stat().st_size, sha256), member, text_format, part)
+
+
+def local_text(place: Path) -> TextSource:
+    """One text of the user, in any format whose lines need no further word (all but ``.tsv`` and ``.tmx``).
+
+    Args:
+        place: a file or pipe, or ``ARCHIVE:MEMBER``.
+
+    Raises:
+        DataError: it is an archive without a member, or of a format with several texts.
+    """
+    path, member, text_format = _local_format(place)
+    if text_format in ("tsv", "tmx"):
+        raise DataError(f"{place}: holds several texts; write the one that is meant to a file of its own")
+    file = CorpusFile(path, None, 0, "")  # nobody asks for size and sum, and a pipe can be read only once
+    return TextSource(str(place), StoredSide(file, member, text_format, ""))
+
+
+def _local_format(place: Path) -> tuple[Path, str | None, str]:
+    """The file, the member in it and the format that a place names."""
+    path, member = local_file(place)
+    if member is None and is_archive(path.name):
+        raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
+    return path, member, format_of(without_suffix(member or path.name))
 
 
 def local_file(place: Path) -> tuple[Path, str | None]:

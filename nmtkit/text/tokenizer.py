@@ -45,9 +45,15 @@ def normalize(line: str, steps: Sequence[str]) -> str:
 _NORMALIZATIONS: dict[str, Callable[[str], str]] = {
     "nfc": lambda line: unicodedata.normalize("NFC", line),
     "nfkc": lambda line: unicodedata.normalize("NFKC", line),
-    "blanks": lambda line: re.sub(r"[ \t]+", " ", line).strip(" "),
+    "blanks": lambda line: _one_blank(line),
     "lowercase": str.lower,
 }
+
+
+def _one_blank(line: str) -> str:
+    if "  " in line or "\t" in line:  # rare, and much cheaper to find out than to replace
+        line = re.sub(r"[ \t]+", " ", line)
+    return line.strip(" ")
 
 
 @runtime_checkable
@@ -58,6 +64,7 @@ class _Vocabulary(Protocol):
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
     def decode(self, ids: list[int]) -> str: ...
     def piece(self, index: int) -> str: ...
+    def id_of(self, piece: str) -> int: ...
     def to_bytes(self) -> bytes: ...
 
 
@@ -72,11 +79,19 @@ class _SentencePiece:
 
     @classmethod
     def learn(
-        cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool, *, split_scripts: bool = True
+        cls,
+        lines: Iterable[str],
+        kind: str,
+        size: int,
+        byte_fallback: bool,
+        tags: Sequence[str],
+        *,
+        split_scripts: bool = True,
     ) -> "_SentencePiece":
         """Learns from lines; equal lines give equal bytes.
 
         Args:
+            tags: entries that no text is cut into.
             split_scripts: whether no piece has letters of two scripts, or letters and other signs.
 
         Raises:
@@ -115,6 +130,7 @@ class _SentencePiece:
                 bos_id=BOS,
                 eos_id=EOS,
                 unk_surface=" \u2047 ",
+                control_symbols=list(tags),
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -137,6 +153,9 @@ class _SentencePiece:
     def piece(self, index: int) -> str:
         return str(self._processor.id_to_piece(index))
 
+    def id_of(self, piece: str) -> int:
+        return int(self._processor.piece_to_id(piece))
+
     def to_bytes(self) -> bytes:
         return self._bytes
 
@@ -155,19 +174,20 @@ def _reason(message: str) -> str:
 class _PieceList:
     """Text that is segmented already: the pieces between blanks, most frequent first."""
 
-    def __init__(self, pieces: list[str], mark: str) -> None:
+    def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         self._pieces = pieces
         self._mark = mark
-        # A word of the text that looks like a special piece is none.
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES)}
+        # A word of the text that looks like a special piece or a tag is none.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES) + len(tags)}
 
     @classmethod
-    def learn(cls, lines: Iterable[str], size: int, mark: str) -> "_PieceList":
+    def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
         counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
-        for special in SPECIAL_PIECES:
+        entries = [*SPECIAL_PIECES, *tags]
+        for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return cls([*SPECIAL_PIECES, *(piece for piece, _ in ranked[: size - len(SPECIAL_PIECES)])], mark)
+        return cls([*entries, *(piece for piece, _ in ranked[: size - len(entries)])], mark, tags)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -180,6 +200,9 @@ class _PieceList:
 
     def piece(self, index: int) -> str:
         return self._pieces[index]
+
+    def id_of(self, piece: str) -> int:
+        return self._pieces.index(piece)
 
     def to_bytes(self) -> bytes:
         return "".join(f"{piece}\n" for piece in self._pieces).encode("utf-8")
@@ -200,6 +223,8 @@ class Tokenizer:
     def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
         self.settings = settings
         self._vocabularies = vocabularies
+        source = vocabularies.get("joint") or vocabularies["source"]
+        self._tags = {tag: source.id_of(tag) for tag in settings.get("source_prefixes", ())}
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
@@ -213,9 +238,9 @@ class Tokenizer:
         """
         check_subwords(data)
 
-        def learn(lines: Iterable[str]) -> _Vocabulary:
+        def learn(lines: Iterable[str], tags: Sequence[str]) -> _Vocabulary:
             if data.subwords == "none":
-                return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
+                return _PieceList.learn(lines, data.vocab_size, data.segment_mark, tags)
             # A tab is a reserved character of sentencepiece: it would leave the whole line out.
             usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
             return _SentencePiece.learn(
@@ -223,18 +248,19 @@ class Tokenizer:
                 data.subwords,
                 data.vocab_size,
                 data.byte_fallback,
+                tags,
                 split_scripts=not data.has_trees,  # where a bracket and its label are one piece
             )
 
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
-            vocabularies = {"joint": learn(line for pair in pairs() for line in pair)}
+            vocabularies = {"joint": learn((line for pair in pairs() for line in pair), data.source_prefixes)}
         else:
             vocabularies = {
-                "source": learn(source for source, _ in pairs()),
-                "target": learn(target for _, target in pairs()),
+                "source": learn((source for source, _ in pairs()), data.source_prefixes),
+                "target": learn((target for _, target in pairs()), ()),
             }
-        settings = {
+        settings: dict[str, Any] = {
             "subwords": data.subwords,
             "normalize": list(data.normalize),
             "text": data.text,
@@ -244,6 +270,8 @@ class Tokenizer:
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
         }
+        if data.source_prefixes:
+            settings["source_prefixes"] = list(data.source_prefixes)
         return cls(settings, vocabularies)
 
     def _side(self, side: Side) -> _Vocabulary:
@@ -259,12 +287,27 @@ class Tokenizer:
         return len(self._side(side))
 
     def normalize(self, line: str) -> str:
-        """A line as this tokenizer's model was trained to see it."""
-        return normalize(line, self.settings["normalize"])
+        """A line as this tokenizer's model was trained to see it; a tag at its beginning stays as it is."""
+        tag, text = self._without_tag(line.lstrip(" \t"))
+        if not tag:
+            return normalize(line, self.settings["normalize"])
+        return f"{tag} {normalize(text, self.settings['normalize'])}"
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
-        """Ids of normalised lines, without begin and end symbols; an empty line gives []."""
-        return self._side(side).encode(lines, threads)
+        """Ids of normalised lines, without begin and end symbols; an empty line gives [].
+
+        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
+        """
+        if side == "target" or not self._tags:
+            return self._side(side).encode(lines, threads)
+        tags, texts = zip(*(self._without_tag(line) for line in lines), strict=True) if lines else ((), ())
+        encoded = self._side(side).encode(list(texts), threads)
+        return [[self._tags[tag], *ids] if tag else ids for tag, ids in zip(tags, encoded, strict=True)]
+
+    def _without_tag(self, line: str) -> tuple[str, str]:
+        """The tag that a line begins with, "" if it does not, and the rest."""
+        first, _, rest = line.partition(" ")
+        return (first, rest) if first in self._tags else ("", line)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
         """The text of ids; special ones but <unk> are left out."""
@@ -306,7 +349,9 @@ class Tokenizer:
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
                 if settings["subwords"] == "none":
-                    vocabularies[side] = _PieceList(content.decode("utf-8").split("\n")[:-1], settings["segment_mark"])
+                    tags = () if side == "target" else settings.get("source_prefixes", ())
+                    pieces = content.decode("utf-8").split("\n")[:-1]
+                    vocabularies[side] = _PieceList(pieces, settings["segment_mark"], tags)
                 else:
                     vocabularies[side] = _SentencePiece(content)
         except DataError as error:
@@ -345,6 +390,12 @@ class Tokenizer:
                 raise RecipeError(
                     f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
                     "or take the recipe of its run as base"
+                )
+        for tag in data.source_prefixes:
+            if tag not in self._tags:
+                raise RecipeError(
+                    f"source_prefix = {tag!r}: the tokenizer of {data.tokenizer} has no such tag; it has "
+                    f"{', '.join(self._tags) or 'none'}"
                 )
 
     def fingerprint(self) -> str:
