@@ -18,8 +18,10 @@ import tomli_w
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     Strict,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -45,7 +47,23 @@ class _Section(BaseModel):
         return value
 
 
-class LocalPair(_Section):
+class _InMixture(_Section):
+    """What can be said of each corpus of data.train."""
+
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    """How often an epoch sees each of its pairs. 2: twice. 0.5: another half of them in each epoch."""
+    source_prefix: str = Field(default="", pattern=r"^\S*$", max_length=40)
+    """A tag such as "<bt>", put before each source as a token of its own."""
+
+
+class NamedCorpus(_InMixture):
+    """A corpus of the catalogue with a weight or a tag."""
+
+    corpus: str
+    """Its catalogue name."""
+
+
+class LocalPair(_InMixture):
     """A parallel corpus in files of your own, line by line each other's translation; docs/data.md has the formats."""
 
     source: Path
@@ -60,6 +78,22 @@ class LocalPair(_Section):
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
 
+TREES = ("trees", "tagged-trees")
+"""The values of [data] text for which the target is a tree over the source's words."""
+
+
+def _kind_of_entry(value: Any) -> str:
+    if isinstance(value, dict):
+        return "NamedCorpus" if "corpus" in value else "LocalPair"
+    return type(value).__name__ if isinstance(value, _InMixture) else "name"
+
+
+TrainingCorpus = Annotated[
+    Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
+    Discriminator(_kind_of_entry),
+]
+
+
 class DataConfig(_Section):
     """Which text, and how it is cut into subwords."""
 
@@ -67,14 +101,16 @@ class DataConfig(_Section):
     """Language code of the source, such as "en"."""
     target_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
     """Language code of the target, such as "de"."""
-    train: tuple[str | LocalPair, ...] = Field(min_length=1)
-    """Training corpora: catalogue names, or { source = "a.en.gz", target = "a.de.gz", name = "mine" }."""
+    train: tuple[TrainingCorpus, ...] = Field(min_length=1)
+    """Training corpora: catalogue names, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target = "a.de.gz",
+    name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
     valid: Annotated[int, Strict()] | tuple[str | LocalPair, ...] = ()
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets, each named by what follows the last slash of its name."""
-    text: Literal["plain", "tokenized"] = "plain"
-    """plain: text as people write it. tokenized: already split into words at blanks."""
+    text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
+    """plain: text as people write it. tokenized: already split into words at blanks. trees: words and, as their
+    translation, bracketed trees over them; tagged-trees: the model says parts of speech, too; see parsing.md."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
@@ -100,6 +136,11 @@ class DataConfig(_Section):
     tokenizer: Path | None = None
     """A model (model folder, run or checkpoint) whose subwords are taken instead of learning new ones, to fine-tune it;
     vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then say nothing."""
+    treebank: Path | None = None
+    """Folder of the Penn Treebank's Wall Street Journal, of which the corpora "wsj/22" and "wsj/02-21" are sections; it
+    is licensed, so nothing can download it."""
+    silver_trees: tuple[Path, ...] = ()
+    """Files of trees that other parsers made: the corpus "wsj/silver"."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
@@ -107,13 +148,36 @@ class DataConfig(_Section):
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
-        if "moses-tokenize" in self.normalize and (self.text == "tokenized" or self.subwords == "none"):
-            stated = 'text = "tokenized"' if self.text == "tokenized" else 'subwords = "none"'
+        if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
+            stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
             raise ValueError(f"moses-tokenize is for plain text, but {stated} says that words are parted already")
+        if self.has_trees and "lowercase" in self.normalize:
+            raise ValueError('normalize: "lowercase" would change the labels of trees')
+        if isinstance(self.valid, int) and self.has_trees:
+            raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
+        for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
+            if in_mixture(entry):
+                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        for prefix in self.source_prefixes:
+            if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
+                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; take another tag")
+            if "lowercase" in self.normalize and prefix != prefix.lower():
+                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase takes away")
         return self
+
+    @property
+    def source_prefixes(self) -> tuple[str, ...]:
+        """The different tags of data.train, in the order of the corpora."""
+        tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
+        return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the target is a tree over the source's words."""
+        return self.text in TREES
 
 
 class CleaningConfig(_Section):
@@ -195,6 +259,9 @@ class ModelConfig(_Section):
     """Width of a head's queries and keys; by default d_model / num_heads."""
     d_v: int | None = Field(default=None, ge=1)
     """Width of a head's values; by default d_model / num_heads."""
+    attention_window: int | None = Field(default=None, ge=1)
+    """Size r of the neighbourhood that self-attention sees, for long texts: from floor(r / 2) positions before a
+    position to floor((r - 1) / 2) after it, in the decoder to itself. By default it sees all positions."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), the paper's. pre: x + Sublayer(LayerNorm(x)), and a norm after each stack."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
@@ -412,6 +479,8 @@ class Recipe(_Section):
             raise ValueError(
                 f'[training] subword_sampling is for [data] subwords = "bpe" or "unigram", not "{self.data.subwords}"'
             )
+        if self.data.has_trees and self.training.validate_bleu:
+            raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
@@ -426,11 +495,20 @@ SECTIONS: dict[str, type[_Section]] = {
 }
 
 
-def corpus_name(entry: str | LocalPair) -> str:
+def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
     """The short name of a corpus: what follows the last slash, or a local pair's name or source file without ending."""
     if isinstance(entry, LocalPair):
         return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
-    return entry.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
+    name = entry if isinstance(entry, str) else entry.corpus
+    return name.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
+
+
+def in_mixture(entry: str | NamedCorpus | LocalPair) -> str:
+    """The weight and tag of a corpus in words, "" where it has none of its own."""
+    if isinstance(entry, str):
+        return ""
+    weight = f", weight {entry.weight:g}" if entry.weight != 1 else ""
+    return weight + (f", tag {entry.source_prefix}" if entry.source_prefix else "")
 
 
 @dataclass(frozen=True)
@@ -514,6 +592,20 @@ def stored_recipe(path: Path, name: str) -> Recipe:
     return build_recipe(name, _read_layers(path, seen=()))
 
 
+def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place: str) -> Recipe:
+    """A recipe with other values, checked as if they stood in a file.
+
+    Args:
+        changes: values by section and key.
+        place: where they stand, for messages.
+
+    Raises:
+        RecipeError: something in the result is wrong.
+    """
+    stated = _Layer(place, "", tomllib.loads(to_toml(recipe)))
+    return build_recipe(recipe.name, [stated, _Layer(place, "", changes)])
+
+
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
@@ -572,10 +664,12 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Makes the paths of local corpora and models absolute; those in a recipe are relative to its file."""
-    for section, key in (("data", "tokenizer"), ("training", "init")):
+    for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
         if isinstance(values.get(section, {}).get(key), str):
             values[section][key] = str(folder / Path(values[section][key]).expanduser())
     data = values.get("data", {})
+    if isinstance(data.get("silver_trees"), list):
+        data["silver_trees"] = [str(folder / Path(str(place)).expanduser()) for place in data["silver_trees"]]
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -625,7 +719,8 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     """The first thing wrong, as one line with its place."""
     errors = error.errors(include_url=False)
     # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
-    first = next((e for e in errors if "LocalPair" in e["loc"] and e["type"] != "model_type"), errors[0])
+    tables = {"LocalPair", "NamedCorpus"}
+    first = next((e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"), errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
     if not key:
@@ -633,7 +728,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         return f"{layers[-1].name}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
         return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
-    if "LocalPair" in first["loc"]:
+    if tables & {*first["loc"]}:
         message = f"{first['loc'][-1]}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
@@ -656,11 +751,30 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
         if values.get(key) is not None:
             values[key] = "a model"
     if isinstance(section, DataConfig):
+        values.pop("treebank")
+        values["silver_trees"] = [place.name for place in section.silver_trees]
         for key in ("train", "valid", "test"):
             entries = getattr(section, key)
             if not isinstance(entries, int):
-                values[key] = [entry if isinstance(entry, str) else corpus_name(entry) for entry in entries]
+                values[key] = [_comparable_corpus(entry) for entry in entries]
     return values
+
+
+def _comparable_corpus(entry: str | NamedCorpus | LocalPair) -> str:
+    if isinstance(entry, str):
+        return entry
+    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + in_mixture(entry)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings of a recipe by `section.key`, as they are compared: local corpora by name, models by path."""
+    settings = {}
+    for name in SECTIONS:
+        section = getattr(recipe, name)
+        stated = section.model_dump(mode="json", include={"tokenizer", "init"})
+        for key, value in {**_comparable(section), **stated}.items():
+            settings[f"{name}.{key}"] = value
+    return settings
 
 
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:

@@ -60,6 +60,14 @@ def amount(value: float | int) -> str:
     return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
 
 
+def listed(numbers: Sequence[int]) -> str:
+    """Which lines; of many how many, and the first ten."""
+    shown = ", ".join(str(number) for number in numbers[:10])
+    if len(numbers) == 1:
+        return f"line {shown}"
+    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"
+
+
 def is_telling() -> bool:
     """Whether progress is told at all: not with --quiet, and by the first process only."""
     return log.isEnabledFor(logging.INFO)
@@ -274,6 +282,35 @@ def print_table(
         console.print(table)
     for line in [*capture.get().split("\n"), *notes]:
         print(line.rstrip())
+
+
+def print_heat_map(
+    title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float], str]], *, notes: Sequence[str] = ()
+) -> None:
+    """Prints shares of 1 as percent to stdout, on a terminal with colours: the larger, the stronger.
+
+    Args:
+        columns: short headings of the shares.
+        rows: heading, shares, and what is said behind them.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, color_system=None)
+    width = max((cell_len(heading) for heading, _, _ in rows), default=0)
+    console.print(Text(title, style="bold"))
+    console.print(Text(" " * width + "".join(f"{column:>4}" for column in columns)))
+    for heading, shares, said in rows:
+        line = Text(" " * (width - cell_len(heading)) + heading)
+        for share in shares:
+            strength = round(255 * (1 - 0.75 * share))
+            colour = f"black on rgb({strength},{strength},255)"
+            line.append(f"{100 * share:4.0f}" if share >= 0.005 else "   .", style=colour)
+        line.append(f"  {said}")
+        console.print(line)
+    for note in notes:
+        console.print(Text(note))
 
 
 def _plain(cell: str) -> "Text":

@@ -41,7 +41,7 @@ class LineReader:
     One carriage return at the end of a line (CRLF text) is removed and counted.
 
     Attributes:
-        num_lines: lines read so far.
+        num_lines: lines read so far, those before this part of the text included.
         carriage_returns: lines that ended in CRLF.
         has_byte_order_mark: whether the text began with one, which is removed.
         invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
@@ -53,18 +53,20 @@ class LineReader:
         *,
         name: str | None = None,
         errors: Literal["strict", "replace", "surrogateescape"] = "strict",
+        lines_before: int = 0,
     ) -> None:
         """Args:
         source: a path (decompressed if its name says so, such as ``.gz``) or an open binary stream.
         name: how messages call the source; its path by default.
         errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
             ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
+        lines_before: lines of the text that come before this part of it.
         """
         self._source = source
         self._errors = errors
         self.name = name if name is not None else str(source)
         self._kind = kind_of(self.name) or "compressed"
-        self.num_lines = 0
+        self.num_lines = lines_before
         self.carriage_returns = 0
         self.has_byte_order_mark = False
         self.invalid_lines: list[int] = []
@@ -75,6 +77,15 @@ class LineReader:
         Raises:
             DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is damaged.
         """
+        for raw in self.raw_lines():
+            yield self._text_of(raw)
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """Yields each line as it is stored, with its line end, and counts only these.
+
+        Raises:
+            DataError: the file cannot be read or is damaged.
+        """
         with ExitStack() as stack:
             stream: Iterable[bytes]
             if isinstance(self._source, Path):
@@ -84,14 +95,17 @@ class LineReader:
             lines = iter(stream)
             while (raw := self._next(lines)) is not None:
                 self.num_lines += 1
-                raw = raw.removesuffix(b"\n")
-                if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                    self.has_byte_order_mark = True
-                if raw.endswith(b"\r"):
-                    raw = raw[:-1]
-                    self.carriage_returns += 1
-                yield self._decode(raw)
+                yield raw
+
+    def _text_of(self, raw: bytes) -> str:
+        raw = raw.removesuffix(b"\n")
+        if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+            self.has_byte_order_mark = True
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+            self.carriage_returns += 1
+        return self._decode(raw)
 
     def _next(self, lines: Iterator[bytes]) -> bytes | None:
         try:

@@ -49,14 +49,14 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             messages[failed - 1].seek(0)
             sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
         if failed is not None and not (asked and -code in asked) and (hangs or code < 0 or code == PEER_LOST):
-            what = "gave no sign of life and was ended" if hangs else _how_it_ended(code)
+            what = "gave no sign of life and was ended" if hangs else how_it_ended(code)
             sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {what}')}\n")
     if hangs or code == PEER_LOST:
         return 1
     return code if code >= 0 else 128 - code
 
 
-def _how_it_ended(code: int) -> str:
+def how_it_ended(code: int) -> str:
     """What an exit code of a process says."""
     if code >= 0:
         return "lost touch with the others"
@@ -109,7 +109,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
                 if child.poll() is None:
                     child.terminate()
             blamed = (killed, False) if killed is not None else _to_blame(codes)
-            _wait_or_kill(children, 5 if blamed[1] else 30)
+            wait_or_kill(children, 5 if blamed[1] else 30)
             return blamed
         time.sleep(0.1)
     return _to_blame(_codes(children))
@@ -134,7 +134,8 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
     return next(iter([*failed, *stopped]), None), False
 
 
-def _wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
+def wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
+    """Waits for processes that were asked to end, and kills those that have not after some time."""
     deadline = time.monotonic() + seconds
     for child in children:
         try:

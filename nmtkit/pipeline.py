@@ -17,12 +17,16 @@ from nmtkit.data.preparation import prepare, read_text_pair, test_sets
 from nmtkit.decoding.streams import windows
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
+from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.scoring import Score, score, scores_as_json
+from nmtkit.evaluation.linter import findings
+from nmtkit.evaluation.made_with import doubts
+from nmtkit.evaluation.scoring import Score, Scorer, plain_text, resamples_for, score, scores_as_json
 from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lines
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
+from nmtkit.translation_record import is_as_recorded, record, translation_of
 from nmtkit.workers import Workers, check_trackers, choose_device
 
 _WINDOW_LINES = 500
@@ -81,7 +85,8 @@ def run(
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: the recipe names no test set")
-        return RunResult(result, {}, training_cost(run_dir))
+        write_json(run_dir / "cost.json", training_cost(run_dir))
+        return RunResult(result, {}, read_json(run_dir / "cost.json"))
     log.info("4/5 translate")
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score")
@@ -90,19 +95,16 @@ def run(
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
     """Translates the run's test sets into RUN/translations, unless that was done with this model and these settings."""
-    folder = run_dir / "translations"
-    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
     model = find_model(run_dir)
     translator = None
     for name in test_sets(run_dir):
-        source, output = run_dir / "data" / "test" / f"{name}.source.txt", folder / f"{name}.txt"
+        source, output = run_dir / "data" / "test" / f"{name}.source.txt", translation_of(run_dir, name)
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
         }
-        known = manifest.get(name)
-        if known is not None and output.is_file() and known == {**made_from, "sha256": sha256_of(output)}:
+        if is_as_recorded(run_dir, name, made_from):
             log.info("%s is up to date", output)
             continue
         if translator is None:
@@ -115,12 +117,17 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
                 hypotheses += translator.translate(window.lines)
                 advance(len(hypotheses))
         write_lines(output, hypotheses)
-        manifest[name] = {**made_from, "sha256": sha256_of(output)}
-        write_json(folder / "manifest.json", manifest)
+        record(run_dir, name, made_from)
 
 
-def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
-    """Scores the run's translations; writes RUN/scores.json and RUN/cost.json.
+def score_run(
+    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None
+) -> dict[str, dict[str, Score]]:
+    """Scores the run's translations; writes RUN/scores.json and RUN/cost.json. What is odd about them is logged first.
+
+    Args:
+        resamples: of the bootstrap for the confidence intervals; 0: none; None: see resamples_for.
+        comet: scores by COMET too.
 
     Raises:
         DataError: the run is not prepared, or a translation is missing.
@@ -134,23 +141,23 @@ def score_run(run_dir: Path) -> dict[str, dict[str, Score]]:
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
+    texts = {name: _translated(run_dir, name) for name in names}
+    data = recipe.data
+    for name, (sources, references, hypotheses) in texts.items():
+        for doubt in doubts(run_dir, name, recipe):
+            log.warning("%s", doubt)
+        odd = findings(hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text)
+        for finding in odd:
+            log.warning("%s: %s", translation_of(run_dir, name), finding)
     scores = {}
-    for name in names:
-        output = run_dir / "translations" / f"{name}.txt"
-        source = run_dir / "data" / "test" / f"{name}.source.txt"
-        if not output.is_file():
-            raise DataError(
-                f"{output}: missing; make it with `nmtkit translate {run_dir} --input {source} --output {output}`"
-            )
-        _, references = read_text_pair(run_dir / "data" / "test" / name)
-        hypotheses = read_lines(output)
-        if len(hypotheses) != len(references):
-            raise DataError(
-                f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}; "
-                "translate it again"
-            )
-        found = score(hypotheses, references, target_language=recipe.data.target_language, text=recipe.data.text)
+    for name, (sources, references, hypotheses) in texts.items():
+        scorer = Scorer([references], target_language=data.target_language, text=data.text)
+        found = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
         scores[name] = {metric: _with_text_of_model(entry, recipe) for metric, entry in found.items()}
+        if comet is not None:
+            plain = [plain_text(sources, data.text, data.source_language)]
+            plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]
+            scores[name]["comet"], _ = comet.score(*plain)
     write_json(run_dir / "scores.json", {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(run_dir / "cost.json", training_cost(run_dir))
     return scores
@@ -160,6 +167,27 @@ def _with_text_of_model(score: Score, recipe: Recipe) -> Score:
     """A score whose signature says what the model's text was made to, where that was more than blanks."""
     steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
     return replace(score, signature=f"{score.signature}|model-text:{steps}") if steps else score
+
+
+def _translated(run_dir: Path, name: str) -> tuple[list[str], list[str], list[str]]:
+    """Sources, references and hypotheses of a test set.
+
+    Raises:
+        DataError: it is not translated, or not as a whole.
+    """
+    output = translation_of(run_dir, name)
+    if not output.is_file():
+        source = run_dir / "data" / "test" / f"{name}.source.txt"
+        raise DataError(
+            f"{output}: missing; make it with `nmtkit translate {run_dir} --input {source} --output {output}`"
+        )
+    sources, references = read_text_pair(run_dir / "data" / "test" / name)
+    hypotheses = read_lines(output)
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}; translate it again"
+        )
+    return sources, references, hypotheses
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:

@@ -184,7 +184,7 @@ class Workers:
     @property
     def tokens_per_pass(self) -> int:
         """Padded tokens that suit this device, many enough to fill it."""
-        return 4096 if self.device.type == "cpu" else 16384
+        return tokens_per_pass_of(self.device.type)
 
     def free_memory(self) -> None:
         """Gives the device's memory that no tensor uses back to it."""
@@ -276,6 +276,11 @@ class Workers:
             if self.heartbeat is None or not _is_broken_connection(error):
                 raise
             raise PeerLostError(going_on(self.heartbeat.blame())) from None
+
+
+def tokens_per_pass_of(device_type: str) -> int:
+    """Padded tokens that suit such a device, many enough to fill it."""
+    return 4096 if device_type == "cpu" else 16384
 
 
 def is_launched() -> bool:

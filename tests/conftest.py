@@ -4,7 +4,8 @@ import logging
 import random
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import torch
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.training.state import MEASURED
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.verify import verify_resume
 from nmtkit.workers import Workers
 
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
-TIMED = ("seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes")
+TIMED = (
+    "seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes", "gpu_joules", "host_joules",
+)  # fmt: skip
 
 
 @dataclass
@@ -71,7 +75,7 @@ def determined(run: Path) -> dict[str, Any]:
         found[str(path.relative_to(run))] = path.read_bytes()
     for path in sorted(run.glob("resume/step-*/state.json")):
         state = read_json(path)
-        counters = {key: value for key, value in state["progress"].items() if "seconds" not in key}
+        counters = {key: value for key, value in state["progress"].items() if not key.endswith(MEASURED)}
         meter = {key: value for key, value in state["meter"].items() if key != "seconds"}
         found[str(path.relative_to(run))] = (counters, meter, state["unfinished"])
     return found
@@ -96,6 +100,38 @@ def restored_process() -> Iterator[None]:
     logger.handlers, logger.propagate = state[0], state[1]
     logger.setLevel(state[2])
     torch.set_num_threads(threads)
+
+
+@dataclass
+class Outcome:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+RunCommand = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_process: None
+) -> RunCommand:
+    """Runs an nmtkit command in this process, from its arguments to its exit code."""
+    from nmtkit.cli.main import main
+
+    def run(*arguments: object) -> Outcome:
+        code: Any = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+            try:
+                main()
+            except SystemExit as stop:
+                code = stop.code or 0
+        return Outcome(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,7 @@ class TestDefaults:
             "num_heads": 8,
             "d_k": None,
             "d_v": None,
+            "attention_window": None,
             "norm": "post",
             "positions": "sinusoidal",
             "max_positions": 1024,

@@ -95,3 +95,24 @@ def test_broken_links_and_headings_are_found(tmp_path: Path) -> None:
 def test_the_tables_of_the_recipes_page_are_those_of_the_code() -> None:
     checked = subprocess.run([sys.executable, ROOT / "docs" / "make_recipe_tables.py", "--check"], check=False)
     assert checked.returncode == 0, "run `python docs/make_recipe_tables.py`"
+
+
+def named_tests(page: Path) -> list[tuple[str, str]]:
+    """The `file::test` of a page."""
+    return re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+
+
+def test_every_test_that_the_page_about_the_paper_names_exists() -> None:
+    page = ROOT / "docs" / "paper.md"
+    named = named_tests(page)
+    assert len(named) > 20
+    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in text_of(ROOT / "tests" / file)]
+    assert missing == []
+
+
+def test_every_module_that_the_page_about_the_paper_names_exists() -> None:
+    cells = re.findall(
+        r"`((?:model|text|data|training|decoding|evaluation|ablation)/[\w./]*)`", text_of(ROOT / "docs" / "paper.md")
+    )
+    assert len(cells) > 15
+    assert [name for name in cells if not (ROOT / "nmtkit" / name).exists()] == []

@@ -1,11 +1,14 @@
 """`nmtkit average`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmtkit.cli.options import QuietOption
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+
+if TYPE_CHECKING:
+    from nmtkit.training.averaging_search import Search
 
 
 def command(
@@ -13,28 +16,87 @@ def command(
     last: Annotated[
         int | None, typer.Option("--last", metavar="N", min=1, help="The last N checkpoints.  [default: average_last]")
     ] = None,
+    spacing: Annotated[
+        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: every S-th, counted back from the last.")
+    ] = 1,
     best: Annotated[
         int | None, typer.Option("--best", metavar="N", min=1, help="The N best checkpoints by best_metric.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="The new model folder.  [default: RUN/averaged]")
     ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search", help="Writes no model: tries which N and S are best on the validation set (RUN/averaging.json)."
+        ),
+    ] = False,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="bleu|nll", help="Of --search; nll translates nothing.  [default: bleu]"),
+    ] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Checkpoints to one model: the mean of their weights.
 
-    Example: nmtkit average runs/multi30k-en-de-tiny --last 10
+    Examples: nmtkit average runs/multi30k-en-de-tiny --last 10; nmtkit average runs/multi30k-en-de-tiny --search
     """
     from nmtkit import console
 
     if last is not None and best is not None:
         raise typer.BadParameter("give --last or --best, not both")
+    if spacing > 1 and last is None:
+        raise typer.BadParameter("--spacing goes with --last")
+    if search and (last or best or output):
+        raise typer.BadParameter("--search tries many averages and writes none; it takes no --last, --best or --output")
+    if not search and (metric or threads or device != "auto"):
+        raise typer.BadParameter("--metric, --device and --threads go with --search")
+    if metric not in (None, "bleu", "nll"):
+        raise typer.BadParameter(f"{metric!r} is not one of bleu, nll", param_hint="--metric")
     console.set_up(quiet=quiet)
+    if search:
+        _search(run, metric or "bleu", device, threads)
+        return
 
     from nmtkit.training.averaging import average, choose_checkpoints
 
-    chosen = choose_checkpoints(run, last=last, best=best)
+    chosen = choose_checkpoints(run, last=last, best=best, spacing=spacing)
     folder = output if output is not None else run / "averaged"
     average(chosen, folder)
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
     print(folder)
+
+
+def _search(run: Path, criterion: str, device: str, threads: int | None) -> None:
+    from nmtkit import console
+    from nmtkit.training.averaging_search import search
+    from nmtkit.workers import Workers
+
+    found: Search | None = None
+    workers = Workers.start(device, "float32", threads)
+    with console.progress("trying averages", None) as advance:
+        for found in search(run, criterion, workers):  # type: ignore[arg-type]
+            advance(len(found.tried), note=f"{len(found.tried)} of {found.total}")
+    assert found is not None
+    _print(run, found)
+
+
+def _print(run: Path, found: "Search") -> None:
+    from nmtkit import console
+
+    best = found.best
+    by_nll = best.metric == "nll"
+    rows = []
+    for one in found.tried:
+        updates = f"{one.first_step:,} to {one.last_step:,}" if one.n > 1 else f"{one.last_step:,}"
+        numbers = [] if by_nll else [f"{one.score:.2f}"]
+        rows.append([f"{one.n}", f"{one.spacing}", updates, *numbers, f"{one.nll:.4f}", "best" if one == best else ""])
+    spacing = f" --spacing {best.spacing}" if best.spacing > 1 else ""
+    notes = [
+        "The best was chosen by this very score, so on other text it is likely a little worse.",
+        f"To make it: nmtkit average {run} --last {best.n}{spacing}",
+    ]
+    columns = ["N", "spacing", "updates", *([] if by_nll else [best.metric]), "nll", ""]
+    console.print_table("Averages of checkpoints on the validation set", columns, rows, notes=notes)

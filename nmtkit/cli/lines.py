@@ -54,7 +54,7 @@ def warn_of_invalid_lines(reader: "LineReader") -> None:
 
     if reader.invalid_lines:
         console.log.warning(
-            "%s: invalid UTF-8 was replaced by U+FFFD in %s", reader.name, _listed(reader.invalid_lines)
+            "%s: invalid UTF-8 was replaced by U+FFFD in %s", reader.name, console.listed(reader.invalid_lines)
         )
 
 
@@ -64,13 +64,7 @@ def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
 
     if numbers:
         console.log.warning(
-            "only the first tokens counted (the model's limit, or --max-tokens %d) in %s", max_tokens, _listed(numbers)
+            "only the first tokens counted (the model's limit, or --max-tokens %d) in %s",
+            max_tokens,
+            console.listed(numbers),
         )
-
-
-def _listed(numbers: list[int]) -> str:
-    """Which lines; of many how many, and the first ten."""
-    shown = ", ".join(str(number) for number in numbers[:10])
-    if len(numbers) == 1:
-        return f"line {shown}"
-    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"

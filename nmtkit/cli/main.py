@@ -8,7 +8,24 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nmtkit.cli import average, corpora, export, inspect, prepare, recipes, rerank, run, score, train, translate
+from nmtkit.cli import (
+    ablate,
+    attention,
+    average,
+    compare,
+    corpora,
+    cost,
+    export,
+    inspect,
+    prepare,
+    recipes,
+    report,
+    rerank,
+    run,
+    score,
+    train,
+    translate,
+)
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -28,8 +45,13 @@ for module, summary in (
     (translate, "Text to its translation."),
     (export, "A model to the form of another library, CTranslate2 or transformers."),
     (score, "Translations to scores and cost; with a model, to log-probabilities."),
+    (cost, "What a training will take, or what it took."),
+    (compare, "Runs side by side: settings, scores, cost, sentences."),
     (rerank, "N-best lists to their best hypotheses by a model."),
+    (report, "Runs to one page of their settings, curves, scores and cost."),
+    (attention, "What a model attends to, as a page, a figure or in the terminal."),
     (run, "All five steps in order; finished ones are skipped."),
+    (ablate, "The paper's Table 3: variations on one model, compared."),
     (recipes, "The built-in recipes, to see or to copy."),
     (corpora, "The public corpora by name, with sizes and licences."),
     (inspect, "A prepared pair as text, pieces and ids."),

@@ -60,6 +60,16 @@ ScoringPrecisionOption = Annotated[
 ]
 
 
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option("--max-tokens", metavar="N", min=1, help="Of longer lines the first N count.  [default: 1024]"),
+]
+BatchTokensOption = Annotated[
+    int | None,
+    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"),
+]
+
+
 def _check_trackers(trackers: list[str] | None) -> list[str]:
     for tracker in trackers or []:
         if tracker not in ("tensorboard", "wandb"):

@@ -92,9 +92,9 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None") -> None:
 def print_report(report: dict[str, Any]) -> None:
     """Prints what was found in the training text, its lengths, and what subwords made of it."""
     from nmtkit import console
+    from nmtkit.data.examination import MAX_WORDS_SHOWN
     from nmtkit.data.report import MAX_TOKENS_SHOWN, binned
     from nmtkit.data.report_page import coverage_columns, coverage_rows, rule_rows
-    from nmtkit.data.training_text import MAX_WORDS_SHOWN
 
     rows = [
         [rule, count, action, left_out, meaning, _shortened(lines)]

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ScoringPrecisionOption, ThreadsOption
+from nmtkit.cli.options import (
+    BatchTokensOption,
+    DeviceOption,
+    MaxTokensOption,
+    QuietOption,
+    ScoringPrecisionOption,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from nmtkit.decoding.reranking import Feature
@@ -74,16 +81,8 @@ def command(
         float | None,
         typer.Option("--alpha", metavar="X", min=0, help="Its exponent.  [default: the model's recipe's]"),
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", metavar="N", min=1, help="Of longer lines the first N count.  [default: 1024]"),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"
-        ),
-    ] = None,
+    max_tokens: MaxTokensOption = None,
+    batch_tokens: BatchTokensOption = None,
     precision: ScoringPrecisionOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

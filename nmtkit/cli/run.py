@@ -38,13 +38,15 @@ def command(
     Example: nmtkit run quickstart
     """
     from nmtkit import console
-    from nmtkit.cli.score import print_cost, print_scores
+    from nmtkit.cli.cost import print_cost
+    from nmtkit.cli.score_tables import print_scores
     from nmtkit.config import load_recipe
 
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
 
+    from nmtkit.evaluation.scoring import scores_as_json
     from nmtkit.pipeline import run
 
     result = run(loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [])
@@ -59,7 +61,7 @@ def command(
         _print_phenomena(folder)
     if result.scores:
         print_scores(result.scores, {})
-    print_cost(result.cost)
+    print_cost(result.cost, {test: scores_as_json(entries) for test, entries in result.scores.items()})
     _print_next_commands(loaded, folder)
 
 

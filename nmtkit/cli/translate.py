@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -49,7 +49,7 @@ def command(
             "--status",
             metavar="FILE",
             help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, copied_source, repeats, "
-            "leftover.",
+            "leftover; of trees mended.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,
@@ -230,7 +230,9 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            _translate_file(plain, [export.folder / "model.bin"], input_, output, status, strict=strict, workers=None)
+            sums = [str(export.manifest["model_sha256"])]
+            weights = [export.folder / "model.bin"]
+            _translate_file(plain, weights, sums, input_, output, status, strict=strict, workers=None)
         else:
             _translate_stream(plain, input_, output, status, strict=strict)
         return
@@ -271,7 +273,7 @@ def command(
             assert input_ is not None
             assert output is not None
             weights = [find_model(model) / "model.safetensors" for model in models]
-            _translate_file(work, weights, input_, output, status, strict=strict, workers=workers)
+            _translate_file(work, weights, None, input_, output, status, strict=strict, workers=workers)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
 
@@ -285,6 +287,7 @@ def _lines(path: Path | None) -> list[str] | None:
 def _translate_file(
     work: "LineWork | PlainWork",
     weights: list[Path],
+    model_sums: list[str] | None,
     input_: Path,
     output: Path,
     status: Path | None,
@@ -292,17 +295,22 @@ def _translate_file(
     strict: bool,
     workers: "Workers | None",
 ) -> None:
-    """From file to file, with other processes if there are any; what is there of an earlier start is kept."""
+    """From file to file, with other processes if there are any; what is there of an earlier start is kept.
+
+    Args:
+        model_sums: of the models' own weights, where ``weights`` are an export of them.
+    """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
     from nmtkit.files import LineReader, sha256_of
+    from nmtkit.translation_record import record, set_translated_as
 
     total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
     work.check_lines(total)
     reader = LineReader(input_, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    made_of = {
+    made_of: dict[str, Any] = {
         "models": [sha256_of(path) for path in weights],
         "input": sha256_of(input_),
         "window_lines": WINDOW_LINES,
@@ -329,6 +337,11 @@ def _translate_file(
         outputs = [("output", output)] + ([("status", status)] if status is not None else [])
         parts.join(count, outputs)
         warn_of_invalid_lines(reader)
+        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
+            options = work.description()
+            stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
+            sums = model_sums or made_of["models"]
+            record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
 
 
 def _translate_stream(

@@ -1,5 +1,6 @@
-"""Which sentence pairs make up which update: pure functions of (lengths, tokens per update, seed, epoch).
+"""Which sentence pairs make up which update: pure functions of (lengths, weights, tokens per update, seed, epoch).
 
+    pairs_of_epoch  which pairs an epoch sees, and how often, by the weights of their corpora
     plan_epoch      all pairs of an epoch, cut into updates of pairs of one or a few lengths, in random order
     share_update    one update's pairs, dealt to the processes and cut into passes that fit a device
 
@@ -9,9 +10,12 @@ of the number of processes. Lengths count the end symbol.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from nmtkit.data.shards import PairData, Part
 
 Indices = npt.NDArray[np.int64]
 
@@ -21,6 +25,8 @@ MOST_PADDING = 0.2
 two lengths an update and two processes 2.3 instead of 1.7, for 6 % of padding instead of 20 %."""
 PADDING_WORTH_A_PASS = 256
 """Tokens of padding below which a pass is not cut for it."""
+_OF_CORPORA = 2**32
+"""Sets the random numbers of corpora apart from those of epochs."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,36 @@ class EpochPlan:
     too_long: Indices
 
 
+@lru_cache(maxsize=1)
+def plan_of_epoch(
+    data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1
+) -> EpochPlan:
+    """The plan of an epoch over prepared data; the last one is kept, as tens of millions of pairs take a while."""
+    pairs = pairs_of_epoch(data.parts, seed, epoch)
+    lengths = data.source_lengths, data.target_lengths
+    return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs)
+
+
+def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
+    """The indices of the pairs that an epoch sees, each as often as it sees it; None: every pair once.
+
+    A corpus' pairs stand in a row that is shuffled once for the run. Epochs walk along it, round and round, each by
+    weight x pairs: so over any number of epochs no pair has been seen more than once more often than another of its
+    corpus, and of a weight of 0.5 two epochs in turn see the two halves.
+    """
+    if all(part.weight == 1 for part in parts):
+        return None
+    chosen = []
+    first = 0
+    for number, part in enumerate(parts):
+        begin, end = (int(passed * part.weight * part.pairs) for passed in (epoch, epoch + 1))
+        if part.pairs:
+            row = np.random.default_rng([seed, _OF_CORPORA, number]).permutation(part.pairs)
+            chosen.append(first + row[np.arange(begin, end) % part.pairs])
+        first += part.pairs
+    return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+
+
 def plan_epoch(
     source_lengths: npt.NDArray[np.int64],
     target_lengths: npt.NDArray[np.int64],
@@ -43,6 +79,7 @@ def plan_epoch(
     seed: int,
     epoch: int,
     lengths_per_update: int = 1,
+    pairs: Indices | None = None,
 ) -> EpochPlan:
     """Cuts an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
@@ -54,9 +91,12 @@ def plan_epoch(
         source_lengths, target_lengths: tokens of each pair, int64 [pairs].
         epoch: number of the epoch, from 0.
         lengths_per_update: groups in an update, each of pairs of similar length.
+        pairs: indices of the pairs that the epoch sees; None: each once.
     """
     random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(target_lengths))
+    order = random.permutation(len(target_lengths) if pairs is None else len(pairs))
+    if pairs is not None:
+        order = pairs[order]
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     fits = target_lengths[order] <= tokens_per_update
     too_long, order = order[~fits], order[fits]
@@ -77,7 +117,7 @@ def plan_epoch(
         updates[-1].append((start, stop))
         room -= tokens
     in_order_of_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
-    return EpochPlan(in_order_of_length, np.sort(too_long))
+    return EpochPlan(in_order_of_length, np.unique(too_long))
 
 
 def share_update(

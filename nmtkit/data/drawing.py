@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,23 +70,40 @@ def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     check_space(folder.parent, _LARGEST_GROWTH * used, "the subwords drawn for an epoch")
     parent = os.getppid()
-    blocks = range(0, len(prepared), _BLOCK_PAIRS)
+    blocks = list(_blocks(prepared))
+    weights = [part.weight for part in prepared.parts]
     draw_block = partial(_draw_block, data, draw)
     with ExitStack() as stack:
         temporary = stack.enter_context(write_folder_atomically(folder))
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         with ExitStack() as drawing:
-            writer = drawing.enter_context(ShardWriter(temporary / "pairs", sizes))
+            writer = drawing.enter_context(ShardWriter(temporary / "pairs", sizes, weights))
             drawn: Iterator[list[tuple[Ids, Ids]]]
             if processes > 1:
                 drawn = drawing.enter_context(multiprocessing.Pool(processes)).imap(draw_block, blocks)
             else:
                 drawn = map(draw_block, blocks)
-            for first, pairs in zip(blocks, drawn, strict=True):
-                writer.add(pairs, prepared.lines[first : first + len(pairs)].tolist())
+            for block, pairs in zip(blocks, drawn, strict=True):
+                writer.add(pairs, prepared.lines[block.first : block.stop].tolist(), block.corpus)
                 if os.getppid() != parent:
                     raise NmtkitError("the training that asked for these subwords is gone")
         write_json(temporary / "draw.json", asdict(draw))
+
+
+class _Block(NamedTuple):
+    """Pairs of one corpus that are drawn at once."""
+
+    corpus: int
+    first: int
+    stop: int
+
+
+def _blocks(prepared: PairData) -> Iterator[_Block]:
+    begin = 0
+    for corpus, part in enumerate(prepared.parts):
+        for first in range(begin, begin + part.pairs, _BLOCK_PAIRS):
+            yield _Block(corpus, first, min(first + _BLOCK_PAIRS, begin + part.pairs))
+        begin += part.pairs
 
 
 @cache
@@ -99,11 +117,11 @@ def _samplers(data: Path, strength: float) -> tuple[SubwordSampler, SubwordSampl
     return tokenizer.sampler("source", strength), tokenizer.sampler("target", strength)
 
 
-def _draw_block(data: Path, draw: Draw, first: int) -> list[tuple[Ids, Ids]]:
+def _draw_block(data: Path, draw: Draw, block: _Block) -> list[tuple[Ids, Ids]]:
     """The pairs of a block: as drawn, or as they are where a side would be too long."""
     prepared, samplers = _opened(data)[0], _samplers(data, draw.strength)
-    pairs = range(first, min(first + _BLOCK_PAIRS, len(prepared)))
-    seeds = np.random.default_rng([draw.seed, draw.epoch, first]).integers(2**63, size=(len(pairs), 2)).tolist()
+    pairs = range(block.first, block.stop)
+    seeds = np.random.default_rng([draw.seed, draw.epoch, block.first]).integers(2**63, size=(len(pairs), 2)).tolist()
     found = []
     for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
         source, target = prepared.ids(0, pair).tolist(), prepared.ids(1, pair).tolist()

@@ -41,6 +41,23 @@ class Findings:
         self._lines: dict[str, list[int]] = {rule: [] for rule in RULES}
         self._corpora: list[tuple[str, int]] = []
 
+    def state(self) -> dict[str, Any]:
+        """All that was found so far, to go on from in another process."""
+        return {
+            "num_pairs": self.num_pairs,
+            "dropped": dict(self.dropped),
+            "counts": dict(self._counts),
+            "lines": self._lines,
+            "corpora": self._corpora,
+        }
+
+    def go_on_from(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave."""
+        self.num_pairs = state["num_pairs"]
+        self.dropped, self._counts = Counter(state["dropped"]), Counter(state["counts"])
+        self._lines = {rule: list(lines) for rule, lines in state["lines"].items()}
+        self._corpora = [(name, before) for name, before in state["corpora"]]
+
     def begin_corpus(self, name: str) -> None:
         """Says that the next line is the first one of a corpus."""
         self._corpora.append((name, self.num_pairs))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config import DataConfig, LocalPair, stored_recipe
+from nmtkit.config import DataConfig, LocalPair, NamedCorpus, stored_recipe
 from nmtkit.data.preparation import load_tokenizer, open_entry
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
@@ -18,6 +18,7 @@ from nmtkit.files import read_json
 from nmtkit.text.corpora import Corpus, remote_files
 from nmtkit.text.download import Downloader
 from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.treebank import is_own_treebank
 
 Part = Literal["train", "valid"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -122,11 +123,14 @@ def _texts(
     return next(islice(pairs, line - 1, None), None)
 
 
-def _open_if_there(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus | None:
+def _open_if_there(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus | None:
     languages = (data.source_language, data.target_language)
     try:
-        if isinstance(entry, str) and not all(downloader.find(file) for file in remote_files(entry, *languages)):
-            return None
+        if not isinstance(entry, LocalPair):
+            name = entry if isinstance(entry, str) else entry.corpus
+            public = () if is_own_treebank(name) else remote_files(name, *languages)
+            if not all(downloader.find(file) for file in public):
+                return None
         return open_entry(data, entry, downloader)
     except DataError:
         return None

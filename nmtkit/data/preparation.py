@@ -1,21 +1,18 @@
-"""`prepare`: from the corpora a recipe names to token ids on disk.
+"""`prepare`: from the corpora a recipe names to token ids on disk, in stages that each are whole or not there.
 
-    corpora -> pairs, examined, cleaned and spooled as text     first pass over the text (training_text.py)
-            -> validation pairs held out, if a number was asked (held_out.py)
-            -> subwords learned from what is left               second pass
-            -> ids in shards                                    third pass
-            -> what was found, as report.json and report.html   (report.py, report_page.py)
+    corpora -> pairs, examined, cleaned and spooled as text     RUN/prepare/text     (training_text.py, examination.py)
+            -> validation pairs held out, if a number was asked                      (held_out.py)
+            -> subwords learned from what is left               RUN/prepare/subwords
+            -> ids in shards                                    RUN/data             (encoding.py, shards.py)
+            -> what was found, as report.json and report.html                        (report.py, report_page.py)
 
-All of it happens in a temporary folder that becomes RUN/data in one step.
+A stage that is there, made from the same text by the same settings, is not made again (stages.py).
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +20,27 @@ from nmtkit.config import (
     CleaningConfig,
     DataConfig,
     LocalPair,
+    NamedCorpus,
     Recipe,
     corpus_name,
     differences,
+    in_mixture,
     stored_recipe,
     to_toml,
 )
 from nmtkit.console import log, progress, transfers
+from nmtkit.data.encoding import BlockEncoder
+from nmtkit.data.examination import SPOOLED
 from nmtkit.data.findings import Findings
 from nmtkit.data.held_out import hold_out
+from nmtkit.data.processes import in_order
 from nmtkit.data.repeats import key_of
-from nmtkit.data.report import WordCounts, make_report, shard_statistics
+from nmtkit.data.report import ShardStatistics, make_report
 from nmtkit.data.report_page import report_page
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import ShardWriter
+from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
-from nmtkit.data.training_text import TrainingText, TrainingTextReader, explain_line_counts, open_sides
+from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     LineReader,
@@ -54,17 +57,27 @@ from nmtkit.files import (
     write_lines,
 )
 from nmtkit.run_lock import locked_run
-from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES, has_too_many_words, rules_against_lengths
+from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
-from nmtkit.text.normalization import normalize, without_moses
+from nmtkit.text.normalization import without_moses
 from nmtkit.text.tokenizer import Tokenizer, join_segments
+from nmtkit.text.treebank import SILVER, is_own_treebank, linearised, linearised_line, stored_trees, treebank_corpus
 
 Pair = tuple[str, str]
 
 FORMAT = 1
-_CHUNK_PAIRS = 10_000
-"""Pairs encoded at once: enough to keep sentencepiece's threads busy, little enough not to matter in memory."""
+_TEXT_LEAVES_ASIDE = (
+    "subwords",
+    "vocab_size",
+    "share_vocab",
+    "byte_fallback",
+    "subword_sample_pairs",
+    "wordpiece_characters",
+    "segment_mark",
+    "tokenizer",
+)
+"""Keys of [data] that the cleaned text does not depend on."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
 
     Args:
         mirror: folder laid out as <host>/<path> whose files are used instead of the network.
-        workers: threads that cut text into subwords; by default as many as there are cores.
+        workers: processes that examine text and cut it into subwords; by default as many as there are cores. More than
+            one are started only for much text; a script that may get there needs `if __name__ == "__main__":`.
 
     Raises:
         NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
@@ -122,7 +136,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)
     with locked_run(run_dir, "prepare"):
-        manifest = _write_data(recipe, folder, workers, fingerprint, tokenizer, (train, valid, tests))
+        manifest = _write_data(recipe, run_dir, workers, fingerprint, tokenizer, (train, valid, tests))
         _store_recipe(recipe, run_dir)
     log.info("what was found in the text, with pictures: %s", folder / "report.html")
     return Preparation(manifest, is_new=True)
@@ -144,23 +158,25 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None) -> Check
         is_prepared = (folder / "manifest.json").is_file()
         written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
         temporary = stack.enter_context(written)
-        report = _Preparer(recipe, temporary, findings, None, None).check(train, valid, tests)
+        report = _Preparer(recipe, findings, None).check(train, valid, tests, temporary)
     return Check(report, findings.refused(), None if is_prepared else folder)
 
 
 def _write_data(
     recipe: Recipe,
-    folder: Path,
+    run_dir: Path,
     workers: int | None,
     fingerprint: str,
     tokenizer: Tokenizer | None,
     corpora: tuple[list[Corpus], list[Corpus], dict[str, Corpus]],
 ) -> dict[str, Any]:
-    """Writes RUN/data and returns its manifest."""
+    """Writes RUN/data, by way of the stages before it, and returns its manifest."""
     begun = time.monotonic()
-    with write_folder_atomically(folder) as temporary:
-        findings = Findings(recipe.cleaning, may_stop=True)
-        manifest = _Preparer(recipe, temporary, findings, workers, tokenizer).run(*corpora)
+    preparer = _Preparer(recipe, Findings(recipe.cleaning, may_stop=True), workers)
+    text = preparer.read_text(run_dir / "prepare" / "text", *corpora)
+    tokenizer = tokenizer or preparer.learn_subwords(run_dir / "prepare" / "subwords", text)
+    with write_folder_atomically(run_dir / "data") as temporary:
+        manifest = preparer.write(temporary, text, tokenizer)
         manifest = {
             "format": FORMAT,
             "fingerprint": fingerprint,
@@ -200,28 +216,45 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(_remote_files(data))
     train = [open_entry(data, entry, downloader) for entry in data.train]
+    if data.has_trees:
+        train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
     tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
     return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
 
-def open_entry(data: DataConfig, entry: str | LocalPair, downloader: Downloader) -> Corpus:
+def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:
     """A corpus that a recipe names, in the recipe's direction.
 
     Raises:
         DataError: it cannot be had or opened.
     """
     languages = (data.source_language, data.target_language)
+    if isinstance(entry, LocalPair) and data.has_trees:
+        if entry.source != entry.target:
+            raise DataError(
+                f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
+            )
+        return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
-    return open_corpus(entry, *languages, downloader)
+    name = _public_name(entry)
+    if is_own_treebank(name):
+        return treebank_corpus(name, data.treebank, data.silver_trees)
+    return open_corpus(name, *languages, downloader)
+
+
+def _public_name(entry: str | NamedCorpus) -> str:
+    return entry if isinstance(entry, str) else entry.corpus
 
 
 def _remote_files(data: DataConfig) -> list[RemoteFile]:
     """What the corpora of a recipe are read from, each once; DataError for a name or a direction there is not."""
     valid = () if isinstance(data.valid, int) else data.valid
-    names = [entry for entry in (*data.train, *valid, *data.test) if isinstance(entry, str)]
-    files = [file for name in names for file in remote_files(name, data.source_language, data.target_language)]
+    entries = (*data.train, *valid, *data.test)
+    names = [_public_name(entry) for entry in entries if not isinstance(entry, LocalPair)]
+    public = [name for name in names if not is_own_treebank(name)]
+    files = [file for name in public for file in remote_files(name, data.source_language, data.target_language)]
     return list(dict.fromkeys(files))
 
 
@@ -246,10 +279,28 @@ def _given_tokenizer(data: DataConfig) -> Tokenizer | None:
 
 def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | None) -> str:
     """A sum over all that decides the content of RUN/data: settings and the bytes of the corpora, not their place."""
+    settings = _decisive_settings(recipe)
+    for key, entries in _corpora_of(recipe.data).items():
+        settings["data"][key] = [corpus_name(entry) + in_mixture(entry) for entry in entries]
+    settings["data"].pop("tokenizer")
+    if tokenizer is not None:
+        settings["data"]["tokenizer"] = tokenizer.fingerprint()
+    return fingerprint_of(FORMAT, settings, [[corpus.name, corpus.fingerprint] for corpus in corpora])
+
+
+def _text_fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
+    """A sum over all that decides the cleaned text."""
+    settings = _decisive_settings(recipe)
+    for key, entries in _corpora_of(recipe.data).items():
+        settings["data"][key] = [corpus_name(entry) for entry in entries]
+    for key in _TEXT_LEAVES_ASIDE:
+        settings["data"].pop(key, None)
+    content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
+    return fingerprint_of("text", FORMAT, settings, content, versions())
+
+
+def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
-    for key in ("train", "valid", "test"):
-        if not isinstance(settings["data"][key], int):
-            settings["data"][key] = [corpus_name(entry) for entry in getattr(recipe.data, key)]
     # A rule at its default says nothing, so that data prepared before there was such a rule stay valid.
     defaults = CleaningConfig().model_dump(mode="json")
     settings["cleaning"] = {
@@ -257,12 +308,15 @@ def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | N
     }
     if recipe.data.subwords != "wordpiece":
         settings["data"].pop("wordpiece_characters")
-    settings["data"].pop("tokenizer")
-    if tokenizer is not None:
-        settings["data"]["tokenizer"] = tokenizer.fingerprint()
-    content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
-    text = json.dumps([FORMAT, settings, content], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    for key in ("treebank", "silver_trees"):  # places, whose content is in the sums of the corpora
+        settings["data"].pop(key)
+    return settings
+
+
+def _corpora_of(data: DataConfig) -> dict[str, tuple[str | NamedCorpus | LocalPair, ...]]:
+    """The corpora of each key that names some; validation pairs held out of train have none."""
+    valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
+    return {"train": data.train, **valid, "test": data.test}
 
 
 def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
@@ -284,7 +338,12 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
         entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
         for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
-            if isinstance(entry, LocalPair):
+            if not isinstance(entry, LocalPair):
+                if _is_other_treebank(data, _public_name(entry), files):
+                    changes.append(
+                        f"data.{key}: {_public_name(entry)} holds another text than when the run was prepared"
+                    )
+            else:
                 for place, before in ((entry.source, files[0]), (entry.target, files[-1])):
                     path, _ = local_file(place)
                     if path.is_file() and sha256_of(path) != before["sha256"]:
@@ -295,6 +354,17 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     return changes
 
 
+def _is_other_treebank(data: DataConfig, name: str, files: list[dict[str, Any]]) -> bool:
+    """Whether a name is of the user's treebank, and that, if it is there, has other files than these."""
+    if not is_own_treebank(name):
+        return False
+    places = data.silver_trees if name == SILVER else (data.treebank,)
+    if not all(place is not None and place.exists() for place in places):
+        return False
+    found = treebank_corpus(name, data.treebank, data.silver_trees).files
+    return [file.sha256 for file in found] != [file["sha256"] for file in files]
+
+
 def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
     """The files of RUN/data that are not as `prepare` wrote them, or are missing."""
     folder = run_dir / "data"
@@ -303,110 +373,152 @@ def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
 
 
 class _Preparer:
-    """One preparation in a temporary folder; its methods run in the order in which they stand."""
+    """One preparation; its methods run in the order in which they stand, or only the last one."""
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, findings: Findings, workers: int | None, tokenizer: Tokenizer | None
-    ) -> None:
+    def __init__(self, recipe: Recipe, findings: Findings, workers: int | None) -> None:
         self._recipe = recipe
-        self._name = recipe.name
         self._data: DataConfig = recipe.data
-        self._cleaning: CleaningConfig = recipe.cleaning
-        self._folder = folder
         self._workers = workers
-        self._tokenizer = tokenizer
         self._findings = findings
         self._described: list[dict[str, Any]] = []
+        self._valid: list[Pair] = []
+        self._tests: dict[str, list[Pair]] = {}
+        self._text_fingerprint = ""
+        self._sample: dict[str, Any] | None = None
+        """What subwords were learned from; None where they were given."""
 
-    def run(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]) -> dict[str, Any]:
-        """Fills the folder and returns what the manifest says of it."""
-        valid_pairs, test_pairs = self._read_sets(valid, tests)
-        text = self._read_training_text(train, valid_pairs, test_pairs, check_only=False)
+    def read_text(
+        self, folder: Path, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]
+    ) -> TrainingText:
+        """The cleaned training text, read now or by an earlier preparation; all sets are read."""
+        self._read_sets(valid, tests)
+        self._text_fingerprint = _text_fingerprint(self._recipe, [*train, *valid, *tests.values()])
+        facts = finished_stage(
+            folder, self._text_fingerprint, lambda temporary: self._write_text_stage(temporary, train)
+        )
+        self._findings.go_on_from(facts["findings"])
+        self._describe_training_corpora(train, facts["corpora"])
+        if facts["held_out"] is not None:
+            self._valid = [(source, target) for source, target in facts["held_out"]]
+        return TrainingText.load(folder)
+
+    def _write_text_stage(self, folder: Path, train: list[Corpus]) -> dict[str, Any]:
+        """Reads, examines and cleans the text, and holds validation pairs out where that is asked."""
+        text, corpora = self._read_training_text(train, folder, check_only=False)
+        held_out = None
         if isinstance(self._data.valid, int):
-            valid_pairs, copies = hold_out(text, self._data.valid, without_moses(self._data.normalize))
+            held_out, copies = hold_out(text, self._data.valid, without_moses(self._data.normalize))
             self._findings.dropped[HELD_OUT_COPY] += copies
         if not len(text):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
-        tokenizer, sample = (self._tokenizer, None) if self._tokenizer else learn_subwords(text, self._data)
-        tokenizer.save(self._folder / "tokenizer")
-        words = self._write_shards("train", tokenizer, text.pairs(), len(text), self._cleaning)
-        train_data = PairData(self._folder / "train")
-        if not len(train_data):
+        text.save()
+        return {"findings": self._findings.state(), "corpora": corpora, "held_out": held_out}
+
+    def learn_subwords(self, folder: Path, text: TrainingText) -> Tokenizer:
+        """The subwords of the text, learned now or by an earlier preparation."""
+
+        def make(temporary: Path) -> dict[str, Any]:
+            tokenizer, sample = learn_subwords(text, self._data)
+            tokenizer.save(temporary / "tokenizer")
+            return {"sample": sample}
+
+        settings = self._recipe.model_dump(mode="json", include={"data"})["data"]
+        decisive = [settings[key] for key in _TEXT_LEAVES_ASIDE]
+        facts = finished_stage(
+            folder, fingerprint_of("subwords", self._text_fingerprint, decisive, self._data.source_prefixes), make
+        )
+        self._sample = facts["sample"]
+        return Tokenizer.load(folder / "tokenizer")
+
+    def write(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Fills RUN/data and returns what the manifest says of it."""
+        tokenizer.save(folder / "tokenizer")
+        statistics, counts, subwords = {}, dict[str, int](), dict[str, Any]()
+        counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, text.blocks(), len(text))
+        if not counts["train"]:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
-        round_trip = lines_that_come_back(text, tokenizer)
-        text.remove()
-        counts: dict[str, Any] = {"train": len(train_data)}
-        subwords = {"train": shard_statistics(train_data, tokenizer, words)}
-        if valid_pairs:
-            self._write_text(self._folder, "valid", valid_pairs)
-            numbered = ((number, *pair) for number, pair in enumerate(valid_pairs, start=1))
-            words = self._write_shards("valid", tokenizer, numbered, len(valid_pairs), None)
-            valid_data = PairData(self._folder / "valid")
-            counts["valid"] = len(valid_data)
-            if len(valid_data):
-                subwords["valid"] = shard_statistics(valid_data, tokenizer, words)
+        if self._valid:
+            _write_text(self._data, folder, "valid", self._valid)
+            blocks = iter([_as_block([self._as_trained(pair) for pair in self._valid])])
+            counts["valid"], statistics["valid"] = self._write_shards(
+                folder, "valid", tokenizer, blocks, len(self._valid)
+            )
         if self._data.valid and not counts.get("valid"):
             raise DataError("data.valid: no validation pair has text on both sides; look at the corpus")
-        for name, pairs in test_pairs.items():
-            self._write_text(self._folder / "test", name, pairs)
+        for name, pairs in self._tests.items():
+            _write_text(self._data, folder / "test", name, pairs)
             counts[f"test/{name}"] = len(pairs)
-        report = make_report(self._findings, text, self._described, len(train_data), subwords, round_trip)
-        self._write_report(report)
+        subwords = {name: part.as_json() for name, part in statistics.items() if counts[name]}
+        report = make_report(
+            self._findings, text, self._described, counts["train"], subwords, lines_that_come_back(text, tokenizer)
+        )
+        self._write_report(folder, report)
         return {
             "corpora": self._described,
             "cleaning": self._findings.left_out(),
             "rules": {rule: found["count"] for rule, found in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
-            "subword_sample": sample,
+            "subword_sample": self._sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 
-    def check(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]) -> dict[str, Any]:
+    def check(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus], folder: Path) -> dict[str, Any]:
         """Only reads and examines the text; leaves the report in the folder and returns it."""
-        text = self._read_training_text(train, *self._read_sets(valid, tests), check_only=True)
+        self._read_sets(valid, tests)
+        text, corpora = self._read_training_text(train, folder, check_only=True)
+        self._describe_training_corpora(train, corpora)
         text.remove()
         report = make_report(self._findings, text, self._described, None, None, None)
-        self._write_report(report)
+        self._write_report(folder, report)
         return report
 
     def _dropped_summary(self) -> str:
         dropped = self._findings.dropped
         return ", ".join(f"{rule}: {count}" for rule, count in dropped.items()) or "the corpora are empty"
 
-    def _write_report(self, report: dict[str, Any]) -> None:
-        write_json(self._folder / "report.json", report)
-        with write_atomically(self._folder / "report.html") as file:
-            file.write(report_page(report, self._name))
+    def _write_report(self, folder: Path, report: dict[str, Any]) -> None:
+        write_json(folder / "report.json", report)
+        with write_atomically(folder / "report.html") as file:
+            file.write(report_page(report, self._recipe.name))
 
-    def _read_sets(self, valid: list[Corpus], tests: dict[str, Corpus]) -> tuple[list[Pair], dict[str, list[Pair]]]:
-        """The validation pairs, and the pairs of each test set: all as they are."""
-        valid_pairs = [pair for corpus in valid for pair in self._read_set(corpus, "valid")]
-        test_pairs = {name: self._read_set(corpus, "test") for name, corpus in tests.items()}
+    def _read_sets(self, valid: list[Corpus], tests: dict[str, Corpus]) -> None:
+        """Reads the validation pairs, and the pairs of each test set: all as they are."""
+        self._valid = [pair for corpus in valid for pair in self._read_set(corpus, "valid")]
+        self._tests = {name: self._read_set(corpus, "test") for name, corpus in tests.items()}
         for name, corpus in tests.items():
-            if not test_pairs[name]:
+            if not self._tests[name]:
                 raise DataError(f"{corpus.source.name}: the test set is empty")
-        return valid_pairs, test_pairs
 
     def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
         source, target = open_sides(corpus, "strict")
         sources, targets = list(source), list(target)
         if len(sources) != len(targets):
             raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
-        self._describe(corpus, role, source, target)
+        self._described.append(_description(corpus, role, _counted(source, target)))
         return list(zip(sources, targets, strict=True))
 
+    def _as_trained(self, pair: Pair) -> Pair:
+        """A pair of a validation or test set as training text would have it."""
+        if not self._data.has_trees:
+            return pair
+        tagged = self._data.text == "tagged-trees"
+        return pair[0], linearised_line(pair[1], "a tree of a validation or test set", tagged=tagged)
+
     def _read_training_text(
-        self, train: list[Corpus], valid_pairs: list[Pair], test_pairs: dict[str, list[Pair]], *, check_only: bool
-    ) -> TrainingText:
-        held_apart = {
-            "valid": {key_of(pair) for pair in valid_pairs},
-            "test": {key_of(pair) for pairs in test_pairs.values() for pair in pairs},
-        }
-        reader = TrainingTextReader(self._recipe, self._folder, self._findings, held_apart, check_only=check_only)
-        text = reader.read(train, lambda corpus, *sides: self._describe(corpus, "train", *sides))
-        self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
+        self, train: list[Corpus], folder: Path, *, check_only: bool
+    ) -> tuple[TrainingText, list[dict[str, Any]]]:
+        """The training text, spooled in the folder, and what was counted in each corpus."""
+        held_apart = (
+            frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
+            frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
+        )
+        counted: list[dict[str, Any]] = []
+        reader = TrainingTextReader(
+            self._recipe, folder, self._findings, held_apart, check_only=check_only, workers=self._workers
+        )
+        text = reader.read(train, lambda corpus, *sides: counted.append(_counted(*sides)))
         for rule in ("overlap_valid", "overlap_test"):
             if self._findings.count(rule) and self._findings.actions[rule] == "keep":
                 log.warning(
@@ -415,92 +527,84 @@ class _Preparer:
                     MEANINGS[rule],
                     rule,
                 )
-        return text
+        return text, counted
 
-    def _describe(self, corpus: Corpus, role: str, source: LineReader, target: LineReader) -> None:
-        """Notes for the manifest what a corpus is, once it has been read."""
-        self._described.append(
-            {
-                "name": corpus.name,
-                "role": role,
-                "pairs": min(source.num_lines, target.num_lines),
-                "byte_order_mark_removed": {
-                    "source": source.has_byte_order_mark,
-                    "target": target.has_byte_order_mark,
-                },
-                "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
-                "files": [_describe(entry) for entry in corpus.files],
-                "sha256": corpus.fingerprint,
-            }
-        )
-        removed = source.carriage_returns + target.carriage_returns
-        if removed:
-            log.info("%s: a carriage return was removed at the end of %d lines (CRLF text)", corpus.name, removed)
-        if role == "train" and not source.num_lines:
-            log.warning("%s: the corpus is empty", corpus.name)
+    def _describe_training_corpora(self, train: list[Corpus], counted: list[dict[str, Any]]) -> None:
+        self._described += [
+            _description(corpus, "train", counts) for corpus, counts in zip(train, counted, strict=True)
+        ]
+        self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
 
     def _write_shards(
-        self,
-        name: str,
-        tokenizer: Tokenizer,
-        numbered_pairs: Iterator[tuple[int, str, str]],
-        total: int,
-        cleaning: CleaningConfig | None,
-    ) -> WordCounts:
-        """Writes a folder of shards; without ``cleaning`` only pairs with a side without tokens are left out."""
-        counts = WordCounts()
+        self, folder: Path, name: str, tokenizer: Tokenizer, blocks: Iterator[TextBlock], total: int
+    ) -> tuple[int, ShardStatistics]:
+        """Writes a folder of shards; of validation sets only pairs with a side without tokens are left out."""
+        statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        normalize_source, normalize_target = tokenizer.normalization("source"), tokenizer.normalization("target")
-        with ShardWriter(self._folder / name, sizes) as writer, progress(f"encoding {name}", total) as advance:
+        is_train = name == "train"
+        mixture = [
+            (1.0, "") if isinstance(entry, str) else (entry.weight, entry.source_prefix) for entry in self._data.train
+        ]
+        weights, prefixes = zip(*(mixture if is_train else [(1.0, "")]), strict=True)
+        encoder = (folder / "tokenizer", self._recipe.cleaning if is_train else None, prefixes)
+        with (
+            ShardWriter(folder / name, sizes, weights) as writer,
+            progress(f"encoding {name}", total) as advance,
+        ):
             done = 0
-            while chunk := list(islice(numbered_pairs, _CHUNK_PAIRS)):
-                texts = (
-                    [normalize_source(source) for _, source, _ in chunk],
-                    [normalize_target(target) for _, _, target in chunk],
-                )
-                sources = tokenizer.encode(texts[0], "source", self._workers)
-                targets = tokenizer.encode(texts[1], "target", self._workers)
-                kept, lines = [], []
-                for (number, *raw), one, other, source, target in zip(chunk, *texts, sources, targets, strict=True):
-                    rules = rules_against_lengths(len(source), len(target), cleaning or _KEEP_ALL)
-                    if rules and self._is_left_out(rules, number, raw, cleaning):
-                        continue
-                    kept.append((source, target))
-                    lines.append(number)
-                    counts.add(one, other)
-                writer.add(kept, lines)
-                done += len(chunk)
+            for block in in_order(BlockEncoder, encoder, blocks, self._workers):
+                for rule, number in block.broken:
+                    self._findings.add(rule, number)
+                self._findings.dropped.update(block.dropped)
+                writer.add_rows(block.ids, block.lengths, block.lines, block.corpus)
+                statistics.add(block)
+                done += block.num_read
                 advance(done)
-        return counts
+        return writer.num_pairs, statistics
 
-    def _is_left_out(self, rules: list[str], number: int, raw: list[str], cleaning: CleaningConfig | None) -> bool:
-        """Counts a training pair that breaks rules of its number of tokens, and says whether that leaves it out."""
-        if cleaning is None:
-            return True
-        steps = without_moses(self._data.normalize)  # as when it was read
-        was_counted = any(has_too_many_words(normalize(text, steps), cleaning.max_tokens) for text in raw)
-        for rule in rules:
-            if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
-                self._findings.add(rule, number)
-        dropping = next((rule for rule in rules if self._findings.actions[rule] == "drop"), None)
-        if dropping is not None:
-            self._findings.dropped[dropping] += 1
-        return dropping is not None
 
-    def _write_text(self, folder: Path, name: str, pairs: list[tuple[str, str]]) -> None:
-        """Writes what is translated and what that is compared with: the text as it came, pieces joined to words."""
-        write_lines(folder / f"{name}.source.txt", [source for source, _ in pairs])
-        references = [target for _, target in pairs]
-        if self._data.subwords == "none":
-            references = [join_segments(line, self._data.segment_mark) for line in references]
-        write_lines(folder / f"{name}.reference.txt", references)
+def _as_block(pairs: list[Pair]) -> TextBlock:
+    """Pairs of a validation set, all of which are there."""
+    sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+    return TextBlock(0, 1, bytes([SPOOLED]) * len(pairs), *sides)
+
+
+def _write_text(data: DataConfig, folder: Path, name: str, pairs: list[Pair]) -> None:
+    """Writes what is translated and what that is compared with: the text as it came, pieces joined to words."""
+    write_lines(folder / f"{name}.source.txt", [source for source, _ in pairs])
+    references = [target for _, target in pairs]
+    if data.subwords == "none":
+        references = [join_segments(line, data.segment_mark) for line in references]
+    write_lines(folder / f"{name}.reference.txt", references)
+
+
+def _counted(source: LineReader, target: LineReader) -> dict[str, Any]:
+    """What readers met in a corpus, for the manifest."""
+    return {
+        "pairs": min(source.num_lines, target.num_lines),
+        "byte_order_mark_removed": {"source": source.has_byte_order_mark, "target": target.has_byte_order_mark},
+        "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
+    }
+
+
+def _description(corpus: Corpus, role: str, counted: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a corpus, once it has been read."""
+    removed = sum(counted["carriage_returns_removed"].values())
+    if removed:
+        log.info("%s: a carriage return was removed at the end of %d lines (CRLF text)", corpus.name, removed)
+    if role == "train" and not counted["pairs"]:
+        log.warning("%s: the corpus is empty", corpus.name)
+    return {
+        "name": corpus.name,
+        "role": role,
+        **counted,
+        "files": [_describe(entry) for entry in corpus.files],
+        "sha256": corpus.fingerprint,
+    }
 
 
 def _describe(file: CorpusFile) -> dict[str, Any]:
     return {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
-
-
-_KEEP_ALL = CleaningConfig(max_tokens=0, max_characters=0)
 
 
 def read_text_pair(prefix: Path) -> tuple[list[str], list[str]]:

@@ -1,14 +1,14 @@
 """What `prepare` tells of the data: RUN/data/report.json.
 
-Made from what was found while reading (findings.py) and from the finished shards; report_page.py draws it.
+Made from what was found while reading (findings.py) and from what went into the shards; report_page.py draws it.
 """
 
 from typing import Any
 
 import numpy as np
 
+from nmtkit.data.encoding import SIDES, EncodedBlock
 from nmtkit.data.findings import Findings, shown_name
-from nmtkit.data.shards import SIDES, PairData
 from nmtkit.data.training_text import TrainingText
 from nmtkit.text.tokenizer import UNK, Tokenizer
 
@@ -16,21 +16,45 @@ FREQUENT = 10
 """An entry of the vocabulary seen that often can be learned; rarer ones hardly."""
 MAX_TOKENS_SHOWN = 256
 """Longer sentences share the last place of the histogram."""
-_IDS_AT_ONCE = 10_000_000
 
 
-class WordCounts:
-    """Words and characters of the text that went into shards, for each side."""
+class ShardStatistics:
+    """What is told of shards, counted while they are written."""
 
-    def __init__(self) -> None:
-        self.words = [0, 0]
-        self.characters = [0, 0]
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
+        self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
+        self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
 
-    def add(self, *texts: str) -> None:
-        """Counts a pair of normalised lines."""
-        for side, text in enumerate(texts):
-            self.words[side] += text.count(" ") + 1
-            self.characters[side] += len(text)
+    def add(self, block: EncodedBlock) -> None:
+        """Counts pairs that are kept."""
+        for side in range(2):
+            self._seen[side] += np.bincount(block.ids[side], minlength=len(self._seen[side]))
+            shown = np.minimum(block.lengths[side], MAX_TOKENS_SHOWN)
+            self._lengths[side] += np.bincount(shown, minlength=MAX_TOKENS_SHOWN + 1)
+        self._words += block.words
+        self._characters += block.characters
+
+    def as_json(self) -> dict[str, Any]:
+        """For each side: tokens, tokens a word, how well the vocabulary covers the text, and how long sentences are."""
+        found: dict[str, Any] = {}
+        for index, side in enumerate(SIDES):
+            seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
+            tokens = int(seen.sum())
+            ranked = np.sort(np.delete(seen, UNK))[::-1]
+            found[side] = {
+                "tokens": tokens,
+                "words": words,
+                "tokens_per_word": round(tokens / max(1, words), 4),
+                "characters_per_token": round(characters / max(1, tokens), 4),
+                "unknown": int(seen[UNK]),
+                "vocabulary": len(seen),
+                "entries_used": int((ranked > 0).sum()),
+                "entries_frequent": int((ranked >= FREQUENT).sum()),
+                "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
+                "lengths": _without_zeros(self._lengths[index].tolist()),
+            }
+        return found
 
 
 def make_report(
@@ -46,7 +70,7 @@ def make_report(
     Args:
         described: the corpora, as the manifest has them.
         num_kept: pairs to train on; None when the text was only checked.
-        subwords: `shard_statistics` of ``train`` and ``valid``; None when none were cut.
+        subwords: `ShardStatistics` of ``train`` and ``valid``; None when none were cut.
         round_trip: how many sampled target lines come back; None when none were cut.
     """
     return {
@@ -61,32 +85,6 @@ def make_report(
         "subwords": subwords,
         "round_trip": round_trip,
     }
-
-
-def shard_statistics(data: PairData, tokenizer: Tokenizer, counts: WordCounts) -> dict[str, Any]:
-    """For each side: tokens, tokens a word, how well the vocabulary covers the text, and the histogram of lengths."""
-    found = {}
-    for index, (side, lengths) in enumerate(zip(SIDES, (data.source_lengths, data.target_lengths), strict=True)):
-        seen = np.zeros(tokenizer.vocab_size("source" if side == "source" else "target"), np.int64)
-        ids = data.all_ids(index)
-        for begin in range(0, len(ids), _IDS_AT_ONCE):
-            seen += np.bincount(ids[begin : begin + _IDS_AT_ONCE], minlength=len(seen))
-        tokens = int(seen.sum())
-        ranked = np.sort(np.delete(seen, UNK))[::-1]
-        histogram = np.bincount(np.minimum(lengths - 1, MAX_TOKENS_SHOWN))
-        found[side] = {
-            "tokens": tokens,
-            "words": counts.words[index],
-            "tokens_per_word": round(tokens / max(1, counts.words[index]), 4),
-            "characters_per_token": round(counts.characters[index] / max(1, tokens), 4),
-            "unknown": int(seen[UNK]),
-            "vocabulary": len(seen),
-            "entries_used": int((ranked > 0).sum()),
-            "entries_frequent": int((ranked >= FREQUENT).sum()),
-            "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
-            "lengths": _without_zeros(histogram.tolist()),
-        }
-    return found
 
 
 def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> dict[str, dict[str, int]]:

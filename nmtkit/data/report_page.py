@@ -3,35 +3,18 @@
 Everything is in the file, no script, no network; it follows the reader's light or dark setting and fits a phone.
 """
 
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from nmtkit.data.examination import MAX_WORDS_SHOWN
 from nmtkit.data.findings import LINES_NAMED
 from nmtkit.data.report import FREQUENT, MAX_TOKENS_SHOWN, binned
-from nmtkit.data.training_text import MAX_WORDS_SHOWN
+from nmtkit.page import page, table, text
 from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff;
-  --panel: #f6f8fa; --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --ground: #0d1117;
-  --panel: #151b23; --source: #6cb0f5; --target: #f0a066; --bad: #ff8b80; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
-  background: var(--ground); }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-p, figcaption, small { color: var(--faint); }
-.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; }
-.numbers div { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem; }
-.numbers b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-tr.none td { color: var(--faint); } td.error { color: var(--bad); font-weight: 600; }
 td.lines { font-size: .85rem; min-width: 12rem; }
-figure { margin: 1rem 0; } svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+svg { width: 100%; max-width: 34rem; height: auto; display: block; }
 svg text { fill: var(--faint); font-size: 12px; }
 svg .source { fill: var(--source); } svg .target { fill: var(--target); }
 svg line { stroke: var(--line); }
@@ -51,19 +34,15 @@ def report_page(report: dict[str, Any], name: str) -> str:
     """
     subwords = report["subwords"]
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Data report: {escape(name)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>Data report: {escape(name)}</h1>",
         _headline(report),
         "<h2>What was found in the training text</h2>",
         "<p>Pairs that each rule concerns, before any rule acts; one pair may stand under several.</p>",
         _rules_table(report),
         "<h2>Corpora</h2>",
-        _table(
+        table(
             ["corpus", "used for", "pairs"],
-            [[corpus["name"], corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
+            [[text(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
         ),
         "<h2>Lengths</h2>",
         _histograms("Words a line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
@@ -73,10 +52,9 @@ def report_page(report: dict[str, Any], name: str) -> str:
         parts += [
             _histograms("Subword tokens a sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
             "<h2>Vocabulary</h2>",
-            _table(["", *coverage_columns(subwords)], [list(row) for row in coverage_rows(subwords)]),
+            table(["", *coverage_columns(subwords)], coverage_rows(subwords)),
         ]
-    parts.append("</body></html>")
-    return "\n".join(parts) + "\n"
+    return page(f"Data report: {name}", parts, style=_STYLE)
 
 
 def rule_rows(report: dict[str, Any]) -> list[list[str]]:
@@ -153,12 +131,6 @@ def _rules_table(report: dict[str, Any]) -> str:
             f"<td>{escape(meaning)}</td><td class=lines>{escape(lines)}</td></tr>"
         )
     return f'<div class="wide"><table>{head}<th>lines</th></tr>{"".join(rows)}</table></div>'
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:

@@ -1,35 +1,71 @@
 """The first pass of `prepare`: all training text is read once, examined, cleaned, and spooled as plain text.
 
-    corpora -> lines (cut at \\n) -> rules each pair breaks -> error | left out | corrected | kept -> spool
-            -> what repeats, from keys on disk              -> error | left out | kept
+    corpora -> blocks of lines (cut at \\n) -> examined and cleaned, by several processes (examination.py)
+            -> counted and spooled in order   -> error | what is kept
+            -> what repeats, from keys on disk -> error | left out | kept
 
 Memory does not grow with the text but for one byte a pair.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from nmtkit.config import DataConfig, Recipe
+from nmtkit.config import Recipe
 from nmtkit.console import Advance, log, progress
+from nmtkit.data.examination import (
+    COMPARABLE,
+    LEFT_OUT,
+    MAX_WORDS_SHOWN,
+    SPOOLED,
+    BlockExaminer,
+    ExaminedBlock,
+    RawBlock,
+    errors_of_reading,
+)
 from nmtkit.data.findings import LINES_NAMED, Findings, shown_name
-from nmtkit.data.repeats import KeyFile, key_of
+from nmtkit.data.processes import in_order
+from nmtkit.data.repeats import KeyFile
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
-from nmtkit.text.cleaning import BLANK_RULES, REPORTED_RATIO, PairExaminer, repaired, rule_against_text
+from nmtkit.files import LineReader, read_json, write_json
 from nmtkit.text.corpora import Corpus
 from nmtkit.text.divergence import likely_first_divergent_line
-from nmtkit.text.normalization import normalize, without_moses
 
-SPOOLED, LEFT_OUT, COMPARABLE = 1, 2, 4
-"""What is known of a pair: it is in the spool; it is left out all the same; it has text on both sides."""
-MAX_WORDS_SHOWN = 150
-"""Longer lines share the last place of the histogram."""
-_PAIRS_BETWEEN_NOTES = 10_000
+BLOCK_PAIRS = 10_000
+"""Pairs handled at once: some megabytes of text, a tenth of a second of work."""
+BLOCK_BYTES = 16_000_000
+"""Text after which a block of very long lines ends."""
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Pairs of the spool, all of one corpus.
+
+    Attributes:
+        corpus: its number, from 0.
+        first: number of the first pair, from 1 through all corpora.
+        states: what is known of each pair that was read, one byte each.
+        source, target: the lines that were spooled.
+    """
+
+    corpus: int
+    first: int
+    states: bytes
+    source: bytes
+    target: bytes
+
+    def pairs(self) -> Iterator[tuple[int, str, str]]:
+        """Number, source and target of each pair to train on, in order."""
+        sources, targets = (iter(side.decode("utf-8").split("\n")) for side in (self.source, self.target))
+        for number, state in enumerate(self.states, start=self.first):
+            if state & SPOOLED:
+                source, target = next(sources), next(targets)
+                if not state & LEFT_OUT:
+                    yield number, source, target
 
 
 class TrainingText:
@@ -42,30 +78,57 @@ class TrainingText:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.paths = folder / "spool.source", folder / "spool.target"
         self.states = bytearray()
         self.words: dict[str, list[int]] = {side: [0] * (MAX_WORDS_SHOWN + 1) for side in ("source", "target")}
+        self._blocks: list[tuple[int, int, int, int]] = []
+        """Of each block the number of its corpus, its pairs, and the bytes of its source and target."""
 
     def __len__(self) -> int:
         """The pairs to train on."""
         states = np.frombuffer(self.states, np.uint8)
         return int(np.count_nonzero((states & (SPOOLED | LEFT_OUT)) == SPOOLED))
 
+    def add(self, corpus: int, block: ExaminedBlock) -> None:
+        """Notes a block whose text was spooled."""
+        self.states += block.states
+        self._blocks.append((corpus, len(block.states), len(block.texts[0]), len(block.texts[1])))
+        for counts, words in zip(self.words.values(), block.words, strict=True):
+            for length, count in words.items():
+                counts[length] += count
+
+    def blocks(self) -> Iterator[TextBlock]:
+        """The text, in order."""
+        begin = 0
+        with self.paths[0].open("rb") as source, self.paths[1].open("rb") as target:
+            for corpus, num_pairs, *sizes in self._blocks:
+                states = bytes(self.states[begin : begin + num_pairs])
+                yield TextBlock(corpus, begin + 1, states, source.read(sizes[0]), target.read(sizes[1]))
+                begin += num_pairs
+
     def pairs(self) -> Iterator[tuple[int, str, str]]:
         """Line number (from 1, through all corpora in turn), source and target of each pair to train on, in order."""
-        with (
-            self.paths[0].open(newline="\n", encoding="utf-8") as source,
-            self.paths[1].open(newline="\n", encoding="utf-8") as target,
-        ):
-            for number, state in enumerate(self.states, start=1):
-                if state & SPOOLED:
-                    one, other = next(source), next(target)
-                    if not state & LEFT_OUT:
-                        yield number, one[:-1], other[:-1]
+        for block in self.blocks():
+            yield from block.pairs()
 
     def leave_out(self, number: int) -> None:
         """Takes a pair, by its line number, out of training."""
         self.states[number - 1] |= LEFT_OUT
+
+    def save(self) -> None:
+        """Writes what is known of the text beside it."""
+        (self._folder / "states.bin").write_bytes(self.states)
+        write_json(self._folder / "spool.json", {"words": self.words, "blocks": self._blocks})
+
+    @classmethod
+    def load(cls, folder: Path) -> "TrainingText":
+        """The text that was saved in a folder."""
+        text = cls(folder)
+        known = read_json(folder / "spool.json")
+        text.states = bytearray((folder / "states.bin").read_bytes())
+        text.words, text._blocks = known["words"], [tuple(block) for block in known["blocks"]]
+        return text
 
     def remove(self) -> None:
         """Deletes the text from disk."""
@@ -81,27 +144,23 @@ class TrainingTextReader:
         recipe: Recipe,
         folder: Path,
         findings: Findings,
-        held_apart: Mapping[str, set[int]],
+        held_apart: tuple[frozenset[bytes], frozenset[bytes]],
         *,
         check_only: bool,
+        workers: int | None,
     ) -> None:
         """Args:
         folder: where spool and keys are written.
         held_apart: the keys of the pairs of all validation and of all test sets.
         check_only: nothing is spooled, and no rule ends the reading.
+        workers: processes that examine text.
         """
-        self._data: DataConfig = recipe.data
-        self._cleaning = recipe.cleaning
         self._findings = findings
         self._check_only = check_only
         self._folder = folder
-        self._valid, self._test = held_apart["valid"], held_apart["test"]
-        is_strict = findings.actions["invalid_utf8"] == "error" and not check_only
-        self._errors: Literal["strict", "surrogateescape"] = "strict" if is_strict else "surrogateescape"
-        ratio = recipe.cleaning.max_ratio
-        # With a ratio of tokens it is decided after subwords are cut, which a check does not come to.
-        by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
-        self._examiner = PairExaminer(recipe.data, recipe.cleaning, by_characters)
+        self._workers = workers
+        self._errors = errors_of_reading(recipe.cleaning, check_only=check_only)
+        self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_apart, check_only)
 
     def read(self, corpora: list[Corpus], described: Callable[[Corpus, LineReader, LineReader], None]) -> TrainingText:
         """Reads the corpora in turn.
@@ -115,11 +174,15 @@ class TrainingTextReader:
         text = TrainingText(self._folder)
         keys = {name: KeyFile(self._folder / f"keys.{name}") for name in ("source", "pair")}
         try:
-            with ExitStack() as stack:
-                files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in text.paths]
-                advance = stack.enter_context(progress("reading", None))
-                for corpus in corpora:
-                    readers = self._read_corpus(corpus, text, keys, (files[0], files[1]), advance)
+            with (
+                text.paths[0].open("wb") as source,
+                text.paths[1].open("wb") as target,
+                progress("reading", None) as advance,
+            ):
+                for number, corpus in enumerate(corpora):
+                    readers = open_sides(corpus, self._errors)
+                    self._findings.begin_corpus(shown_name(corpus.name))
+                    self._read_corpus(number, readers, text, keys, (source, target), advance)
                     self._check_line_count(corpus, *readers)
                     described(corpus, *readers)
             self._find_repeats(text, keys)
@@ -130,70 +193,33 @@ class TrainingTextReader:
 
     def _read_corpus(
         self,
-        corpus: Corpus,
+        corpus: int,
+        readers: tuple[LineReader, LineReader],
         text: TrainingText,
         keys: dict[str, KeyFile],
-        files: tuple[TextIO, TextIO],
+        files: tuple[BinaryIO, BinaryIO],
         advance: Advance,
-    ) -> tuple[LineReader, LineReader]:
-        """Examines, cleans and spools the pairs of a corpus."""
-        findings, broken_rules = self._findings, self._examiner.broken_rules
-        source, target = open_sides(corpus, self._errors)
-        source_words, target_words = text.words["source"], text.words["target"]
-        findings.begin_corpus(shown_name(corpus.name))
-        first = number = findings.num_pairs + 1
-        source_lines, target_lines = iter(source), iter(target)
-        for number, (one, other) in enumerate(zip(source_lines, target_lines, strict=False), start=first):
-            findings.num_pairs = number
-            source_words[min(one.count(" ") + 1, MAX_WORDS_SHOWN) if one else 0] += 1
-            target_words[min(other.count(" ") + 1, MAX_WORDS_SHOWN) if other else 0] += 1
-            rules = broken_rules(one, other)
-            if number == first and (source.has_byte_order_mark or target.has_byte_order_mark) and "bom" not in rules:
-                rules.append("bom")
-            state = COMPARABLE if not rules or not BLANK_RULES.intersection(rules) else 0
-            key = key_of((one, other))
-            keys["source"].add(key_of(one))
-            keys["pair"].add(key)
-            if state and key in self._valid:
-                rules.append("overlap_valid")
-            if state and key in self._test:
-                rules.append("overlap_test")
-            kept: tuple[str, str] | None = (one, other)
-            if rules:
-                kept = self._treated(one, other, rules, number)
-            if kept is not None and not self._check_only:
-                state |= SPOOLED
-                files[0].write(f"{kept[0]}\n")
-                files[1].write(f"{kept[1]}\n")
-            text.states.append(state)
-            if number % _PAIRS_BETWEEN_NOTES == 0:
-                advance(number, "pairs")
-        for _ in chain(source_lines, target_lines):
-            pass  # the surplus is counted, and its UTF-8 checked
-        return source, target
-
-    def _treated(self, source: str, target: str, rules: list[str], number: int) -> tuple[str, str] | None:
-        """The text of a pair after the actions of the rules it breaks; None when it is left out."""
-        actions = self._findings.actions
-        for rule in rules:
-            self._findings.add(rule, number)
-        if self._check_only:
-            return None
-        for rule in rules:
-            # Of too many words it is left out after subwords are learned, as pairs of too many tokens are.
-            if actions[rule] == "drop" and rule != "too_long":
-                self._findings.dropped[rule] += 1
-                return None
-        fixes = [rule for rule in rules if actions[rule] == "fix"]
-        source, target = repaired(source, fixes), repaired(target, fixes)
-        if "swapped_sides" in fixes:
-            source, target = target, source
-        steps = without_moses(self._data.normalize)
-        unusable = rule_against_text(normalize(source, steps), normalize(target, steps), self._cleaning)
-        if unusable is not None:
-            self._findings.dropped[unusable] += 1
-            return None
-        return source, target
+    ) -> None:
+        """Has the pairs of a corpus examined and cleaned, and puts the blocks together in order."""
+        findings = self._findings
+        pairs = _StoredPairs(*readers)
+        blocks = pairs.blocks(findings.num_pairs + 1)
+        for block in in_order(BlockExaminer, self._examiner, blocks, self._workers):
+            findings.num_pairs += len(block.states)
+            for rule, number in block.broken:
+                findings.add(rule, number)
+            if block.fault is not None:
+                raise DataError(block.fault)
+            findings.dropped.update(block.dropped)
+            keys["source"].add(block.keys[0])
+            keys["pair"].add(block.keys[1])
+            for side, reader in enumerate(readers):
+                files[side].write(block.texts[side])
+                reader.carriage_returns += block.carriage_returns[side]
+                reader.has_byte_order_mark |= block.byte_order_marks[side]
+            text.add(corpus, block)
+            advance(findings.num_pairs, "pairs")
+        pairs.check_surplus(self._errors)
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:
@@ -219,6 +245,49 @@ class TrainingTextReader:
                 for places in file.repeats(still_kept):
                     states[places] |= LEFT_OUT
                     self._findings.dropped[rule] += len(places)
+
+
+class _StoredPairs:
+    """The lines of both sides of a corpus as they are stored, in blocks of pairs, and what the longer side has left."""
+
+    def __init__(self, source: LineReader, target: LineReader) -> None:
+        self._sides = source, target
+        self._lines = source.raw_lines(), target.raw_lines()
+        self._unpaired: tuple[bytes | None, bytes | None] = (None, None)
+        self._num_pairs = 0
+
+    def blocks(self, first: int) -> Iterator[RawBlock]:
+        """The pairs; the first one has the number ``first`` through all corpora."""
+        names = self._sides[0].name, self._sides[1].name
+        source_lines, target_lines = self._lines
+        while True:
+            block = RawBlock(first + self._num_pairs, self._num_pairs, names, [], [])
+            num_bytes = 0
+            while len(block.source) < BLOCK_PAIRS and num_bytes < BLOCK_BYTES:
+                source, target = next(source_lines, None), next(target_lines, None)
+                if source is None or target is None:
+                    self._unpaired = source, target
+                    break
+                block.source.append(source)
+                block.target.append(target)
+                num_bytes += len(source) + len(target)
+            self._num_pairs += len(block.source)
+            if block.source:
+                yield block
+            if len(block.source) < BLOCK_PAIRS and num_bytes < BLOCK_BYTES:
+                return
+
+    def check_surplus(self, errors: Literal["strict", "surrogateescape"]) -> None:
+        """Reads what the longer side has left, once the pairs are through: it is counted, and its UTF-8 checked."""
+        for reader, lines, unpaired in zip(self._sides, self._lines, self._unpaired, strict=True):
+            if unpaired is not None:
+                surplus = LineReader(
+                    chain([unpaired], lines), name=reader.name, errors=errors, lines_before=self._num_pairs
+                )
+                for _ in surplus:
+                    pass
+                reader.carriage_returns += surplus.carriage_returns
+                reader.has_byte_order_mark |= surplus.has_byte_order_mark
 
 
 def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:

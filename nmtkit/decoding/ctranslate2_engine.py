@@ -20,6 +20,7 @@ from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, longest_
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, Tokenizer
+from nmtkit.text.trees import escape_brackets, parsed
 
 if TYPE_CHECKING:
     import ctranslate2
@@ -109,6 +110,8 @@ class CTranslate2Translator:
             batch_tokens: source tokens translated at once, padding counted, where ``batch_sentences`` is not given.
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
         """
+        if self.tokenizer.makes_trees:
+            lines = [escape_brackets(line) for line in lines]
         longest = min(max_source_tokens, self._max_positions - 1)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", self._translator.num_translators)
@@ -120,7 +123,10 @@ class CTranslate2Translator:
         translations: list[list[str]] = [[] for _ in lines]
         for (number, _), translation in zip(parts, found, strict=True):
             translations[number].append(self.tokenizer.translation(translation))
-        return [" ".join(part for part in of_line if part) for of_line in translations]
+        joined = [" ".join(part for part in of_line if part) for of_line in translations]
+        if not self.tokenizer.makes_trees:
+            return joined
+        return [parsed(line, said)[0] for line, said in zip(lines, joined, strict=True)]
 
     def search(
         self, sources: Sequence[list[int]], *, batch_sentences: int | None = None, batch_tokens: int = BATCH_TOKENS

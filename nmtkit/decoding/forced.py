@@ -23,6 +23,7 @@ from nmtkit.errors import ModelError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
+from nmtkit.text.treebank import linearised_line
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -110,9 +111,17 @@ class ForcedDecoder:
         max_tokens: int = MAX_TOKENS,
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[ForcedScore]:
-        """One score for each pair of a source line and a hypothesis line; see score_ids."""
+        """One score for each pair of a source line and a hypothesis line (a tree, of a parser); see score_ids.
+
+        Raises:
+            DataError: a parser's hypothesis is no tree.
+        """
         sources = self._encode([source for source, _ in pairs], "source")
-        hypotheses = self._encode([hypothesis for _, hypothesis in pairs], "target")
+        texts = [hypothesis for _, hypothesis in pairs]
+        if self.tokenizer.makes_trees:
+            tagged = self.tokenizer.settings["text"] == "tagged-trees"
+            texts = [linearised_line(text, repr(text), tagged=tagged) for text in texts]
+        hypotheses = self._encode(texts, "target")
         return self.score_ids(
             sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
         )

@@ -1,19 +1,16 @@
 """What `nmtkit translate` writes for a line: text, an n-best list or JSON; and what is odd about a translation."""
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.files import json_line
+from nmtkit.text.leftovers import leftovers
 
 if TYPE_CHECKING:  # not when it runs: an engine without torch writes text, too
     from nmtkit.decoding.translator import Translation
 
 OutputFormat = Literal["text", "n-best", "json"]
 
-_LEFTOVER = re.compile(
-    r"&(?:amp|lt|gt|quot|apos|nbsp|#\d+|#x[0-9a-fA-F]+);|@@(?= |$)|\u2581|<unk>|\u2047|</?[A-Za-z][^<>]*>"
-)
 _LONGEST_REPEATED_WORDS = 4
 _REPETITIONS = 3
 
@@ -50,16 +47,19 @@ def oddities(source: str, best: "Translation", *, invalid_utf8: bool) -> list[st
     empty: there is no text to translate, or none came of it. invalid_utf8: bytes of the line were replaced. split: the
     source was too long and was translated in parts. length_limit: the translation was ended by the maximum length.
     copied_source: it is the source. repeats: up to four words stand in it three times in a row. leftover: it holds
-    markup, entities or subword marks that the source does not.
+    markup, entities or subword marks that the source does not. mended (of trees, instead of these three): what the
+    model said was no tree over the words.
     """
+    is_text = best.is_mended is None
     found = {
         "empty": not best.text.strip(),
         "invalid_utf8": invalid_utf8,
         "split": best.parts > 1,
         "length_limit": best.hit_limit,
-        "copied_source": bool(best.text.strip()) and best.text.split() == source.split(),
-        "repeats": _repeats(best.text.split()) and not _repeats(source.split()),
-        "leftover": bool(set(_LEFTOVER.findall(best.text)) - set(_LEFTOVER.findall(source))),
+        "copied_source": is_text and bool(best.text.strip()) and best.text.split() == source.split(),
+        "repeats": is_text and _repeats(best.text.split()) and not _repeats(source.split()),
+        "leftover": is_text and bool(leftovers(best.text).keys() - leftovers(source).keys()),
+        "mended": bool(best.is_mended),
     }
     return [name for name, is_so in found.items() if is_so] or ["ok"]
 

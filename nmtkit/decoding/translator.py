@@ -4,6 +4,7 @@ line -> normalised -> ids -> (cut where longer than the model takes) -> batches 
      -> ids -> text, one line for each line, in the order of the input
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from nmtkit.text.trees import escape_brackets, parsed
 
 BATCH_TOKENS = 2048
 
@@ -109,6 +111,7 @@ class Translation:
             source's end symbol left aside.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
+        is_mended: of a tree, whether what the model said was not one over the words; None of text.
     """
 
     text: str
@@ -119,6 +122,7 @@ class Translation:
     alignment: tuple[int, ...] | None = None
     hit_limit: bool = False
     parts: int = 1
+    is_mended: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,8 @@ class Translator:
             raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
         if asked.sampling is not None and any(asked.required):
             raise DataError("samples cannot be made to hold required phrases; search for the best instead")
+        if self.tokenizer.makes_trees:
+            lines = [escape_brackets(line) for line in lines]
         parts = self._parts(lines, asked)
         rules = self._rules(asked)
         order = sorted(range(len(parts)), key=lambda index: len(parts[index].ids), reverse=True)
@@ -239,7 +245,10 @@ class Translator:
         of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
-        return [_joined(of_parts) for of_parts in of_lines]
+        joined = [_joined(of_parts) for of_parts in of_lines]
+        if not self.tokenizer.makes_trees:
+            return joined
+        return [[_parsed(line, one) for one in of_line] for line, of_line in zip(lines, joined, strict=True)]
 
     def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
         longest = min(asked.max_source_tokens, self._max_tokens or asked.max_source_tokens)
@@ -354,6 +363,12 @@ def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translati
         return [Translation("", 0.0, 0.0, (), ())]
     lengths = [length for length, _ in of_parts]
     return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
+
+
+def _parsed(line: str, translation: Translation) -> Translation:
+    """What was said of a line's words, as a tree over them."""
+    text, is_mended = parsed(line, translation.text)
+    return dataclasses.replace(translation, text=text, is_mended=is_mended)
 
 
 def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:

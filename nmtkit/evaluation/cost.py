@@ -1,6 +1,9 @@
-"""What a run has cost: the exact count of its matrix products, and the estimate as the paper makes it."""
+"""What a run has cost: the exact count of its matrix products, the estimate as the paper makes it, use of the device.
 
-import re
+RUN/resume/*/state.json, RUN/checkpoints/*/provenance.json, RUN/metrics.jsonl, RUN/prediction.json
+    -> training_cost -> RUN/cost.json -> cost_tables.py
+"""
+
 import time
 from pathlib import Path
 from typing import Any
@@ -8,13 +11,11 @@ from typing import Any
 import torch
 
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json
-from nmtkit.model_folder import checkpoints, step_folders
+from nmtkit.evaluation.devices import DeviceKind, device_of
+from nmtkit.files import read_json, read_json_lines
+from nmtkit.model.flops import TRAINING_FACTOR
+from nmtkit.model_folder import checkpoints, step_folders, step_of
 from nmtkit.workers import ComputedPrecision
-
-PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
-"""Sustained single-precision FLOP/s of a GPU. Source: footnote 5 of the paper."""
-
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,38 +37,83 @@ def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) 
 
 
 def training_cost(run_dir: Path) -> dict[str, Any]:
-    """What the training of a run has cost so far, as RUN/cost.json holds it.
-
-    flops: of forward and backward of the matrix products, for the tokens seen, padding not counted.
-    flops_attention, flops_padding: of these, those of the attention's products; and what padding added to flops.
-    flops_paper_estimate: seconds x devices (added up over the sessions) x sustained FLOP/s of the device, which is the
-    paper's figure for its GPUs and the measured rate of plain matrix products for others. Source: section 6.1.
+    """What the training of a run has cost so far, as RUN/cost.json holds it; docs/file-formats.md explains each field.
 
     Raises:
         ModelError: the run has not been trained.
     """
-    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
-    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
-    if not states:
-        raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    state = max((read_json(path) for path in states if path.is_file()), key=lambda state: state["step"])
-    device = state["device"].upper()
+    path = _latest_state(run_dir)
+    state = read_json(path)
+    kind = device_of(state["device"])
     device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
-    named = next((name for name in PAPER_SUSTAINED_FLOPS if re.search(rf"\b{name}(?!\d)", device)), None)
-    sustained = PAPER_SUSTAINED_FLOPS[named] if named else state["matmul_flops_per_second"]
-    source = "the paper, footnote 5" if named else "measured: plain matrix products on this device, in the last session"
+    peak = kind.rates.get(state["precision"]) if kind is not None else None
+    matmul = state["matmul_flops_per_second"]
+    sustained, source = _sustained(kind, state["precision"], matmul)
+    flops = state["flops"]
+    metrics = read_json_lines(run_dir / "metrics.jsonl")
+    prediction = run_dir / "prediction.json"
     return {
+        "run": run_dir.resolve().name,
+        "source_language": state["recipe"]["data"]["source_language"],
+        "target_language": state["recipe"]["data"]["target_language"],
+        "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],
         "target_tokens": state["target_tokens"],
         "seconds": state["seconds"],
+        "device_seconds": device_seconds,
         "processes": state["processes"],
         "device": state["device"],
         "precision": state["precision"],
-        "flops": state["flops"],
+        "flops": flops,
+        "flops_forward": flops // TRAINING_FACTOR,
+        "flops_backward": flops - flops // TRAINING_FACTOR,
+        **_parts(state),
         "flops_attention": state.get("flops_attention"),
         "flops_padding": state.get("flops_padding"),
-        "flops_per_second": state["flops"] / state["seconds"] if state["seconds"] else 0.0,
+        "flops_per_second": flops / state["seconds"] if state["seconds"] else 0.0,
+        "matmul_flops_per_second": matmul,
+        "mfu": _ratio(flops, device_seconds * matmul),
+        "peak_flops_per_second": peak,
+        "peak_source": kind.source if kind is not None and peak else None,
+        "mfu_of_peak": _ratio(flops, device_seconds * peak) if peak else None,
         "flops_paper_estimate": device_seconds * sustained,
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
+        "gpu_joules": state.get("gpu_joules") or None,
+        "gpu_seconds": state.get("gpu_seconds", 0.0),
+        "host_joules": state.get("host_joules") or None,
+        "host_seconds": state.get("host_seconds", 0.0),
+        "memory_bytes": max((line["memory_bytes"] for line in metrics), default=None),
+        "prediction": read_json(prediction) if prediction.is_file() else None,
     }
+
+
+def _latest_state(run_dir: Path) -> Path:
+    """The file that knows most of the training: of the last save or of the last checkpoint."""
+    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
+    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
+    found = [path for path in states if path.is_file()]
+    if not found:
+        raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
+    return max(found, key=lambda path: step_of(path.parent))
+
+
+def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[float, str]:
+    """The rate of a device for the paper's estimate, and where it is from."""
+    if kind is not None and kind.paper_sustained:
+        return kind.paper_sustained, "the paper, footnote 5"
+    if kind is not None and precision in kind.rates:
+        return kind.rates[precision], f"dense peak in {precision}: {kind.source}"
+    return matmul, "measured: plain matrix products on this device, in the last session"
+
+
+def _parts(state: dict[str, Any]) -> dict[str, int | None]:
+    """The operations of encoder, decoder and output; of none, where a part of the run was made before they were
+    counted."""
+    names = ("flops_encoder", "flops_decoder", "flops_output")
+    is_whole = sum(state.get(name, 0) for name in names) == state["flops"]
+    return {name: state.get(name, 0) if is_whole else None for name in names}
+
+
+def _ratio(part: float | int, whole: float) -> float | None:
+    return part / whole if whole else None

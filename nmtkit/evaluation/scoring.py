@@ -4,33 +4,50 @@
 
 A metric reads the text in one of three forms. Which work gives that form depends on how the text comes:
 
-    form        metrics                              of plain text                        of tokenised text
-    plain       sacrebleu, chrf2, ter                as it is                             Moses detokeniser
-    tokens      bleu-tokenized, bleu-tokenized-lc    Moses tokeniser                      as it is
-    compounds   bleu-compound-split                  punctuation, Moses, split compounds  split compounds
+    form        metrics                                  of plain text                        of tokenised text
+    plain       sacrebleu (-lc, -intl), chrf2(++), ter   as it is                             Moses detokeniser
+    tokens      bleu-tokenized, bleu-tokenized-lc        Moses tokeniser                      as it is
+    compounds   bleu-compound-split                      punctuation, Moses, split compounds  split compounds
 
-Every number comes from sacreBLEU, which only this module and ``text/sacrebleu_sets.py`` import.
+Every number comes from sacreBLEU, which only this module, ``significance.py`` and ``text/sacrebleu_sets.py`` import;
+but of trees, which have one metric, EVALB (``evalb.py``).
 """
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmtkit.config import TREES
 from nmtkit.errors import DataError
+from nmtkit.evaluation.evalb import CUTOFF_LENGTH, evaluate, right_branching_parses
 from nmtkit.text import moses
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric, Signature
 
-METRICS = ("sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
+METRICS = ("sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
+"""What is computed where nothing else is asked for."""
+ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl")
+"""What is computed only where it is asked for by name."""
+RESAMPLES = 1000
+"""Of the bootstrap that gives a confidence interval; sacreBLEU's own number."""
+MOST_LINES_RESAMPLED = 10_000
+"""Of more lines there are intervals only where they are asked for: sacreBLEU holds all resamples at once."""
 
-TextKind = Literal["plain", "tokenized"]
+EVALB = "evalb"
+"""The metric of trees, which has several scores."""
+
+TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
 _Form = Literal["plain", "tokens", "compounds"]
 
 _FORM_OF_METRIC: dict[str, _Form] = {
     "sacrebleu": "plain",
+    "sacrebleu-lc": "plain",
+    "sacrebleu-intl": "plain",
     "chrf2": "plain",
+    "chrf2++": "plain",
     "ter": "plain",
     "bleu-tokenized": "tokens",
     "bleu-tokenized-lc": "tokens",
@@ -39,12 +56,43 @@ _FORM_OF_METRIC: dict[str, _Form] = {
 
 _COMPARABLE_TO = {
     "sacrebleu": "other sacreBLEU scores of the same signature; not the paper's 27.3",
+    "sacrebleu-lc": "other sacreBLEU scores of the same signature, lower-cased (case:lc)",
+    "sacrebleu-intl": "other sacreBLEU scores of the same signature, tokenised by mteval-v14's rules (tok:intl)",
     "chrf2": "other chrF2 scores of the same signature",
+    "chrf2++": "other chrF2++ scores of the same signature (nw:2); not chrF2",
     "ter": "other TER scores of the same signature; lower is better",
     "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
+    "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
+
+RIGHT_BRANCHING = "evalb-f1-right-branching"
+_PARSING_COMPARABLE_TO = {
+    "evalb-f1": "EVALB's F1 by COLLINS.prm on the same sentences; on section 23 of the WSJ, the paper's Table 4",
+    "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
+    "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
+    "evalb-complete-match": "EVALB's complete match by COLLINS.prm on the same sentences",
+    "evalb-tagging-accuracy": "EVALB's tagging accuracy; 0 for parses without tags (text = trees)",
+    RIGHT_BRANCHING: "the F1 above: what a parser has that makes every phrase go to the sentence's end",
+}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the score of other test sentences of the same kind would lie, 95 times in 100: mean +- half_width.
+
+    Attributes:
+        mean: of the scores of the resampled test sets.
+        half_width: half the distance between the scores that leave 2.5 % of them below and above.
+        resamples: how many test sets were drawn from the lines.
+        seed: of the random numbers, as sacreBLEU states it (SACREBLEU_SEED).
+    """
+
+    mean: float
+    half_width: float
+    resamples: int
+    seed: str
 
 
 @dataclass(frozen=True)
@@ -52,14 +100,178 @@ class Score:
     """One number and what it takes to reproduce it.
 
     Attributes:
-        score: 0 to 100, higher is better; for TER 0 is perfect, lower is better and there is no upper bound.
+        score: 0 to 100, higher is better; for TER 0 is perfect, lower is better and there is no upper bound. (COMET has
+            a scale of its own.)
         signature: sacreBLEU's, and ``|text:...`` where the text was processed before.
         details: of BLEU the n-gram precisions, brevity penalty and lengths in tokens; "" of other metrics.
+        interval: None where it was not asked for.
     """
 
     score: float
     signature: str
     details: str = ""
+    interval: Interval | None = None
+
+
+class Scorer:
+    """One or more references, ready to score any number of systems.
+
+    Each form of the references is made once, and their n-grams are counted once for each metric.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[list[str]],
+        *,
+        target_language: str | None,
+        text: TextKind,
+        test_set: tuple[str, str] | None = None,
+    ) -> None:
+        """Args:
+        references: one list of lines for each set of references, all of the same length.
+        target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
+        text: ``tokenized`` where all text is already split into words, ``trees`` (tagged or not) where it is.
+        test_set: name and language pair for the signature, where the references are a test set of sacreBLEU.
+
+        Raises:
+            DataError: there are no references or no lines, or the line counts differ.
+        """
+        if not references:
+            raise DataError("there is no reference to score by; give one or more")
+        for number, lines in enumerate(references[1:], start=2):
+            if len(lines) != len(references[0]):
+                raise DataError(
+                    f"reference 1 has {len(references[0])} lines and reference {number} has {len(lines)}: see that the "
+                    "two belong together and that neither is cut short"
+                )
+        self.references = [list(lines) for lines in references]
+        self.target_language = target_language
+        self.text = text
+        self._test_set = test_set
+        self._references_in_form: dict[_Form, list[list[str]]] = {}
+        self._metrics: dict[str, Metric] = {}
+
+    def score(
+        self, hypotheses: list[str], metrics: Sequence[str] | None = None, *, resamples: int = 0
+    ) -> dict[str, Score]:
+        """Scores one system.
+
+        Args:
+            hypotheses: as many lines as the references have; a line may be empty.
+            metrics: names from METRICS or ON_REQUEST; by default all of METRICS that are possible, see ``left_out``. Or
+                EVALB alone, whatever the text is said to be: of trees the default, by the first reference.
+            resamples: of the bootstrap for the confidence intervals; 0: none.
+
+        Raises:
+            DataError: there are no lines, the line counts differ, or a metric asked for is unknown or impossible.
+        """
+        self.check_lines(hypotheses)
+        names = self.possible(metrics)
+        if names == [EVALB]:
+            return _parsing_scores(hypotheses, self.references[0])
+        scores: dict[str, Score] = {}
+        for form in dict.fromkeys(_FORM_OF_METRIC[name] for name in names):
+            lines = self._in_form(form, hypotheses)
+            for name in names:
+                if _FORM_OF_METRIC[name] == form:
+                    scores[name] = self._measure(name, lines, resamples)
+        return {name: scores[name] for name in names}
+
+    def sentence_scores(self, hypotheses: list[str], metrics: Sequence[str] | None = None) -> list[dict[str, float]]:
+        """The score of each line by itself, by each metric.
+
+        BLEU of a line takes the orders that the line has (``eff:yes``); their mean is not BLEU of the text.
+
+        Raises:
+            DataError: as ``score``.
+        """
+        self.check_lines(hypotheses)
+        scores: list[dict[str, float]] = [{} for _ in hypotheses]
+        names = self.possible(metrics)
+        if names == [EVALB]:
+            raise DataError(f"{EVALB} has no scores of lines here; leave --sentences out")
+        for name in names:
+            form = _FORM_OF_METRIC[name]
+            metric = _build(name, None, of_sentences=True)
+            lines, references = self._in_form(form, hypotheses), self._of_references(form)
+            for number, of_line in enumerate(zip(lines, *references, strict=True)):
+                scores[number][name] = float(metric.sentence_score(of_line[0], of_line[1:]).score)
+        return scores
+
+    def in_form_of(self, metric: str, lines: list[str]) -> list[str]:
+        """The text as a metric reads it."""
+        return self._in_form(_FORM_OF_METRIC[metric], lines)
+
+    def metric(self, name: str) -> "Metric":
+        """sacreBLEU's metric of that name, which knows the references."""
+        if name not in self._metrics:
+            self._metrics[name] = _build(name, self._of_references(_FORM_OF_METRIC[name]))
+        return self._metrics[name]
+
+    def signature(self, name: str, of_metric: "Signature") -> str:
+        """sacreBLEU's signature of a metric, and what was done to the text before."""
+        if self._test_set is not None:
+            test, languages = self._test_set
+            of_metric.update("test", test)
+            of_metric.update("lang", languages)
+        _, label = _processing(_FORM_OF_METRIC[name], self.text, self.target_language)
+        return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
+
+    def possible(self, metrics: Sequence[str] | None) -> list[str]:
+        """The metrics asked for, each once; by default all of METRICS that are possible.
+
+        Raises:
+            DataError: one is unknown, or impossible on this text.
+        """
+        if self.text in TREES or (metrics is not None and EVALB in metrics):
+            if metrics is not None and set(metrics) != {EVALB}:
+                raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
+            return [EVALB]
+        impossible = left_out(target_language=self.target_language, text=self.text)
+        if metrics is None:
+            return [name for name in METRICS if name not in impossible]
+        for name in metrics:
+            _require_known(name)
+            if name in impossible:
+                raise DataError(f"{name} cannot be computed: {impossible[name]}")
+        return list(dict.fromkeys(metrics))
+
+    def check_lines(self, hypotheses: list[str]) -> None:
+        """Raises DataError where a system has no lines, or not as many as the references."""
+        if len(hypotheses) != len(self.references[0]):
+            raise DataError(
+                f"the hypotheses have {len(hypotheses)} lines and the references {len(self.references[0])}: "
+                "see that the two belong together and that neither is cut short"
+            )
+        if not hypotheses:
+            raise DataError(
+                "hypotheses and references have no lines: there is nothing to score; see that the files are right"
+            )
+
+    def _in_form(self, form: _Form, lines: list[str]) -> list[str]:
+        process, _ = _processing(form, self.text, self.target_language)
+        return process(lines)
+
+    def _of_references(self, form: _Form) -> list[list[str]]:
+        if form not in self._references_in_form:
+            self._references_in_form[form] = [self._in_form(form, lines) for lines in self.references]
+        return self._references_in_form[form]
+
+    def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
+        """One metric on text of its form."""
+        metric = self.metric(name)
+        result = metric.corpus_score(lines, None, n_bootstrap=max(1, resamples))
+        interval = None
+        if resamples > 1:
+            interval = Interval(float(result._mean), float(result._ci), resamples, str(metric.seed))
+            metric.n_bootstrap = metric.seed = None  # else the score's signature would state what is the interval's
+        details = ""
+        if result.name == "BLEU":
+            details = (
+                f"{result.prec_str} (BP = {result.bp:.3f} ratio = {result.ratio:.3f} "
+                f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
+            )
+        return Score(float(result.score), self.signature(name, metric.get_signature()), details, interval)
 
 
 def score(
@@ -70,37 +282,26 @@ def score(
     text: TextKind,
     metrics: Sequence[str] | None = None,
 ) -> dict[str, Score]:
-    """Scores translations line by line against one reference each.
+    """Scores translations line by line against one reference each; see Scorer, which takes more references too."""
+    return Scorer([references], target_language=target_language, text=text).score(hypotheses, metrics)
 
-    Args:
-        hypotheses: the translations; a line may be empty.
-        references: as many lines.
-        target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
-        text: ``tokenized`` where both sides are already split into words.
-        metrics: names from METRICS; by default all that are possible, see ``left_out``.
 
-    Raises:
-        DataError: there are no lines, the line counts differ, or a metric asked for is unknown or impossible.
-    """
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"the hypotheses have {len(hypotheses)} lines and the references {len(references)}: "
-            "see that the two belong together and that neither is cut short"
+def _parsing_scores(parses: list[str], gold: list[str]) -> dict[str, Score]:
+    """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
+    found, baseline = evaluate(gold, parses), evaluate(gold, right_branching_parses(gold))
+    scores = {}
+    for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
+        signature = f"evalb|params:COLLINS|length:{length}|sentences:{totals.sentences}"
+        brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
+        scores[f"evalb-f1{end}"] = Score(
+            totals.f1, signature, f"{brackets}; {totals.errors} error and {totals.skipped} skipped sentences"
         )
-    if not hypotheses:
-        raise DataError(
-            "hypotheses and references have no lines: there is nothing to score; see that the files are right"
-        )
-    names = _choose(metrics, left_out(target_language=target_language, text=text))
-
-    scores: dict[str, Score] = {}
-    for form in dict.fromkeys(_FORM_OF_METRIC[name] for name in names):
-        process, label = _processing(form, text, target_language)
-        lines, reference_lines = process(hypotheses), process(references)
-        for name in names:
-            if _FORM_OF_METRIC[name] == form:
-                scores[name] = _measure(name, lines, [reference_lines], label)
-    return {name: scores[name] for name in names}
+        scores[f"evalb-precision{end}"] = Score(totals.precision, signature)
+        scores[f"evalb-recall{end}"] = Score(totals.recall, signature)
+        scores[f"evalb-complete-match{end}"] = Score(totals.complete_match, signature)
+        scores[f"evalb-tagging-accuracy{end}"] = Score(totals.tagging_accuracy, signature)
+    scores[RIGHT_BRANCHING] = Score(baseline.all.f1, f"evalb|params:COLLINS|length:all|sentences:{len(gold)}")
+    return scores
 
 
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
@@ -112,25 +313,28 @@ def sentence_utility(metric: str) -> Callable[[str, str], float]:
     Raises:
         DataError: it is neither.
     """
-    sentence: Metric
-    match metric:
-        case "chrf2":
-            from sacrebleu.metrics.chrf import CHRF
-
-            sentence = CHRF()
-        case "sacrebleu":
-            from sacrebleu.metrics.bleu import BLEU
-
-            sentence = BLEU(effective_order=True)
-        case _:
-            raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
+    if metric not in ("chrf2", "sacrebleu"):
+        raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
+    sentence = _build(metric, None, of_sentences=True)
     return lambda hypothesis, reference: float(sentence.sentence_score(hypothesis, [reference]).score)
+
+
+def resamples_for(num_lines: int, asked: int | None = None) -> int:
+    """How many resamples to take of a text for its intervals: as asked, else RESAMPLES, or 0 of a very long text."""
+    if asked is not None:
+        return asked
+    return RESAMPLES if num_lines <= MOST_LINES_RESAMPLED else 0
+
+
+def plain_text(lines: list[str], text: TextKind, language: str) -> list[str]:
+    """Lines of either kind as plain text, as a reader or a learned metric expects them."""
+    return moses.detokenize(lines, moses.language_code(language)) if text == "tokenized" else lines
 
 
 def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
     """The metrics that cannot be computed on such text, each with the reason and what to do."""
     reasons = {}
-    for name in METRICS:
+    for name in METRICS + ON_REQUEST:
         form = _FORM_OF_METRIC[name]
         if form == "compounds" and target_language is None:
             reasons[name] = "it is defined for German only: state the target language (--target-language de)"
@@ -152,32 +356,34 @@ def comparable_to(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
-    _require_known(metric)
+    if metric.startswith(f"{EVALB}-"):
+        return _PARSING_COMPARABLE_TO[metric.removesuffix(f"-{CUTOFF_LENGTH}")]
+    if metric not in _COMPARABLE_TO:
+        _require_known(metric)
     return _COMPARABLE_TO[metric]
 
 
 def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
-    """The form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, "details"]}}``."""
-    return {
-        name: {"score": one.score, "signature": one.signature} | ({"details": one.details} if one.details else {})
-        for name, one in scores.items()
-    }
+    """The form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, "details"][, "interval"]}}``."""
+    return {name: _as_json(one) for name, one in scores.items()}
 
 
-def _choose(metrics: Sequence[str] | None, impossible: dict[str, str]) -> list[str]:
-    if metrics is None:
-        return [name for name in METRICS if name not in impossible]
-    for name in metrics:
-        _require_known(name)
-        if name in impossible:
-            raise DataError(f"{name} cannot be computed: {impossible[name]}")
-    return list(dict.fromkeys(metrics))
+def _as_json(one: Score) -> dict[str, Any]:
+    content: dict[str, Any] = {"score": one.score, "signature": one.signature}
+    if one.details:
+        content["details"] = one.details
+    if one.interval is not None:
+        content["interval"] = dataclasses.asdict(one.interval)
+    return content
 
 
 def _require_known(metric: str) -> None:
-    if metric not in METRICS:
-        nearest = difflib.get_close_matches(metric.lower(), METRICS, n=1, cutoff=0.0)[0]
-        raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(METRICS)}")
+    known = (*METRICS, *ON_REQUEST, EVALB)
+    if metric.lower() == "comet":
+        raise DataError("COMET needs a model: ask for it with --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
+    if metric not in known:
+        nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]
+        raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
 
 
 def _processing(
@@ -214,55 +420,30 @@ def _processing(
     return as_it_is, ""
 
 
-def _measure(metric: str, hypotheses: list[str], references: list[list[str]], label: str) -> Score:
-    """One metric on text of its form; ``references`` holds one list of lines for each set of references."""
-    match metric:
-        case "sacrebleu":
-            return _bleu(hypotheses, references, label=label)
-        case "chrf2":
-            return _chrf(hypotheses, references, label=label)
-        case "ter":
-            return _ter(hypotheses, references, label=label)
-        case "bleu-tokenized-lc":
-            return _bleu(hypotheses, references, tokenize="none", lowercase=True, label=label)
-        case _:
-            return _bleu(hypotheses, references, tokenize="none", label=label)
-
-
-def _bleu(
-    hypotheses: list[str],
-    references: list[list[str]],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    label: str = "",
-) -> Score:
+def _build(name: str, references: list[list[str]] | None, *, of_sentences: bool = False) -> "Metric":
+    """sacreBLEU's metric of that name, on text of its form."""
     from sacrebleu.metrics.bleu import BLEU
-
-    # force: only silences the remark on text that looks tokenised, it changes no score
-    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    result = metric.corpus_score(hypotheses, references)
-    details = (
-        f"{result.prec_str} (BP = {result.bp:.3f} ratio = {result.ratio:.3f} "
-        f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
-    )
-    return Score(result.score, _signature(metric, label), details)
-
-
-def _chrf(hypotheses: list[str], references: list[list[str]], *, word_order: int = 0, label: str = "") -> Score:
     from sacrebleu.metrics.chrf import CHRF
-
-    metric = CHRF(word_order=word_order)
-    return Score(metric.corpus_score(hypotheses, references).score, _signature(metric, label))
-
-
-def _ter(hypotheses: list[str], references: list[list[str]], *, label: str = "") -> Score:
     from sacrebleu.metrics.ter import TER
 
-    metric = TER()
-    return Score(metric.corpus_score(hypotheses, references).score, _signature(metric, label))
-
-
-def _signature(metric: "Metric", label: str) -> str:
-    signature = metric.get_signature().format()
-    return f"{signature}|text:{label}" if label else signature
+    match name:
+        case "chrf2":
+            return CHRF(references=references)
+        case "chrf2++":
+            return CHRF(word_order=2, references=references)
+        case "ter":
+            return TER(references=references)
+        case "sacrebleu" | "sacrebleu-lc":
+            tokenize = "13a"
+        case "sacrebleu-intl":
+            tokenize = "intl"
+        case _:
+            tokenize = "none"
+    # force: only silences the remark on text that looks tokenised, it changes no score
+    return BLEU(
+        tokenize=tokenize,
+        lowercase=name.endswith("-lc"),
+        force=True,
+        effective_order=of_sentences,
+        references=references,
+    )

@@ -1,6 +1,6 @@
 """A model as CTranslate2 has it: its names of weights, nmtkit's own position table, the vocabulary in the order of ids.
 
-Every nmtkit model has a place there. What needs care:
+Every nmtkit model but one with an attention window has a place there. What needs care:
 
 - CTranslate2's own position table is another one (sines, then cosines; from position 1), so the table is written out.
 - It projects queries, keys and values of self-attention at once and cuts the result into equal parts. Where d_k and d_v
@@ -31,6 +31,13 @@ Array = npt.NDArray[np.float32]
 def version() -> str:
     """The installed version of CTranslate2."""
     return importlib.metadata.version("ctranslate2")
+
+
+def check(loaded: LoadedModel) -> None:
+    """Raises ModelError when CTranslate2 has no place for something in the model."""
+    window = loaded.model.config.attention_window
+    if window is not None:
+        raise ModelError(f"CTranslate2 has no place for attention_window = {window}; translate with nmtkit")
 
 
 def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:

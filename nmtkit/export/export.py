@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config import TREES
 from nmtkit.console import log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
@@ -47,8 +48,7 @@ def export(
     (ctranslate2_engine if to == "ctranslate2" else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
-    if to == "huggingface":
-        huggingface.check(loaded)
+    (ctranslate2 if to == "ctranslate2" else huggingface).check(loaded)
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
@@ -156,6 +156,13 @@ def _report(parity: dict[str, Any]) -> None:
             log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
 
 
+_KINDS = {
+    "plain": "plain",
+    "tokenized": "tokenized: words and punctuation are separated before",
+    **dict.fromkeys(TREES, "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"),
+}
+
+
 def _steps_after(text: dict[str, Any]) -> list[str]:
     """What a translation is not yet, in words: a line or none."""
     if "moses-tokenize" not in text["normalize"]:
@@ -166,7 +173,7 @@ def _steps_after(text: dict[str, Any]) -> list[str]:
 def _readme(manifest: dict[str, Any]) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
-    kind = "plain" if text["text"] == "plain" else "tokenized: words and punctuation are separated before"
+    kind = _KINDS[text["text"]]
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"

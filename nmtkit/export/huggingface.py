@@ -56,6 +56,10 @@ def version() -> str:
 def check(loaded: LoadedModel) -> None:
     """Raises ModelError when Marian has no place for something in the model, naming all of it."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
+    if config.attention_window is not None:  # CTranslate2 has no place for it either
+        raise ModelError(
+            f"a Marian model cannot hold attention_window = {config.attention_window}; translate with nmtkit"
+        )
     missing = []
     if config.norm != "post":
         missing.append(f'norm = "{config.norm}"')

@@ -1,10 +1,13 @@
 """Multi-head scaled dot-product attention."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.dropout import Dropout
 
 MOST_SCORES = 2**26
@@ -15,11 +18,19 @@ class MultiHeadAttention(nn.Module):
     """Attention of several heads, each with projections of its own, joined by one more projection.
 
     Source: "Attention Is All You Need", section 3.2.2. As there, queries, keys and values have separate matrices.
+
+    Attributes:
+        watch: is given the weights of every call, where somebody looks on (see attention_weights.py); None as a rule.
+        window: size of the neighbourhood that a position sees, in self-attention only; None: all positions.
     """
 
-    def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, dropout: float) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, d_k: int, d_v: int, dropout: float, window: int | None = None
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.watch: Callable[[Tensor], None] | None = None
+        self.window = window
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, num_heads * d_k)
         self.key = nn.Linear(d_model, num_heads * d_k)
@@ -47,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch query width"]:
-        """softmax(Q K^T / sqrt(d_k)) V of each head, joined and projected.
+        """softmax(Q K^T / sqrt(d_k)) V of each head, joined and projected; with a window, of the neighbours alone.
 
         Args:
             mask: True where a key may be attended to; None: everywhere.
@@ -55,27 +66,39 @@ class MultiHeadAttention(nn.Module):
 
         Source: equation 1.
         """
-        num_scores = queries.shape[:3].numel() * keys.size(2)
-        if queries.device.type == "cpu" and num_scores <= MOST_SCORES:
-            heads = self._attend_by_products(queries, keys, values, mask, causal)
+        if self.window is None:
+            heads = self._attend(queries, keys, values, mask, causal)
         else:
-            rate = self.dropout.rate if self.training else 0.0
-            heads = F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
+            window, length = AttentionWindow.of(self.window, causal=causal), queries.size(2)
+            if window.num_blocks(length) and self.watch is None:
+                heads = window.join(self._attend(*window.cut(queries, keys, values, mask)), length)
+            else:
+                heads = self._attend(queries, keys, values, window.mask(mask, length, queries.device))
         joined = heads.transpose(1, 2).flatten(2)  # [batch, query, heads x d_v]
         projected: Tensor = self.output(joined)
         return projected
 
-    def _attend_by_products(
+    def _attend(
         self,
         queries: Float[Tensor, "batch heads query d_k"],
         keys: Float[Tensor, "batch heads key d_k"],
         values: Float[Tensor, "batch heads key d_v"],
-        mask: Bool[Tensor, "batch 1 1 key"] | None,
-        causal: bool,
+        mask: Bool[Tensor, "#batch 1 #query key"] | None,
+        causal: bool = False,
     ) -> Float[Tensor, "batch heads query d_v"]:
-        """The same by plain matrix products: on a CPU several times faster than torch's own for sentences."""
-        weights: Tensor = self.dropout(self.weights(queries, keys, mask, causal))
-        return torch.matmul(weights.to(values.dtype), values)
+        """The same for queries and keys of any kind, without windows.
+
+        By plain matrix products on a CPU: for sentences several times faster than torch's own attention there.
+        """
+        num_scores = queries.shape[:3].numel() * keys.size(2)
+        if self.watch is not None or (queries.device.type == "cpu" and num_scores <= MOST_SCORES):
+            weights = _weights(queries, keys, mask, causal)
+            if self.watch is not None:
+                self.watch(weights)
+            weights = self.dropout(weights)
+            return torch.matmul(weights.to(values.dtype), values)
+        rate = self.dropout.rate if self.training else 0.0
+        return F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
 
     def weights(
         self,
@@ -84,14 +107,27 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch heads query key"]:
-        """How much each query attends to each key: softmax(Q K^T / sqrt(d_k)), arguments as of `attend`."""
-        scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
-        if causal:
-            later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
-            scores = scores.masked_fill(later, float("-inf"))
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        return torch.softmax(scores, dim=-1)
+        """How much each query attends to each key, arguments as of `attend`."""
+        if self.window is None:
+            return _weights(queries, keys, mask, causal)
+        window = AttentionWindow.of(self.window, causal=causal)
+        return _weights(queries, keys, window.mask(mask, queries.size(2), queries.device), causal=False)
+
+
+def _weights(
+    queries: Float[Tensor, "batch heads query d_k"],
+    keys: Float[Tensor, "batch heads key d_k"],
+    mask: Bool[Tensor, "#batch 1 #query key"] | None,
+    causal: bool,
+) -> Float[Tensor, "batch heads query key"]:
+    """softmax(Q K^T / sqrt(d_k)) of each head."""
+    scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
+    if causal:
+        later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return torch.softmax(scores, dim=-1)
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:

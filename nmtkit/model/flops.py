@@ -1,7 +1,8 @@
 """Exact counts: parameters, and floating-point operations of the model's matrix products.
 
-A product of an (a x b) with a (b x c) matrix is 2abc operations. Attention counts the whole square of positions, as it
-is computed; softmax, normalisation and other element-wise work is left out, as is usual.
+A product of an (a x b) with a (b x c) matrix is 2abc operations. Attention counts the whole square of positions, or
+the blocks of an attention window, as it is computed; softmax, normalisation and other element-wise work is left out, as
+is usual.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config import ModelConfig
+from nmtkit.model.attention_window import AttentionWindow
 
 Lengths = npt.NDArray[np.int64]
 
@@ -48,8 +50,8 @@ def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Length
     """
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
-    source_source = int((source_lengths * source_lengths).sum())
-    target_target = int((target_lengths * target_lengths).sum())
+    source_source = _num_scores(config, source_lengths, causal=False)
+    target_target = _num_scores(config, target_lengths, causal=True)
     target_source = int((target_lengths * source_lengths).sum())
 
     projections = 2 * width * (keys + values)  # of queries and output, or of keys and values, for one position
@@ -66,6 +68,15 @@ def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Length
         output=2 * target * width * target_vocab,
         attention=encoder_attention + decoder_attention,
     )
+
+
+def _num_scores(config: ModelConfig, lengths: Lengths, *, causal: bool) -> int:
+    """Products of a query with a key in self-attention over sequences of those lengths."""
+    if config.attention_window is None:
+        return int((lengths * lengths).sum())
+    window = AttentionWindow.of(config.attention_window, causal=causal)
+    different, counts = np.unique(lengths, return_counts=True)
+    return sum(window.num_scores(int(length)) * int(count) for length, count in zip(different, counts, strict=True))
 
 
 def padding_flops(

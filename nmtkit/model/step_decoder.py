@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention import MultiHeadAttention
+from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.prepared import PreparedLinear, for_inference, with_prepared_encoder
 from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
 
@@ -119,7 +120,9 @@ class StepDecoder:
         if mask is not None:
             bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
             bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
-        return StepState(keys, values, bias, self._num_heads, states.size(0))
+        window = self._model.config.attention_window
+        before = AttentionWindow.of(window, causal=True).before if window is not None else None
+        return StepState(keys, values, bias, self._num_heads, states.size(0), before)
 
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "StepState", *, keep_attention: bool = False
@@ -189,8 +192,8 @@ class _Position(NamedTuple):
 
     Attributes:
         place: [rows x heads, d_k + d_v].
-        keys: [rows x heads, d_k, length], ``place`` counted.
-        values: [rows x heads, length, d_v], ``place`` counted.
+        keys: [rows x heads, d_k, length], ``place`` counted; with an attention window only those it sees.
+        values: [rows x heads, length, d_v], likewise.
     """
 
     place: Tensor
@@ -210,7 +213,7 @@ class StepState:
 
     def __init__(
         self, source_keys: list[Tensor], source_values: list[Tensor], bias: Tensor | None, num_heads: int,
-        num_sentences: int,
+        num_sentences: int, before: int | None = None,
     ) -> None:  # fmt: skip
         self.source_keys = source_keys
         self.source_values = source_values
@@ -219,17 +222,23 @@ class StepState:
         self.length = 0
         self.attention: Tensor | None = None
         self._num_heads = num_heads
+        self._before = before
         of_a_head = source_keys[0].size(1) + source_values[0].size(2)
         shape = (_FIRST_CAPACITY, len(source_keys), num_sentences, num_heads * of_a_head)
         # Keys and values of earlier positions: [capacity, layers, rows, heads x (d_k + d_v)].
         self._buffer = self._spare = source_keys[0].new_empty(shape)
 
+    @property
+    def _first(self) -> int:
+        """The first position that the next one sees, of those before it; by an attention window not all."""
+        return 0 if self._before is None else max(0, self.length - self._before)
+
     def open_position(self) -> list["_Position"]:
         """For each layer room for the next position."""
-        end = self.length + 1
-        by_head = self._buffer[:end].view(end, self._buffer.size(1), self._buffer.size(2) * self._num_heads, -1)
+        seen = self._buffer[self._first : self.length + 1]
+        by_head = seen.view(seen.size(0), seen.size(1), seen.size(2) * self._num_heads, -1)
         d_k = self.source_keys[0].size(1)
-        places = by_head[self.length].unbind(0)
+        places = by_head[-1].unbind(0)
         keys = by_head[..., :d_k].permute(1, 2, 3, 0).unbind(0)
         values = by_head[..., d_k:].permute(1, 2, 0, 3).unbind(0)
         return [_Position(*views) for views in zip(places, keys, values, strict=True)]
@@ -244,7 +253,8 @@ class StepState:
         shape = (capacity if self.length < capacity else 2 * capacity, layers, rows.numel(), width)
         is_free = self._spare.shape == shape and self._spare is not self._buffer
         selected = self._spare if is_free else self._buffer.new_empty(shape)
-        torch.index_select(self._buffer[: self.length], 2, rows.flatten(), out=selected[: self.length])
+        seen = slice(self._first, self.length)
+        torch.index_select(self._buffer[seen], 2, rows.flatten(), out=selected[seen])
         self._buffer, self._spare = selected, self._buffer
         if len(rows) < self.num_sentences:
             heads = torch.arange(self._num_heads, device=rows.device)

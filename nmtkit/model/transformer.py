@@ -64,9 +64,9 @@ class FeedForward(nn.Module):
         return result
 
 
-def _attention(config: ModelConfig) -> MultiHeadAttention:
+def _attention(config: ModelConfig, window: int | None = None) -> MultiHeadAttention:
     return MultiHeadAttention(
-        config.d_model, config.num_heads, config.key_width, config.value_width, config.attention_dropout
+        config.d_model, config.num_heads, config.key_width, config.value_width, config.attention_dropout, window
     )
 
 
@@ -75,7 +75,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
+        self.self_attention = _attention(config, config.attention_window)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
@@ -96,7 +96,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
+        self.self_attention = _attention(config, config.attention_window)
         self.source_attention = _attention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))

@@ -21,6 +21,7 @@ from nmtkit.errors import DataError
 from nmtkit.files import open_binary, open_plain
 
 ARCHIVE_NAME = re.compile(r"\.(tar|tgz|txz|tar\.(gz|xz|bz2|zst)|zip)$", re.IGNORECASE)
+_NO_RANGE = re.compile(r"\[(?!\d-\d\])")
 _SHOWN = 5
 _TAR_BYTES = 1 << 18
 
@@ -36,12 +37,13 @@ def member_streams(path: Path, pattern: str) -> Generator[io.BufferedIOBase, Non
     Each stream is good until the next one is asked for.
 
     Args:
-        pattern: the member's path in the archive; ``*`` stands for any characters.
+        pattern: the member's path in the archive; ``*`` stands for any characters, ``[0-7]`` for one of these digits.
 
     Raises:
         DataError: the archive cannot be read, has no such member, or it is a link.
     """
-    wanted = re.compile(fnmatch.translate(pattern.replace("[", "[[]").replace("?", "[?]")))
+    literal = _NO_RANGE.sub("[[]", pattern).replace("?", "[?]")
+    wanted = re.compile(fnmatch.translate(literal))
     several = "*" in pattern
     opened = _zip_members(path, wanted) if path.name.lower().endswith(".zip") else _tar_members(path, wanted)
     found = False

@@ -10,10 +10,11 @@ The start of ``nmtkit prepare``: a name or two files become two streams of lines
 
 import difflib
 import hashlib
+import itertools
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +132,8 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
         return _builtin_corpus(name, swapped=source_language != BUILTIN_LANGUAGES[0])
     texts = entry.texts[source_language, target_language]
     fetched = {file: downloader.fetch(file) for file in entry.files(source_language, target_language)}
-    return _corpus_of(name, [_Side(fetched[text.file], text.member, text.text_format, text.part) for text in texts])
+    sides = ([StoredSide(fetched[text.file], text.member, text.text_format, text.part)] for text in texts)
+    return stored_corpus(name, *sides)
 
 
 def local_corpus(
@@ -155,15 +157,47 @@ def local_corpus(
     """
     sides = []
     for place, language, column in zip((source, target), languages, columns, strict=True):
-        path, member = local_file(place)
-        if member is None and is_archive(path.name):
-            raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
-        text_format = format_of(without_suffix(member or path.name))
+        _, _, text_format = _local_format(place)
         part = {"tmx": language, "tsv": str(column)}.get(text_format, "")
-        sha256 = sha256_of(path)  # which says what is wrong with a path
-        file = CorpusFile(path, None, path.stat().st_size, sha256)
-        sides.append(_Side(file, member, text_format, part))
-    return _corpus_of(name or source.name, sides)
+        sides.append([stored_side(place, text_format, part)])
+    return stored_corpus(name or source.name, *sides)
+
+
+def stored_side(place: Path, text_format: str, part: str) -> "StoredSide":
+    """One side of a corpus in a file of the user, or in ``ARCHIVE:MEMBER``.
+
+    Raises:
+        DataError: it cannot be read, or is an archive without a member.
+    """
+    path, member = local_file(place)
+    if member is None and is_archive(path.name):
+        raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
+    sha256 = sha256_of(path)  # which says what is wrong with a path
+    return StoredSide(CorpusFile(path, None, path.stat().st_size, sha256), member, text_format, part)
+
+
+def local_text(place: Path) -> TextSource:
+    """One text of the user, in any format whose lines need no further word (all but ``.tsv`` and ``.tmx``).
+
+    Args:
+        place: a file or pipe, or ``ARCHIVE:MEMBER``.
+
+    Raises:
+        DataError: it is an archive without a member, or of a format with several texts.
+    """
+    path, member, text_format = _local_format(place)
+    if text_format in ("tsv", "tmx"):
+        raise DataError(f"{place}: holds several texts; write the one that is meant to a file of its own")
+    file = CorpusFile(path, None, 0, "")  # nobody asks for size and sum, and a pipe can be read only once
+    return TextSource(str(place), StoredSide(file, member, text_format, ""))
+
+
+def _local_format(place: Path) -> tuple[Path, str | None, str]:
+    """The file, the member in it and the format that a place names."""
+    path, member = local_file(place)
+    if member is None and is_archive(path.name):
+        raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
+    return path, member, format_of(without_suffix(member or path.name))
 
 
 def local_file(place: Path) -> tuple[Path, str | None]:
@@ -178,8 +212,8 @@ def local_file(place: Path) -> tuple[Path, str | None]:
 
 
 @dataclass(frozen=True)
-class _Side:
-    """Where one side of a corpus lies."""
+class StoredSide:
+    """Where one side of a corpus, or a part of it, lies."""
 
     file: CorpusFile
     member: str | None
@@ -191,15 +225,46 @@ class _Side:
         """What decides the text; the parts of an earlier form of it stay as they are, for the sake of fingerprints."""
         return f"{self.file.sha256} {self.member or ''} {self.text_format}" + (f" {self.part}" if self.part else "")
 
-    def text(self) -> TextSource:
-        name = str(self.file.path) + (f":{self.member}" if self.member else "")
-        return TextSource(name, _StoredText(self.file.path, self.member, self.text_format, self.part, name))
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return str(self.file.path) + (f":{self.member}" if self.member else "")
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines; file or archive are open while they are iterated over."""
+        reader = READERS[self.text_format]
+        try:
+            if self.member is None:
+                with open_binary(self.file.path) as stream:
+                    yield from reader(stream, self.part, self.name)
+            else:
+                with closing(member_streams(self.file.path, self.member)) as streams:
+                    for stream in streams:
+                        yield from reader(stream, self.part, self.name)
+        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None
 
 
-def _corpus_of(name: str, sides: list[_Side]) -> Corpus:
-    source, target = (side.text() for side in sides)
+@dataclass(frozen=True)
+class _Chained:
+    """The lines of several texts in turn."""
+
+    texts: Sequence[Iterable[bytes]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return itertools.chain.from_iterable(self.texts)
+
+
+def _chained(sides: Sequence[StoredSide]) -> TextSource:
+    more = f" and {len(sides) - 1} more" if len(sides) > 1 else ""
+    return TextSource(f"{sides[0].name}{more}", _Chained(sides))
+
+
+def stored_corpus(name: str, source: Sequence[StoredSide], target: Sequence[StoredSide]) -> Corpus:
+    """A corpus of stored texts; of several on a side, as many on both, one goes on where the one before ends."""
+    sides = [*source, *target]
     files = tuple(dict.fromkeys(side.file for side in sides))
-    return Corpus(name, source, target, files, _sha256("\n".join(side.identity for side in sides)))
+    return Corpus(name, _chained(source), _chained(target), files, _sha256("\n".join(side.identity for side in sides)))
 
 
 def _builtin_corpus(name: str, *, swapped: bool) -> Corpus:
@@ -215,27 +280,3 @@ def _builtin_corpus(name: str, *, swapped: bool) -> Corpus:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-@dataclass(frozen=True)
-class _StoredText:
-    """The lines of a file or of members of an archive, which is open while it is iterated over."""
-
-    path: Path
-    member: str | None
-    text_format: str
-    part: str
-    name: str
-
-    def __iter__(self) -> Iterator[bytes]:
-        reader = READERS[self.text_format]
-        try:
-            if self.member is None:
-                with open_binary(self.path) as stream:
-                    yield from reader(stream, self.part, self.name)
-            else:
-                with closing(member_streams(self.path, self.member)) as streams:
-                    for stream in streams:
-                        yield from reader(stream, self.part, self.name)
-        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
-            raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
 
 
+@cache
 def version() -> str:
     """The installed version of sacremoses, for signatures."""
     from importlib.metadata import version as installed_version

@@ -17,11 +17,17 @@ MOSES_STEPS = ("moses-punctuation", "moses-tokenize")
 _STEPS: dict[str, Callable[[str, str], str]] = {
     "nfc": lambda line, language: unicodedata.normalize("NFC", line),
     "nfkc": lambda line, language: unicodedata.normalize("NFKC", line),
-    "blanks": lambda line, language: re.sub(r"[ \t]+", " ", line).strip(" "),
+    "blanks": lambda line, language: _one_blank(line),
     "lowercase": lambda line, language: line.lower(),
     "moses-punctuation": moses.normalize_punctuation,
     "moses-tokenize": lambda line, language: moses.tokenize([line], language)[0],
 }
+
+
+def _one_blank(line: str) -> str:
+    if "  " in line or "\t" in line:  # rare, and much cheaper to find out than to replace
+        line = re.sub(r"[ \t]+", " ", line)
+    return line.strip(" ")
 
 
 def normalize(line: str, steps: Sequence[str], language: str = "") -> str:

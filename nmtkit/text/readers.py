@@ -5,7 +5,7 @@
     tagged      IWSLT's training text: lines of metadata dropped, titles and descriptions kept without their tags
     tsv         a column of a table                                                     part: its number, from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
-    treebank    bracketed trees, one a line, or their words                             part: "tree" or "words"
+    treebank    bracketed trees, stripped, one a line, or their words                   part: "tree" or "words"
     sacrebleu-* sacreBLEU's own test sets, exactly as sacreBLEU reads them
 
 Lines are bytes with their ends, cut at ``\\n`` only; whether they are UTF-8 is seen by whoever decodes them.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from nmtkit.errors import DataError
+from nmtkit.text.trees import read_trees, strip, words, write
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
@@ -169,35 +170,14 @@ def _text_of(element: ElementTree.Element) -> str:
     return text
 
 
-BRACKET = re.compile(rb"[()]|[^\s()]+")
-
-
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Each bracketed tree as one line as it stands, or its words; empty elements (``-NONE-``) are no words."""
-    depth = 0
-    tokens: list[bytes] = []
-    for number, line in enumerate(read_plain(stream, part, name), start=1):
-        for token in BRACKET.findall(line):
-            depth += (token == b"(") - (token == b")")
-            if depth < 0 or (depth == 0 and token != b")"):
-                raise DataError(f"{name}, line {number}: {token.decode(errors='replace')!r} outside of a tree")
-            tokens.append(token)
-            if depth == 0:
-                yield (_bracketed(tokens) if part == "tree" else _leaves(tokens)) + b"\n"
-                tokens = []
-    if tokens:
-        raise DataError(f"{name}: the last tree is not closed; the file is cut short: fetch it again")
-
-
-def _bracketed(tokens: list[bytes]) -> bytes:
-    return b" ".join(tokens).replace(b"( ", b"(").replace(b" )", b")")
-
-
-def _leaves(tokens: list[bytes]) -> bytes:
-    """A word is what stands between its tag and a closing bracket: ``(NN dog)``."""
-    triples = zip(tokens, tokens[1:], tokens[2:], strict=False)
-    words = (word for tag, word, end in triples if end == b")" and tag not in (b"(", b")", b"-NONE-") and word != b")")
-    return b" ".join(words)
+    """Each bracketed tree as one line, stripped (see ``trees.strip``), or its words; a tree without words is none."""
+    lines = (line.decode("utf-8", "surrogateescape") for line in read_plain(stream, part, name))
+    for tree in read_trees(lines, name):
+        stripped = strip(tree)
+        if stripped is not None:
+            line = write(stripped) if part == "tree" else " ".join(words(stripped))
+            yield line.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def _as_sacrebleu_cleans(text: str) -> bytes:

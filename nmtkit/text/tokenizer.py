@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config import DataConfig
+from nmtkit.config import TREES, DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
@@ -28,6 +28,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 Side = Literal["source", "target"]
+SIDES: tuple[Side, Side] = ("source", "target")
 
 _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581 and would give one in the text back as a blank; in its models a character that
@@ -47,6 +48,7 @@ class _Vocabulary(Protocol):
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
     def decode(self, ids: list[int]) -> str: ...
     def piece(self, index: int) -> str: ...
+    def id_of(self, piece: str) -> int: ...
     def to_bytes(self) -> bytes: ...
 
 
@@ -60,8 +62,21 @@ class _SentencePiece:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def learn(cls, lines: Iterable[str], kind: str, size: int, byte_fallback: bool) -> "_SentencePiece":
+    def learn(
+        cls,
+        lines: Iterable[str],
+        kind: str,
+        size: int,
+        byte_fallback: bool,
+        tags: Sequence[str],
+        *,
+        split_scripts: bool = True,
+    ) -> "_SentencePiece":
         """Learns from lines; equal lines give equal bytes.
+
+        Args:
+            tags: entries that no text is cut into.
+            split_scripts: whether no piece has letters of two scripts, or letters and other signs.
 
         Raises:
             RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
@@ -90,6 +105,7 @@ class _SentencePiece:
                 # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
+                split_by_unicode_script=split_scripts,
                 max_sentence_length=_LONGEST_LEARNED_BYTES,
                 # A fixed number: the counts of the unigram trainer are summed by thread.
                 num_threads=8,
@@ -98,6 +114,7 @@ class _SentencePiece:
                 bos_id=BOS,
                 eos_id=EOS,
                 unk_surface=_UNKNOWN_TEXT,
+                control_symbols=list(tags),
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -126,6 +143,9 @@ class _SentencePiece:
     def piece(self, index: int) -> str:
         return str(self._processor.id_to_piece(index))
 
+    def id_of(self, piece: str) -> int:
+        return int(self._processor.piece_to_id(piece))
+
     def to_bytes(self) -> bytes:
         return self._bytes
 
@@ -144,12 +164,15 @@ def _reason(message: str) -> str:
 class _WordPieces:
     """Word-pieces by text/wordpieces.py."""
 
-    def __init__(self, pieces: list[str]) -> None:
-        self._model = WordPieces(pieces, len(SPECIAL_PIECES), UNK)
+    def __init__(self, pieces: list[str], tags: Sequence[str]) -> None:
+        self._model = WordPieces(pieces, len(SPECIAL_PIECES) + len(tags), UNK)
 
     @classmethod
-    def learn(cls, lines: Iterable[str], size: int, num_characters: int, byte_fallback: bool) -> "_WordPieces":
-        return cls(WordPieces.learn(lines, size, SPECIAL_PIECES, UNK, num_characters, byte_fallback).pieces)
+    def learn(
+        cls, lines: Iterable[str], size: int, num_characters: int, byte_fallback: bool, tags: Sequence[str]
+    ) -> "_WordPieces":
+        specials = (*SPECIAL_PIECES, *tags)
+        return cls(WordPieces.learn(lines, size, specials, UNK, num_characters, byte_fallback).pieces, tags)
 
     def __len__(self) -> int:
         return len(self._model.pieces)
@@ -164,6 +187,9 @@ class _WordPieces:
         """With the sign of a blank, as those of sentencepiece are written."""
         return self._model.pieces[index].replace(_BLANK_SIGN, _STAND_IN).replace(" ", _BLANK_SIGN)
 
+    def id_of(self, piece: str) -> int:
+        return self._model.pieces.index(piece)
+
     def to_bytes(self) -> bytes:
         return _as_lines(self._model.pieces)
 
@@ -171,19 +197,20 @@ class _WordPieces:
 class _PieceList:
     """Text that is segmented already: the pieces between blanks, most frequent first."""
 
-    def __init__(self, pieces: list[str], mark: str) -> None:
+    def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         self._pieces = pieces
         self._mark = mark
-        # A word of the text that looks like a special piece is none.
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES)}
+        # A word of the text that looks like a special piece or a tag is none.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES) + len(tags)}
 
     @classmethod
-    def learn(cls, lines: Iterable[str], size: int, mark: str) -> "_PieceList":
+    def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
         counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
-        for special in SPECIAL_PIECES:
+        entries = [*SPECIAL_PIECES, *tags]
+        for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return cls([*SPECIAL_PIECES, *(piece for piece, _ in ranked[: size - len(SPECIAL_PIECES)])], mark)
+        return cls([*entries, *(piece for piece, _ in ranked[: size - len(entries)])], mark, tags)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -196,6 +223,9 @@ class _PieceList:
 
     def piece(self, index: int) -> str:
         return self._pieces[index]
+
+    def id_of(self, piece: str) -> int:
+        return self._pieces.index(piece)
 
     def to_bytes(self) -> bytes:
         return _as_lines(self._pieces)
@@ -220,6 +250,11 @@ class Tokenizer:
     def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
         self.settings = settings
         self._vocabularies = vocabularies
+        source = vocabularies.get("joint") or vocabularies["source"]
+        self._normalizations = {
+            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
+        }
+        self._tags = {tag: source.id_of(tag) for tag in settings.get("source_prefixes", ())}
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
@@ -232,24 +267,32 @@ class Tokenizer:
             RecipeError: the text cannot give a vocabulary of that size.
         """
 
-        def learn(lines: Iterable[str]) -> _Vocabulary:
+        def learn(lines: Iterable[str], tags: Sequence[str]) -> _Vocabulary:
             if data.subwords == "none":
-                return _PieceList.learn(lines, data.vocab_size, data.segment_mark)
-            # A tab is a reserved character of sentencepiece: it would leave the whole line out.
-            usable = (line.replace("\t", " ") for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
+                return _PieceList.learn(lines, data.vocab_size, data.segment_mark, tags)
+            short = (line for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
             if data.subwords == "wordpiece":
-                return _WordPieces.learn(usable, data.vocab_size, data.wordpiece_characters, data.byte_fallback)
-            return _SentencePiece.learn(usable, data.subwords, data.vocab_size, data.byte_fallback)
+                return _WordPieces.learn(short, data.vocab_size, data.wordpiece_characters, data.byte_fallback, tags)
+            # A tab is a reserved character of sentencepiece: it would leave the whole line out.
+            usable = (line.replace("\t", " ") for line in short)
+            return _SentencePiece.learn(
+                usable,
+                data.subwords,
+                data.vocab_size,
+                data.byte_fallback,
+                tags,
+                split_scripts=not data.has_trees,  # where a bracket and its label are one piece
+            )
 
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
-            vocabularies = {"joint": learn(line for pair in pairs() for line in pair)}
+            vocabularies = {"joint": learn((line for pair in pairs() for line in pair), data.source_prefixes)}
         else:
             vocabularies = {
-                "source": learn(source for source, _ in pairs()),
-                "target": learn(target for _, target in pairs()),
+                "source": learn((source for source, _ in pairs()), data.source_prefixes),
+                "target": learn((target for _, target in pairs()), ()),
             }
-        settings = {
+        settings: dict[str, Any] = {
             "subwords": data.subwords,
             "normalize": list(data.normalize),
             "text": data.text,
@@ -259,10 +302,17 @@ class Tokenizer:
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
         }
+        if data.source_prefixes:
+            settings["source_prefixes"] = list(data.source_prefixes)
         return cls(settings, vocabularies)
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
+
+    @property
+    def makes_trees(self) -> bool:
+        """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
+        return self.settings["text"] in TREES
 
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""
@@ -270,15 +320,31 @@ class Tokenizer:
 
     def normalization(self, side: Side) -> Normalization:
         """What is done to a side's lines before they are cut, and undone afterwards."""
-        return Normalization(tuple(self.settings["normalize"]), self.settings[f"{side}_language"])
+        return self._normalizations[side]
 
     def normalize(self, line: str, side: Side = "source") -> str:
-        """A line as this tokenizer's model was trained to see it."""
-        return self.normalization(side)(line)
+        """A line as this tokenizer's model was trained to see it; a tag at a source's beginning stays as it is."""
+        if side == "source" and self._tags:
+            tag, text = self._without_tag(line.lstrip(" \t"))
+            if tag:
+                return f"{tag} {self._normalizations[side](text)}"
+        return self._normalizations[side](line)
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
-        """Ids of normalised lines, without begin and end symbols; an empty line gives []."""
-        return self._side(side).encode(lines, threads)
+        """Ids of normalised lines, without begin and end symbols; an empty line gives [].
+
+        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
+        """
+        if side == "target" or not self._tags:
+            return self._side(side).encode(lines, threads)
+        tags, texts = zip(*(self._without_tag(line) for line in lines), strict=True) if lines else ((), ())
+        encoded = self._side(side).encode(list(texts), threads)
+        return [[self._tags[tag], *ids] if tag else ids for tag, ids in zip(tags, encoded, strict=True)]
+
+    def _without_tag(self, line: str) -> tuple[str, str]:
+        """The tag that a line begins with, "" if it does not, and the rest."""
+        first, _, rest = line.partition(" ")
+        return (first, rest) if first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
         """Draws other segmentations of the text that a side's ids say.
@@ -300,7 +366,7 @@ class Tokenizer:
 
     def translation(self, ids: Sequence[int]) -> str:
         """The text of a translation as people write it: one line, even where the pieces are bytes."""
-        return self.normalization("target").restore(self.decode(ids).replace("\n", " "))
+        return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """The pieces that ids stand for."""
@@ -338,9 +404,12 @@ class Tokenizer:
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
                 if settings["subwords"] in _IN_LINES:
+                    tags = () if side == "target" else settings.get("source_prefixes", ())
                     pieces = content.decode("utf-8").split("\n")[:-1]
-                    is_cut = settings["subwords"] == "none"
-                    vocabularies[side] = _PieceList(pieces, settings["segment_mark"]) if is_cut else _WordPieces(pieces)
+                    if settings["subwords"] == "wordpiece":
+                        vocabularies[side] = _WordPieces(pieces, tags)
+                    else:
+                        vocabularies[side] = _PieceList(pieces, settings["segment_mark"], tags)
                 else:
                     vocabularies[side] = _SentencePiece(content)
         except DataError as error:
@@ -379,6 +448,12 @@ class Tokenizer:
                 raise RecipeError(
                     f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
                     "or take the recipe of its run as base"
+                )
+        for tag in data.source_prefixes:
+            if tag not in self._tags:
+                raise RecipeError(
+                    f"source_prefix = {tag!r}: the tokenizer of {data.tokenizer} has no such tag; it has "
+                    f"{', '.join(self._tags) or 'none'}"
                 )
 
     def fingerprint(self) -> str:

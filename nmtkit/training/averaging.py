@@ -26,12 +26,20 @@ from nmtkit.text.tokenizer import Tokenizer
 
 
 def choose_checkpoints(
-    run_dir: Path, *, last: int | None = None, best: int | None = None, at_most: int | None = None
+    run_dir: Path,
+    *,
+    last: int | None = None,
+    best: int | None = None,
+    at_most: int | None = None,
+    spacing: int = 1,
 ) -> list[Path]:
     """The checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
 
     With no number: as many of the last, if there are, as the run's average_last says, or ``at_most``. Damaged ones are
     reported and passed over: those before them (or next in rank) take their place.
+
+    Args:
+        spacing: with ``last``: every so-manieth checkpoint, counted back from the last one.
 
     Raises:
         ModelError: the run does not have that many.
@@ -47,15 +55,21 @@ def choose_checkpoints(
                 "validation score; take fewer, or raise training.keep_best"
             )
         return sorted(chosen, key=step_of)
-    chosen = whole_checkpoints(run_dir, last or at_most or _average_last(available))
+    number = last or at_most or _average_last(available)
+    chosen = spaced(whole_checkpoints(run_dir, (number - 1) * spacing + 1), number, spacing)
     if not chosen:
         raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run anew")
     if last is not None and len(chosen) < last:
         raise ModelError(
-            f"{run_dir}: the last {last} checkpoints asked, but only {len(chosen)} are there; "
-            "take fewer, or raise training.keep_last"
+            f"{run_dir}: the last {last} checkpoints asked{f', each {spacing} apart' if spacing > 1 else ''}, but only "
+            f"{len(chosen)} are there; take fewer, or raise training.keep_last"
         )
     return chosen
+
+
+def spaced(folders: list[Path], number: int, spacing: int) -> list[Path]:
+    """The last ones of some checkpoints: at most ``number``, every so-manieth, oldest first as they come."""
+    return folders[::-1][::spacing][:number][::-1]
 
 
 def _average_last(folders: list[Path]) -> int:
@@ -79,6 +93,26 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
     """
     if output.exists() and not _is_average(output):
         raise ModelError(f"{output}: exists and is no average; name a new folder")
+    first = check_alike(folders)
+    for folder in folders:
+        check_sum(folder, read_json(folder / "provenance.json"))
+    weights = mean_weights(folders)
+    save_model(
+        output,
+        weights,
+        ModelConfig.model_validate(first["model"]),
+        Tokenizer.load(folders[-1] / "tokenizer"),
+        decoding or DecodingConfig.model_validate(first["decoding"]),
+        _provenance(folders),
+    )
+
+
+def check_alike(folders: list[Path]) -> dict[str, Any]:
+    """Returns what model.json of the first one says.
+
+    Raises:
+        ModelError: they are not of the same model or tokenizer.
+    """
     first = read_description(folders[0])
     for folder in folders[1:]:
         other = read_description(folder)
@@ -89,20 +123,16 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         ):
             if other[key] != first[key]:
                 raise ModelError(f"{folder}: has {what} than {folders[0]}; they cannot be averaged")
+    return first
+
+
+def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
+    """The mean of the weights of some checkpoints, taken in float64, as float32."""
     sums: dict[str, torch.Tensor] = {}
     for folder in folders:
-        check_sum(folder, read_json(folder / "provenance.json"))
         for name, tensor in read_tensors(folder / "model.safetensors").items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
-    weights = {name: (total / len(folders)).float() for name, total in sums.items()}
-    save_model(
-        output,
-        weights,
-        ModelConfig.model_validate(first["model"]),
-        Tokenizer.load(folders[-1] / "tokenizer"),
-        decoding or DecodingConfig.model_validate(first["decoding"]),
-        _provenance(folders),
-    )
+    return {name: (total / len(folders)).float() for name, total in sums.items()}
 
 
 def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> bool:

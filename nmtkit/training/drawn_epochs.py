@@ -23,11 +23,14 @@ class TrainingPairs(Protocol):
     """Pairs to train on.
 
     Attributes:
-        folder, lines: see PairData.
+        folder, lines, pairs_per_epoch: see PairData.
     """
 
     folder: Path
     lines: npt.NDArray[np.int64]
+
+    @property
+    def pairs_per_epoch(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -55,6 +58,7 @@ class DrawnEpochs:
         self, prepared: PairData, recipe: Recipe, run_dir: Path, data_fingerprint: str, workers: Workers
     ) -> None:
         self.folder, self.lines = prepared.folder, prepared.lines
+        self._pairs_per_epoch = prepared.pairs_per_epoch
         self._training, self._max_tokens = recipe.training, recipe.cleaning.max_tokens
         self._run_dir, self._data_fingerprint, self._workers = run_dir, data_fingerprint, workers
         self._present: tuple[int, PairData] | None = None
@@ -62,6 +66,11 @@ class DrawnEpochs:
 
     def __len__(self) -> int:
         return len(self.lines)
+
+    @property
+    def pairs_per_epoch(self) -> int:
+        """See PairData."""
+        return self._pairs_per_epoch
 
     def of_epoch(self, epoch: int) -> PairData:
         """Draws an epoch, unless that has been done, and begins with the next; all processes come here together.

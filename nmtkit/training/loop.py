@@ -18,7 +18,7 @@ from nmtkit.config import TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.batch import Batch, make_batch
-from nmtkit.data.batching import Indices, plan_epoch, share_update
+from nmtkit.data.batching import Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
@@ -47,6 +47,7 @@ class Update:
         flops: of the matrix products of forward and backward for the real tokens.
         flops_attention: of these, those of the products of queries with keys and of weights with values.
         flops_padding: what padding added to flops.
+        flops_encoder, flops_decoder, flops_output: of flops, those of the layers of each and of the output embedding.
         ends_epoch: whether it was the last of its epoch.
         flags: sums over all processes of what ``local_flags`` returned.
         skipped: "" if it was made; "nonfinite" or "overflow" (`finite.reason_to_skip`) if the weights are as before.
@@ -69,6 +70,9 @@ class Update:
     flags: list[float]
     skipped: str = ""
     lines: list[int] = field(default_factory=list)
+    flops_encoder: int = 0  # these after the others: saves of before they were counted do not have them
+    flops_decoder: int = 0
+    flops_output: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,10 +114,9 @@ def train_updates(
     while True:
         progress = state.progress
         data = training_pairs.of_epoch(progress.epoch)
-        plan = plan_epoch(
-            data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, progress.epoch,
-            training.lengths_per_update,
-        )  # fmt: skip
+        plan = plan_of_epoch(
+            data, training.tokens_per_update, training.seed, progress.epoch, training.lengths_per_update
+        )
         if progress.epoch == 0 and len(plan.too_long):
             _report_too_long(data, plan.too_long, training.tokens_per_update)
         if not plan.updates:
@@ -138,6 +141,9 @@ def train_updates(
                     progress.flops += update.flops
                     progress.flops_attention += update.flops_attention
                     progress.flops_padding += update.flops_padding
+                    progress.flops_encoder += update.flops_encoder
+                    progress.flops_decoder += update.flops_decoder
+                    progress.flops_output += update.flops_output
                     count_update(progress, update.skipped, workers.precision)
                     index += 1
                     yield update
@@ -351,7 +357,7 @@ def _update(
     forward = forward_flops(state.model.config, state.model.output_embedding.size(0), source_lengths, target_lengths)
     passes = [passed for share in planned.shares for passed in share]
     padding = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
-    factor = TRAINING_FACTOR * (2 if training.r_drop else 1)
+    factor = training_factor(training)
     return Update(
         step=step,
         loss=loss_sum,
@@ -364,12 +370,20 @@ def _update(
         flops=factor * forward.total,
         flops_attention=factor * forward.attention,
         flops_padding=factor * padding,
+        flops_encoder=factor * forward.encoder,
+        flops_decoder=factor * forward.decoder,
+        flops_output=factor * forward.output,
         seconds=time.monotonic() - begun,
         ends_epoch=ends_epoch,
         flags=numbers[3:-1],
         skipped=skipped,
         lines=[int(line) for line in data.lines[np.sort(planned.pairs)]] if skipped == "nonfinite" else [],
     )
+
+
+def training_factor(training: TrainingConfig) -> int:
+    """How many times the operations of one forward pass an update takes: forward and backward, for R-Drop twice."""
+    return TRAINING_FACTOR * (2 if training.r_drop else 1)
 
 
 def loss_scale(state: TrainingState, workers: Workers) -> float:

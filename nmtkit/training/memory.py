@@ -16,7 +16,7 @@ import torch
 from nmtkit.config import TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, plan_epoch, share_update
+from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.training.drawn_epochs import TrainingPairs
 from nmtkit.training.loop import lower_limit, padded_tokens, pass_size, plain_loss, run_pass, too_large
@@ -119,10 +119,7 @@ def settle_tokens_per_pass(
     """
     place = state.progress
     data = training_pairs.of_epoch(place.epoch)
-    plan = plan_epoch(
-        data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, place.epoch,
-        training.lengths_per_update,
-    )  # fmt: skip
+    plan = plan_of_epoch(data, training.tokens_per_update, training.seed, place.epoch, training.lengths_per_update)
     if not plan.updates:
         return
     if place.tokens_per_pass:

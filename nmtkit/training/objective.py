@@ -13,6 +13,11 @@ _LOGITS_AT_ONCE = {"cpu": 2**22, "other": 2**28}
 """Most logits that are held at a time, by device: on a CPU those that stay in its caches."""
 
 
+def logits_at_once(device_type: str) -> int:
+    """Most logits that are held at a time on such a device."""
+    return _LOGITS_AT_ONCE["cpu" if device_type == "cpu" else "other"]
+
+
 class _SmoothedLoss(torch.autograd.Function):
     """The two sums from the decoder's states, a part of the tokens at a time.
 
@@ -37,7 +42,7 @@ class _SmoothedLoss(torch.autograd.Function):
         x, matrix = states.to(dtype), table.to(dtype)
         states_gradient, table_gradient = torch.empty_like(x), torch.zeros_like(table)
         sums = torch.zeros(2, dtype=torch.promote_types(table.dtype, torch.float32), device=device)
-        rows = max(1, _LOGITS_AT_ONCE["cpu" if device.type == "cpu" else "other"] // vocab)
+        rows = max(1, logits_at_once(device.type) // vocab)
         for part in range(0, len(x), rows):
             here = slice(part, part + rows)
             with torch.autocast(device.type, enabled=False):

@@ -160,11 +160,18 @@ class Reporter:
             "flops": place.flops,
             "flops_attention": place.flops_attention,
             "flops_padding": place.flops_padding,
+            "flops_encoder": place.flops_encoder,
+            "flops_decoder": place.flops_decoder,
+            "flops_output": place.flops_output,
             "flops_per_second": rate,
             "mfu": None if rate is None else rate / self._matmul_rate,
             "memory_bytes": memory_bytes(self._workers.device),
             "skipped_updates": place.skipped_updates,
         }
+        if place.gpu_seconds:
+            line["gpu_joules"] = place.gpu_joules
+        if place.host_seconds:
+            line["host_joules"] = place.host_joules
         if self._workers.precision == "fp16":
             line |= {"loss_scale": place.loss_scale, "overflows": place.overflows}
         if validation is not None:

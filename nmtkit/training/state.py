@@ -33,6 +33,9 @@ from nmtkit.workers import Workers
 
 KEPT_SAVES = 2
 
+MEASURED = ("seconds", "joules")
+"""How counters of `Progress` end that no repetition of a run can have again."""
+
 
 @dataclass
 class Progress:
@@ -42,9 +45,12 @@ class Progress:
         step: updates made.
         epoch: epochs completed.
         pairs_done: sentence pairs of the present epoch that are behind.
-        target_tokens, flops, flops_attention, flops_padding: seen and computed so far.
+        target_tokens, flops, flops_attention, flops_padding, flops_encoder, flops_decoder, flops_output: seen and
+            computed so far.
         seconds: time spent training, validating and saving, over all sessions.
         device_seconds: the same, added up over the processes.
+        gpu_joules, host_joules: energy of the GPUs and of the machines' processors in that time, as far as measured.
+        gpu_seconds, host_seconds: how long that was measured, added up over the GPUs and over the machines.
         best_cost: the best validation so far by best_metric, smaller being better; at the epoch best_epoch.
         validations_since_best: validations that did not improve on it.
         last_validation_seconds, last_checkpoint_seconds: of `seconds`, for those that go by minutes.
@@ -63,8 +69,15 @@ class Progress:
     flops: int = 0
     flops_attention: int = 0
     flops_padding: int = 0
+    flops_encoder: int = 0
+    flops_decoder: int = 0
+    flops_output: int = 0
     seconds: float = 0.0
     device_seconds: float = 0.0
+    gpu_joules: float = 0.0
+    gpu_seconds: float = 0.0
+    host_joules: float = 0.0
+    host_seconds: float = 0.0
     best_cost: float | None = None
     best_epoch: int = 0
     validations_since_best: int = 0

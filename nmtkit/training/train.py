@@ -4,28 +4,38 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmtkit.config import Recipe, differences, stored_recipe, to_toml
-from nmtkit.console import log
+from nmtkit.console import duration, log
 from nmtkit.data.preparation import changed_text, damaged_files, load_tokenizer
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.files import check_space, free_bytes, read_json, remove_folder, remove_leftovers, write_atomically
+from nmtkit.files import (
+    check_space,
+    free_bytes,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.run_lock import locked_run
 from nmtkit.training.drawn_epochs import training_pairs
+from nmtkit.training.energy import Energy, EnergyMeter
 from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.memory import settle_tokens_per_pass
-from nmtkit.training.meters import Meter
+from nmtkit.training.meters import Meter, memory_bytes
+from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import check_same_place, forget_after_going_back, resume
 from nmtkit.training.state import Progress, TrainingState, execution_facts
@@ -124,10 +134,11 @@ class _Session:
         self._recipe, self._training = recipe, recipe.training
         self._run_dir, self._workers, self._manifest = run_dir, workers, manifest
         self._tokenizer = load_tokenizer(run_dir)
-        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
+        self._process_bytes = 0 if workers.device.type == "cuda" else memory_bytes(workers.device)
+        self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         self._data = training_pairs(recipe, run_dir, manifest, workers)
-        self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
-        self._num_parameters = count_parameters(recipe.model, *vocab_sizes)
+        self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
+        self._num_parameters = count_parameters(recipe.model, *self._vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
         if saved is None:
@@ -137,7 +148,7 @@ class _Session:
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
-        scale = Scale(self._matmul_rate, len(self._data))
+        scale = Scale(self._matmul_rate, self._data.pairs_per_epoch)
         self._reporter = Reporter(run_dir, recipe.training, workers, meter, scale, self._open_trackers(trackers))
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
@@ -145,6 +156,9 @@ class _Session:
         self._has_validated, self._has_saved = _done_at(saved)
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
+        self._energy = EnergyMeter.start(workers.device)
+        place = self._progress
+        self._energy_before = Energy(place.gpu_joules, place.gpu_seconds, place.host_joules, place.host_seconds)
 
     @property
     def _progress(self) -> Progress:
@@ -179,6 +193,8 @@ class _Session:
         """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if self._workers.is_main:
+            if not self._progress.step:
+                self._predict()
             with write_atomically(self._run_dir / "recipe.toml") as file:
                 file.write(to_toml(self._recipe))
         with self._stop.listening(), self._reporter.showing(self._progress):
@@ -191,6 +207,22 @@ class _Session:
         assert reason is not None
         return reason
 
+    def _predict(self) -> None:
+        """Writes down what the training is expected to take, before its first update."""
+        workers = self._workers
+        hardware = Hardware.here(
+            workers.device, workers.precision, workers.num_processes, rate=self._matmul_rate,
+            process_bytes=self._process_bytes,
+        )  # fmt: skip
+        lengths = PairLengths.of_data(self._run_dir / "data" / "train")
+        expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, self._progress.tokens_per_pass)
+        write_json(self._run_dir / "prediction.json", expected)
+        log.info(
+            "expected: %.2g FLOPs in %s updates (%s); %s, if %.0f %% of the device's rate are reached",
+            expected["flops"], f"{expected['updates']:,}", expected["limit"], duration(expected["seconds"]),
+            100 * expected["mfu"],
+        )  # fmt: skip
+
     def _announce(self) -> None:
         where = (
             f"going on at update {self._progress.step + 1}" if self._progress.step else "training from the beginning"
@@ -202,9 +234,11 @@ class _Session:
         )  # fmt: skip
 
     def _flags(self) -> list[float]:
-        """Whether this process was asked to stop, by which signal, and the time of rank 0, which holds for all."""
+        """Whether this process was asked to stop, by which signal; the time of rank 0, which holds for all; and the
+        energy this process has measured in this session."""
         elapsed = self._seconds_before + time.monotonic() - self._begun if self._workers.is_main else 0.0
-        return [float(self._stop.number is not None), float(self._stop.number or 0), elapsed]
+        asked = [float(self._stop.number is not None), float(self._stop.number or 0)]
+        return [*asked, elapsed, *astuple(self._energy.read())]
 
     def _after(self, update: Update) -> str | None:
         """Takes account of an update and does what is due after it; says why training ends here, if it does."""
@@ -218,6 +252,9 @@ class _Session:
         now = update.flags[2]
         place.device_seconds += (now - place.seconds) * self._workers.num_processes
         place.seconds = now
+        energy = self._energy_before + Energy(*update.flags[3:])
+        place.gpu_joules, place.gpu_seconds = energy.gpu_joules, energy.gpu_seconds
+        place.host_joules, place.host_seconds = energy.host_joules, energy.host_seconds
         # By the clock of the update that follows, so that the time they take does not count.
         if self._has_validated:
             place.last_validation_seconds = now
@@ -337,8 +374,15 @@ class _Session:
             "flops": place.flops,
             "flops_attention": place.flops_attention,
             "flops_padding": place.flops_padding,
+            "flops_encoder": place.flops_encoder,
+            "flops_decoder": place.flops_decoder,
+            "flops_output": place.flops_output,
             "seconds": place.seconds,
             "device_seconds": place.device_seconds,
+            "gpu_joules": place.gpu_joules,
+            "gpu_seconds": place.gpu_seconds,
+            "host_joules": place.host_joules,
+            "host_seconds": place.host_seconds,
             **execution_facts(workers),
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],

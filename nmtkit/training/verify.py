@@ -14,7 +14,7 @@ from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
 from nmtkit.training.initialization import start_from_model
 from nmtkit.training.loop import train_updates
 from nmtkit.training.resume import check_settings
-from nmtkit.training.state import TrainingState, execution_facts, whole_saves
+from nmtkit.training.state import MEASURED, TrainingState, execution_facts, whole_saves
 from nmtkit.training.train import holding_run
 from nmtkit.training.validation import Validator
 from nmtkit.workers import Workers
@@ -130,6 +130,6 @@ def _differences(state: TrainingState, folder: Path, saved: dict[str, Any]) -> l
                 found.append(f"{file}: {name} differs by up to {float(by):.3g}")
     counters = asdict(state.progress)
     for key, value in saved["progress"].items():
-        if not key.endswith("seconds") and counters.get(key) != value:
+        if not key.endswith(MEASURED) and counters.get(key) != value:
             found.append(f"{key} is {counters.get(key)}, was {value}")
     return found

@@ -21,7 +21,23 @@ from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.workers import Workers
 
-COMMANDS = ["prepare", "train", "average", "translate", "score", "rerank", "run", "recipes", "corpora", "inspect"]
+COMMANDS = [
+    "prepare",
+    "train",
+    "average",
+    "translate",
+    "score",
+    "rerank",
+    "report",
+    "attention",
+    "run",
+    "ablate",
+    "recipes",
+    "corpora",
+    "inspect",
+    "cost",
+    "compare",
+]
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
 
 
@@ -465,7 +481,7 @@ class TestScore:
         assert (outcome.code, outcome.err) == (0, "")
         content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
         assert list(content) == [files[1]]
-        metrics = ["sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
+        metrics = ["sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"]
         assert sorted(content[files[1]]) == sorted(metrics)
         for metric, entry in content[files[1]].items():
             assert entry["signature"]

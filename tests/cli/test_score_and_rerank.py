@@ -197,7 +197,7 @@ class TestScore:
     def test_unequal_files_are_told_with_their_lines(
         self, nmtkit: Command, model: Path, tmp_path: Path, through_pipe: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.cli.score.WINDOW_LINES", 2)
+        monkeypatch.setattr("nmtkit.cli.score_by_model.WINDOW_LINES", 2)
         arguments = write_pairs(tmp_path, TEXT)
         (tmp_path / "hypothesis").write_text("Der Hund\nDie Katze\nDas Haus\n")
         hypothesis = str(tmp_path / "hypothesis")
@@ -222,7 +222,7 @@ class TestScore:
     ) -> None:
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
         expected = nmtkit(*arguments).out
-        monkeypatch.setattr("nmtkit.cli.score.WINDOW_LINES", 3)
+        monkeypatch.setattr("nmtkit.cli.score_by_model.WINDOW_LINES", 3)
         assert nmtkit(*arguments, "--output", tmp_path / "scores.gz") == Outcome(0, b"", "")
         assert gzip.decompress((tmp_path / "scores.gz").read_bytes()) == expected
         assert nmtkit("score", "--model", model, *write_pairs(tmp_path, [])) == Outcome(0, b"", "")

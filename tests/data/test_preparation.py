@@ -118,7 +118,10 @@ class Project:
         return str(caught.value)
 
     def run_files(self) -> dict[str, bytes]:
-        files = sorted(path for path in self.run.rglob("*") if path.is_file())
+        """All files of the run but those of finished stages, from which a next preparation goes on."""
+        files = sorted(
+            path for path in self.run.rglob("*") if path.is_file() and self.run / "prepare" not in path.parents
+        )
         return {str(path.relative_to(self.run)): path.read_bytes() for path in files}
 
     def data_files(self) -> dict[str, bytes]:
@@ -429,7 +432,7 @@ class TestAgain:
         again = project.prepare(override)
         assert again.is_new
         assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe(override)
-        assert sorted(path.name for path in project.run.iterdir()) == ["data", "recipe.toml"]
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
 
     def test_changed_text_prepares_anew(self, project: Project) -> None:
         project.prepare()
@@ -463,7 +466,7 @@ class TestAgain:
         leftover.mkdir(parents=True)
         (leftover / "spool.source").write_text("half")
         project.prepare()
-        assert sorted(path.name for path in project.run.iterdir()) == ["data", "recipe.toml"]
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
 
     def test_the_stored_recipe_is_made_again_where_a_kill_came_before_it(self, project: Project) -> None:
         project.prepare()
@@ -506,7 +509,7 @@ class TestReproducibility:
             project.prepare("data.valid=10", test, workers=number)
         files = [project.data_files() for project in projects]
         assert files[0] == files[1]
-        assert len(files[0]) == 20
+        assert len(files[0]) == 24
         names = [name for name, content in files[1].items() if b"deep" in content or tmp_path.name.encode() in content]
         assert names == []
 

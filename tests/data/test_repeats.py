@@ -10,12 +10,10 @@ from nmtkit.data.repeats import KeyFile, key_of
 
 
 @pytest.mark.parametrize("at_once", [3, 50, 1_000_000])
-@pytest.mark.parametrize("buffered", [1, 7, 1000])
 def test_repeats_are_those_that_a_dictionary_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, buffered: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(repeats, "_KEYS_AT_ONCE", at_once)
-    monkeypatch.setattr(repeats, "_BUFFERED_KEYS", buffered)
     rng = np.random.default_rng(1)
     texts = [str(number) for number in rng.integers(0, 120, 300)]
     eligible = rng.random(300) < 0.8
@@ -38,4 +36,6 @@ def test_repeats_are_those_that_a_dictionary_finds(
 
 
 def test_without_texts_there_is_no_repeat(tmp_path: Path) -> None:
-    assert list(KeyFile(tmp_path / "keys").repeats(np.zeros(0, bool))) == []
+    file = KeyFile(tmp_path / "keys")
+    assert list(file.repeats(np.zeros(0, bool))) == []
+    file.close()

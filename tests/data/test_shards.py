@@ -1,13 +1,16 @@
 """Shards: ids come back as they were written, and a damaged file is named."""
 
+import json
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import PairData, Part, ShardWriter
 from nmtkit.errors import DataError
 
 PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([10], [])]
@@ -79,7 +82,7 @@ def test_equal_pairs_give_equal_bytes(tmp_path: Path) -> None:
         write(tmp_path / name, PAIRS)
     files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
     assert files[0] == files[1]
-    assert len(files[0]) == 6
+    assert len(files[0]) == 8
 
 
 def test_no_pairs_make_an_empty_shard(tmp_path: Path) -> None:
@@ -87,7 +90,10 @@ def test_no_pairs_make_an_empty_shard(tmp_path: Path) -> None:
     assert (len(data), data.source_lengths.tolist(), data.lines.tolist()) == (0, [], [])
 
 
-FILES = ["source.ids.bin", "source.offsets.bin", "target.ids.bin", "target.offsets.bin", "lines.bin"]
+FILES = [
+    *(f"{side}.{kind}.bin" for side in ("source", "target") for kind in ("ids", "offsets", "lengths")),
+    "lines.bin",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -111,6 +117,82 @@ def test_a_damaged_description_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not valid JSON") as caught:
         PairData(tmp_path / "train")
     assert str(path) in str(caught.value)
+
+
+FOREIGN = {
+    "a list": ([1, 2], "not of nmtkit"),
+    "another program's": ({"name": "corpus", "pairs": 3}, "not of nmtkit"),
+    "a later version's": (
+        {"format": "nmtkit shards 9"},
+        "of the format 'nmtkit shards 9', which this version does not read",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_folder_is_recognised(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "train", PAIRS)
+    description, message = FOREIGN[kind]
+    path = tmp_path / "train" / "shards.json"
+    path.write_text(json.dumps(description))
+    with pytest.raises(DataError) as caught:
+        PairData(tmp_path / "train")
+    assert str(caught.value).startswith(f"{path}: {message}; ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pairs": "3"},
+        {"pairs": -1},
+        {"types": {"source": "<f4", "target": "<u2"}},
+        {"types": {"source": "|O", "target": "<u2"}},
+        {"tokens": {"source": 4}},
+        {"corpora": [{"pairs": 2, "weight": 1.0}]},
+        {"corpora": [{"pairs": 3}]},
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / "shards.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match=r"shards\.json: damaged; ") as caught:
+        PairData(tmp_path / "train")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_different_shards_are_not_taken_for_one(tmp_path: Path) -> None:
+    write(tmp_path / "train", PAIRS)
+    name = "source.offsets.bin"
+    (tmp_path / "train" / name).write_bytes(
+        np.array([0, 1, 2, 3], "<i8").tobytes()  # 3 tokens, where source.ids.bin has 4
+    )
+    with pytest.raises(DataError, match=r"source\.offsets\.bin: does not belong to source\.ids\.bin"):
+        PairData(tmp_path / "train")
+
+
+def test_shards_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    new = write(tmp_path / "new", PAIRS)
+    write(tmp_path / "old", PAIRS)
+    path = tmp_path / "old" / "shards.json"
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps({key: description[key] for key in ("pairs", "types", "tokens")}))
+    for side in ("source", "target"):
+        (tmp_path / "old" / f"{side}.lengths.bin").unlink()
+    old = PairData(tmp_path / "old")
+    assert content(old) == content(new)
+    assert old.source_lengths.tolist() == new.source_lengths.tolist()
+    assert old.parts == new.parts == [Part(3, 1.0)]
+
+
+def test_opening_reads_neither_ids_nor_lengths_into_memory(tmp_path: Path) -> None:
+    write(tmp_path / "train", PAIRS * 100_000)
+    tracemalloc.start()
+    data = PairData(tmp_path / "train")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(data) == 300_000
+    assert peak < 1_000_000
 
 
 def test_a_folder_without_shards_is_named(tmp_path: Path) -> None:

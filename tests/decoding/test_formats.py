@@ -58,6 +58,8 @@ def test_json_has_everything_in_one_line() -> None:
         ("the dog", translation("der Hu@@ nd"), ["leftover"]),
         ("the dog", translation("\u2581der\u2581Hund"), ["leftover"]),
         ("the dog", translation("der <b>Hund</b>"), ["leftover"]),
+        ("a b", translation("(S (S (S (XX a) (XX b))))", is_mended=False), ["ok"]),
+        ("a b", translation("(S (XX a) (XX b))", is_mended=True), ["mended"]),
         ("a@@b", translation("1 < 2 und 3 > 2, a@@b & c"), ["ok"]),
     ],
 )

@@ -4,7 +4,6 @@ The trainings are processes of their own, forked from one that has imported ever
 starts at once.
 """
 
-import functools
 import multiprocessing
 import os
 import random
@@ -14,17 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import TinyProject, contents, determined
+from killing import Killer
 
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.run_lock import LOCK_NAME
 
-FILE_OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 Moment = tuple[str, float]
 """What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""
 
@@ -37,34 +35,15 @@ def _train(arguments: list[str], messages: Path, moment: Moment, file_limit: int
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     what, count = moment
     if what == "file operations":
-        counter = _Killer(count)
-        for name in FILE_OPERATIONS:
-            setattr(os, name, counter.counting(getattr(os, name)))
+        Killer(count).count_file_operations()
     elif what == "validation batches":
         from nmtkit.training import validation
 
-        validation.batch_loss = _Killer(count).counting(validation.batch_loss)
+        validation.batch_loss = Killer(count).counting(validation.batch_loss)
     from nmtkit.cli.main import main
 
     sys.argv = ["nmtkit", "train", *arguments]
     main()
-
-
-class _Killer:
-    """Kills this process instead of the n-th of the calls it counts."""
-
-    def __init__(self, count: float) -> None:
-        self._left = count
-
-    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def counted(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **options)
-
-        return counted
 
 
 class Trainer:

@@ -5,7 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ import pytest
 
 from nmtkit.config import load_recipe, stored_recipe
 from nmtkit.decoding.translator import Translator
+from nmtkit.evaluation.scoring import Score
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
+from nmtkit.model_folder import checkpoints
 from nmtkit.text.synthetic import generate
 
 STEPS = 24
-METRICS = {"sacrebleu", "chrf2", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
+METRICS = {"sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
 
 
 @dataclass
@@ -109,6 +111,7 @@ class TestFiles:
             "translations/small.txt",
             "scores.json",
             "cost.json",
+            "prediction.json",
         ],
     )
     def test_a_finished_run_has_the_files_of_the_design(self, pipeline: Pipeline, name: str) -> None:
@@ -189,6 +192,46 @@ class TestNumbers:
             assert isinstance(entry["score"], float)
             assert math.isfinite(entry["score"])
             assert entry["signature"]
+            assert set(entry) <= {"score", "signature", "details", "interval"}
+            assert entry["interval"]["resamples"] == 1000
+
+    def test_scoring_has_no_doubt_of_what_run_or_translate_made_with_the_recipe(self, pipeline: Pipeline) -> None:
+        for command in ("score", "first run"):
+            told = pipeline.done[command].stderr
+            assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
+
+    def test_scoring_warns_of_another_model_and_search_and_takes_comet_too(
+        self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
+        source, output = run / "data/test/small.source.txt", run / "translations" / "small.txt"
+        checkpoint = checkpoints(run)[-1]
+        made = ["--input", source, "--output", output, "--beam", 1, "--threads", 1, "--quiet"]
+        assert run_command("translate", checkpoint, *made).code == 0
+        asked: list[tuple[list[str], ...]] = []
+
+        class OfComet:
+            def __init__(self, model: str, device: Any) -> None:
+                pass
+
+            def score(self, *texts: list[str]) -> tuple[Score, list[float]]:
+                asked.append(texts)
+                return Score(0.5, "model:x"), []
+
+        monkeypatch.setattr("nmtkit.evaluation.comet.Comet", OfComet)
+        outcome = run_command("score", run, "--confidence", 0, "--comet", "x", "--device", "cpu")
+        assert outcome.code == 0, outcome.err
+        recipe = stored_recipe(run / "recipe.toml", "mine").decoding
+        for doubt in (
+            f"{output}: made by {checkpoint.name} alone, but the recipe averages the last 2",
+            f"{output}: translated with beam = 1, but the recipe says {recipe.beam}",
+        ):
+            assert f"warning: {doubt}" in outcome.err
+        found = read_json(run / "scores.json")["small"]
+        assert found.pop("comet") == {"score": 0.5, "signature": "model:x"}
+        assert set(found) == METRICS
+        assert not [entry for entry in found.values() if "interval" in entry]
+        assert asked == [(read_lines(source), read_lines(output), read_lines(run / "data/test/small.reference.txt"))]
 
     def test_metrics_have_a_line_for_each_report_with_all_keys(self, pipeline: Pipeline) -> None:
         lines = read_json_lines(pipeline.run / "metrics.jsonl")
@@ -216,6 +259,9 @@ class TestNumbers:
         parts = (cost["flops_attention"], cost["flops_padding"])
         assert parts == (last["flops_attention"], last["flops_padding"])
         assert 0 < max(parts) < cost["flops"]
+        assert cost["flops"] == cost["flops_encoder"] + cost["flops_decoder"] + cost["flops_output"]
+        assert cost["flops"] == cost["flops_forward"] + cost["flops_backward"]
+        assert cost["prediction"]["flops"] == cost["flops"]
         assert (cost["processes"], cost["device"], cost["precision"]) == (1, "cpu", "float32")
         assert cost["seconds"] >= last["seconds"] > 0
         assert cost["flops_per_second"] == pytest.approx(cost["flops"] / cost["seconds"])

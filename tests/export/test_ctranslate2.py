@@ -21,6 +21,7 @@ from nmtkit.export.export import export
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses, synthetic
+from nmtkit.text.trees import read_trees, split_words, words
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
@@ -73,6 +74,15 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
     assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
     told = (folder / "README.md").read_text(encoding="utf-8")
     assert "before: moses-tokenize\n- To be done to each translation after: Moses' detokenizer for de" in told
+
+
+def test_a_parser_gives_the_same_trees_over_the_words(tmp_path: Path) -> None:
+    model = make_run(tmp_path / "mine", text="trees")
+    lines = [*LINES, "a ( b )"]
+    found = engine(export(model, "ctranslate2")[0], beam=1).translate(lines)
+    assert found == greedy_by_torch(model, lines)
+    trees = [list(read_trees([line], "a parse")) for line in found]
+    assert [[word for tree in of_line for word in words(tree)] for of_line in trees] == [*map(split_words, lines)]
 
 
 def test_the_vocabulary_is_in_the_order_of_the_ids(model: Path, exported: Path) -> None:

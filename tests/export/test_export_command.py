@@ -50,6 +50,24 @@ def test_a_refusal_is_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize(
+    ("format_", "library"),
+    [("ctranslate2", "CTranslate2 has no place for"), ("huggingface", "a Marian model cannot hold")],
+)
+def test_a_model_with_an_attention_window_is_refused_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    format_: str,
+    library: str,
+) -> None:
+    run = make_run(tmp_path / "mine", attention_window=4)
+    code, err = refusal([str(run), "--format", format_, "--quiet"], monkeypatch, capsys)
+    assert code == 1
+    assert err == f"error: {library} attention_window = 4; translate with nmtkit\n"
+    assert not (run / "export").exists()
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["--format", "onnx"],

@@ -20,6 +20,7 @@ CONFIGS = [
     {"d_k": 3, "d_v": 7, "share_embeddings": "decoder"},
     {"encoder_layers": 1, "decoder_layers": 3, "num_heads": 3, "d_k": 6, "d_v": 5, "positions": "learned"},
     {"encoder_layers": 3, "decoder_layers": 1, "d_model": 30, "d_ff": 7, "num_heads": 1},
+    {"attention_window": 3},
 ]
 
 

@@ -20,6 +20,10 @@ SETTINGS: list[dict[str, Any]] = [
     {"d_k": 5, "d_v": 7},
     {"num_heads": 1, "d_v": 3},
     {"decoder_layers": 1},
+    {"attention_window": 1},
+    {"attention_window": 7, "norm": "pre"},
+    {"attention_window": 24},
+    {"attention_window": 200},
     {"dropout": 0.5, "attention_dropout": 0.3, "ffn_dropout": 0.3},
 ]
 
@@ -63,11 +67,11 @@ def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"attention_window": 6}], ids=str)
 @pytest.mark.parametrize("lengths", [(6, 4, 5), (5, 5, 5)])
-def test_hypotheses_are_kept_dropped_and_repeated(lengths: tuple[int, ...], norm: str, seed: int) -> None:
+def test_hypotheses_are_kept_dropped_and_repeated(lengths: tuple[int, ...], changes: dict[str, Any], seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    model = model_of(norm=norm)
+    model = model_of(**changes)
     source, source_lengths = sources(*lengths)
     decoder = StepDecoder(model)
     state = decoder.start(source, source_lengths)

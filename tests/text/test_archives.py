@@ -159,12 +159,13 @@ def test_a_text_that_unfolds_without_end_is_stopped(tmp_path: Path, name: str, m
     assert "unfolds to more than 500 times its size" in fault(tmp_path / name)
 
 
-def test_a_star_reads_several_members_in_turn_and_nothing_else_is_special(tmp_path: Path) -> None:
+def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_else_is_special(tmp_path: Path) -> None:
     path = store(
         tmp_path / "a.zip", zip_of({"x/1.mrg": b"a\n", "x/2.mrg": b"b\n", "x/3.txt": b"no\n", "x/[1]?": b"c\n"})
     )
     assert [stream.read() for stream in member_streams(path, "x/*.mrg")] == [b"a\n", b"b\n"]
     assert [stream.read() for stream in member_streams(path, "x/[1]?")] == [b"c\n"]
+    assert [stream.read() for stream in member_streams(path, "x/[0-1]*.mrg")] == [b"a\n"]
 
 
 def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tomllib
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.files import sha256_of
 from nmtkit.text import corpora
+from nmtkit.text.archives import member_streams
 from nmtkit.text.catalogue import CatalogueEntry, catalogue, parse_catalogue
 from nmtkit.text.corpora import Corpus, TextSource, check_corpus, local_corpus, open_corpus
 from nmtkit.text.download import Downloader, mirror_path
+from nmtkit.text.trees import linearise, parsed, read_trees, words
 
 ENGLISH = "A dog runs.\nTwo\u0085men \u2028 sit.\n\nThe last line.\n"
 GERMAN = "Ein Hund rennt.\r\nZwei Männer sitzen.\n\nDie letzte Zeile.\n"
@@ -488,8 +491,24 @@ def test_the_catalogue_has_every_corpus_and_pair_the_recipes_may_name() -> None:
     expected |= {f"iwslt17/tst{year}": ("en-de", "en-fr") for year in range(2011, 2018)}
     expected["tatoeba/anki"] = ("en-de", "en-fr")
     expected |= {f"opennmt/{split}": ("en-de",) for split in ("train", "val")}
-    expected["treebank/sample"] = ("en-ptb",)
+    expected |= {f"treebank/sample{part}": ("en-ptb",) for part in ("", "-train", "-valid", "-test")}
     assert {name: entry.language_pairs for name, entry in catalogue().items()} == expected
+
+
+def test_the_parts_of_the_treebank_sample_are_all_of_its_files_and_no_file_twice(tmp_path: Path) -> None:
+    names = [f"treebank/combined/wsj_{number:04d}.mrg" for number in range(1, 200)]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    counts, found = {}, []
+    for part in ("train", "valid", "test"):
+        source, target = catalogue()[f"treebank/sample-{part}"].texts["en", "ptb"]
+        assert (source.member, source.part, target.part) == (target.member, "words", "tree")
+        members = [stream.read().decode() for stream in member_streams(tmp_path / "a.zip", source.member or "")]
+        counts[part] = len(members)
+        found += members
+    assert counts == {"train": 159, "valid": 20, "test": 20}
+    assert sorted(found) == names
 
 
 @pytest.mark.parametrize("name", ["wmt14/newstest2014", "wmt14/newstest2014-filtered"])
@@ -555,6 +574,8 @@ def open_real(tmp_path: Path, name: str, languages: str) -> Corpus:
         ("opennmt/val", "en-de", 50),
         ("tatoeba/anki", "en-de", 169197),
         ("treebank/sample", "en-ptb", 3914),
+        ("treebank/sample-valid", "en-ptb", 425),
+        ("treebank/sample-test", "en-ptb", 363),
     ],
 )
 def test_the_real_corpora_have_the_lines_they_should(tmp_path: Path, name: str, languages: str, num_lines: int) -> None:
@@ -580,10 +601,11 @@ def test_the_traps_of_real_corpora_stay_in_their_lines(tmp_path: Path) -> None:
 
 @real_corpora
 def test_real_trees_and_their_words_belong_together(tmp_path: Path) -> None:
-    words, tree = next(iter(pairs_of(open_real(tmp_path, "treebank/sample", "en-ptb"))))
-    assert len(words.split()) == 18
-    assert tree.startswith("((S (NP-SBJ (NP (NNP ")
-    assert tree.count("(") == tree.count(")")
+    pairs = list(pairs_of(open_real(tmp_path, "treebank/sample-test", "en-ptb")))
+    trees = [next(read_trees([tree], "the sample")) for _, tree in pairs]
+    assert [" ".join(words(tree)) for tree in trees] == [line for line, _ in pairs]
+    said = [linearise(tree.children[0]) for tree in trees]  # type: ignore[arg-type]
+    assert not any(parsed(line, sequence)[1] for (line, _), sequence in zip(pairs, said, strict=True))
 
 
 def pairs_of(corpus: Corpus) -> Iterator[tuple[str, str]]:

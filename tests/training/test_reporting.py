@@ -35,6 +35,7 @@ ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 UPDATE = Update(
     step=7, loss=300.0, nll=200.0, learning_rate=0.00123, gradient_norm=0.5, target_tokens=100, real_tokens=180,
     padded_tokens=200, flops=6000, flops_attention=1000, flops_padding=500, seconds=2.0, ends_epoch=False, flags=[],
+    flops_encoder=1500, flops_decoder=2500, flops_output=2000,
 )  # fmt: skip
 SAMPLE = {"source": "ein \x1b[2JHund", "reference": "a dog", "hypothesis": "a " + "very " * 80 + "big dog"}
 VALIDATION = Validation(2.0, 31.25, [SAMPLE] * 3)
@@ -55,7 +56,10 @@ def reporter(run: Path, tracker: Tracker | None = None, workers: Workers = ALONE
 
 
 def place(**changes: Any) -> Progress:
-    progress = Progress(step=7, epoch=1, target_tokens=100, flops=6000, flops_attention=1000, flops_padding=500)
+    progress = Progress(
+        step=7, epoch=1, target_tokens=100, flops=6000, flops_attention=1000, flops_padding=500, flops_encoder=1500,
+        flops_decoder=2500, flops_output=2000,
+    )  # fmt: skip
     return replace(progress, **{"seconds": 4.0, **changes})
 
 
@@ -98,12 +102,22 @@ def test_a_line_of_metrics_tells_of_the_updates_since_the_last_one(tmp_path: Pat
             "step": 8, "epoch": 1, "loss": 2.0, "nll": 2.0, "learning_rate": 0.00123, "gradient_norm": 1.0,
             "target_tokens": 100, "target_tokens_per_second": 25.0, "seconds": 4.0, "padding": 1 - 360 / 500,
             "flops": 16_000, "flops_attention": 1000, "flops_padding": 500, "flops_per_second": 2000.0, "mfu": 0.2,
-            "skipped_updates": 1,
+            "flops_encoder": 1500, "flops_decoder": 2500, "flops_output": 2000, "skipped_updates": 1,
         }
     )  # fmt: skip
     assert (second["flops_per_second"], second["mfu"]) == (3000.0, 0.3)
     assert second["valid_perplexity"] == pytest.approx(math.exp(2))
     assert (second["valid_nll"], second["valid_bleu"], second["samples"]) == (2.0, 31.25, [SAMPLE] * 3)
+
+
+def test_a_line_of_metrics_has_energy_where_it_was_measured(tmp_path: Path) -> None:
+    reports = reporter(tmp_path)
+    reports.add(UPDATE)
+    reports.report(UPDATE, place(), None)
+    reports.report(UPDATE, place(host_joules=250.5, host_seconds=4.0), None)
+    reports.report(UPDATE, place(gpu_joules=1000.0, gpu_seconds=8.0, host_joules=0.0, host_seconds=4.0), None)
+    told = [(line.get("gpu_joules"), line.get("host_joules")) for line in read_json_lines(tmp_path / "metrics.jsonl")]
+    assert told == [(None, None), (None, 250.5), (1000.0, 0.0)]
 
 
 def test_the_share_of_the_matmul_rate_is_of_all_devices(tmp_path: Path) -> None:

@@ -1,0 +1,209 @@
+"""The rows of a sweep: read from TOML, chosen, and turned into recipes. ``table3.toml`` describes the form.
+
+recipe ----------------+
+rows file -> Sweep ----+-> plan -> one PlannedRun for each row and seed
+--rows, --seeds, --scale
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nmtkit.config import Recipe, changed_recipe
+from nmtkit.console import log
+from nmtkit.errors import RecipeError
+from nmtkit.files import open_plain
+
+TABLE3 = Path(__file__).with_name("table3.toml")
+DERIVED = "d_model / num_heads"
+"""What a row may say of d_k and d_v."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PublishedNumbers(_Table):
+    """What the paper has for a row; parameters in millions."""
+
+    perplexity: float | None = None
+    bleu: float | None = None
+    parameters: float | None = None
+
+
+class Changes(_Table):
+    """Values of a recipe, of the sections that do not decide what the prepared data are."""
+
+    model: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    decoding: dict[str, Any] = {}
+
+
+class Row(Changes):
+    """A variation on the base model."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")
+    group: str = ""
+    paper: PublishedNumbers = PublishedNumbers()
+
+
+class Finding(_Table):
+    """That a row is better than another one by a metric; or, with ``within``, that they are alike."""
+
+    text: str
+    metric: Literal["bleu", "perplexity"]
+    better: str
+    other: str
+    within: float | None = None
+
+
+class Sweep(_Table):
+    """A file of rows."""
+
+    title: str
+    base: Changes | None = None
+    rows: tuple[Row, ...] = Field(min_length=1)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A row with a seed.
+
+    Attributes:
+        recipe: what it trains; its name is that of the run.
+    """
+
+    row: Row
+    seed: int
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder in that of the sweep."""
+        return self.recipe.name
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Reads a file of rows.
+
+    Raises:
+        RecipeError: it cannot be read, or something in it is wrong.
+    """
+    with open_plain(path) as file:
+        try:
+            sweep = Sweep.model_validate(tomllib.loads(file.read().decode("utf-8")))
+        except UnicodeDecodeError:
+            raise RecipeError(f"{path}: not UTF-8 text") from None
+        except tomllib.TOMLDecodeError as error:
+            raise RecipeError(f"{path}: not valid TOML: {error}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise RecipeError(f"{path}: {place}: {first['msg']}; nmtkit/ablation/table3.toml has the form") from None
+    names = [row.name for row in sweep.rows]
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f"{path}: two rows are named {name!r}")
+    for name in (name for finding in sweep.findings for name in (finding.better, finding.other)):
+        if name not in names:
+            raise RecipeError(f"{path}: a finding compares the row {name!r}, which is not there")
+    return sweep
+
+
+def choose_rows(sweep: Sweep, wanted: Sequence[str]) -> list[Row]:
+    """The rows of those names or groups, in the order of the file; all of them where none is named.
+
+    Raises:
+        RecipeError: there is none of a name.
+    """
+    known = {name for row in sweep.rows for name in (row.name, row.group)} - {""}
+    for name in wanted:
+        if name not in known:
+            raise RecipeError(f"--rows: no row or group {name!r}; there are {', '.join(sorted(known))}")
+    return [row for row in sweep.rows if not wanted or row.name in wanted or row.group in wanted]
+
+
+def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale: bool) -> list[PlannedRun]:
+    """The runs of a sweep, all rows with the first seed before any with the second.
+
+    Args:
+        seeds: how many, from the recipe's own on.
+        scale: whether sizes are those of the recipe times what the row has for each one of the sweep's base.
+
+    Raises:
+        RecipeError: a row does not go with the recipe.
+    """
+    if not recipe.data.valid:
+        raise RecipeError(f"{recipe.name}: rows are compared on the validation set; state [data] valid")
+    _check_base(recipe, sweep, scale)
+    planned = []
+    for number in range(seeds):
+        for row in rows:
+            changes = _changes(row, sweep.base if scale else None, recipe)
+            seed = recipe.training.seed + number
+            changes["training"]["seed"] = seed
+            varied = changed_recipe(recipe, changes, place=f"row {row.name}")
+            planned.append(PlannedRun(row, seed, varied.model_copy(update={"name": f"{row.name}-seed{seed}"})))
+    _tell_equal_rows(planned)
+    return planned
+
+
+def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
+    """Raises RecipeError when the rows' values are not meant for this base, or there is no base to scale them by."""
+    if sweep.base is None:
+        if scale:
+            raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
+        return
+    if scale:
+        return
+    for section in ("model", "training"):
+        for key, value in getattr(sweep.base, section).items():
+            if (ours := _size(recipe, section, key)) != value:
+                raise RecipeError(
+                    f"{recipe.name}: the rows vary a base of {section}.{key} = {value}, the recipe's is {ours}; with "
+                    "--scale each row keeps its ratio to the recipe's own"
+                )
+
+
+def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """What a row changes of a recipe; scaled, where there is a base."""
+    changes = {section: dict(getattr(row, section)) for section in ("model", "training", "decoding")}
+    for section, values in changes.items():
+        of_base = getattr(base, section) if base is not None else {}
+        for key in values.keys() & of_base.keys():
+            ours = _size(recipe, section, key)
+            if ours is None:  # such as max_steps where the recipe counts epochs
+                del values[key]
+            elif values[key] != DERIVED:
+                values[key] = max(1, round(values[key] / of_base[key] * ours))
+    model = changes["model"]
+    width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))
+    for key in ("d_k", "d_v"):
+        if model.get(key) == DERIVED:
+            if width % heads:
+                raise RecipeError(f"row {row.name}: d_model = {width} is not a multiple of num_heads = {heads}")
+            model[key] = width // heads
+    return changes
+
+
+def _size(recipe: Recipe, section: str, key: str) -> Any:
+    """A value of a recipe; the widths of a head as they are in effect."""
+    of_head = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
+    return of_head[key] if key in of_head else getattr(getattr(recipe, section), key)
+
+
+def _tell_equal_rows(planned: Sequence[PlannedRun]) -> None:
+    """Warns of rows that are the same model and training, as happens on a small base."""
+    seen: dict[str, str] = {}
+    for run in planned:
+        if run.seed != planned[0].seed:
+            return
+        content = run.recipe.model_dump_json(exclude={"name"})
+        if content in seen:
+            log.warning("the rows %s and %s are the same with this recipe", seen[content], run.row.name)
+        seen.setdefault(content, run.row.name)

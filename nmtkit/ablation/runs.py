@@ -1,0 +1,213 @@
+"""The runs of a sweep: one trained and measured in this process, and many in processes of their own.
+
+SWEEP/prepared/data           corpora and subwords, prepared once
+SWEEP/<row>-seed<k>/          a run as `train` has it; its data are hard links to those
+SWEEP/<row>-seed<k>/ablation.json   what came of it, when it is finished
+SWEEP/<row>-seed<k>/ablation.log    what its process said
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from nmtkit.ablation.rows import PlannedRun
+from nmtkit.config import Recipe, to_toml
+from nmtkit.console import log
+from nmtkit.data.preparation import prepare
+from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.launcher import how_it_ended, wait_or_kill
+from nmtkit.model.flops import count_parameters
+from nmtkit.model_folder import best_checkpoints, load_model, step_of, whole_checkpoints
+from nmtkit.training.train import train
+from nmtkit.training.validation import Validator
+from nmtkit.workers import Workers, choose_device, threads_each
+
+_SECONDS_TO_SAVE = 120.0
+"""What runs have to save and end in when the sweep is stopped."""
+
+
+def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
+    """Prepares the data of all runs, unless they are there; their fingerprint."""
+    return str(prepare(recipe, folder / "prepared", mirror=mirror).manifest["fingerprint"])
+
+
+def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    """What came of a run with these settings and data; None if it is not finished."""
+    with suppress(DataError, KeyError):
+        written = read_json(folder / run.name / "ablation.json")
+        if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
+            return dict(written["result"])
+    return None
+
+
+def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threads: int | None) -> dict[str, Any] | int:
+    """Trains and measures a run in this process, from where it is; what came of it, or the signal that stopped it.
+
+    Raises:
+        NmtkitError: it cannot be done.
+    """
+    run_dir = folder / run.name
+    _give_data(run.recipe, folder / "prepared" / "data", run_dir, fingerprint)
+    with Workers.start(device, run.recipe.training.precision, threads) as workers:
+        training = train(run.recipe, run_dir, workers)
+        if training.signal is not None:
+            return training.signal
+        result = _measure(run.recipe, run_dir, training.step, workers)
+    written = {"settings": _settings(run), "data_fingerprint": fingerprint, "result": result}
+    write_json(run_dir / "ablation.json", written)
+    return result
+
+
+def _settings(run: PlannedRun) -> dict[str, Any]:
+    return run.recipe.model_dump(mode="json", include={"model", "training", "decoding"})
+
+
+def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) -> None:
+    """Gives a run the prepared data: the same files under more names, or copies where a file system has no links.
+
+    Nothing is ever changed in these files: what prepares data anew writes new ones.
+    """
+    data = run_dir / "data"
+    is_there = (data / "manifest.json").is_file() and read_json(data / "manifest.json")["fingerprint"] == fingerprint
+    if any((run_dir / name).is_dir() for name in ("checkpoints", "resume")):
+        if not is_there:
+            raise NmtkitError(f"{run_dir} has been trained with other data; take another --sweep-dir, or remove it")
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not is_there:
+        with write_folder_atomically(data) as temporary:
+            shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+    with write_atomically(run_dir / "recipe.toml") as file:
+        file.write(to_toml(recipe))
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:
+    """Perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
+
+    It is the last one; where the recipe has a patience, the best of those that were validated.
+    """
+    has_patience = recipe.training.patience_epochs or recipe.training.patience_validations
+    best = best_checkpoints(run_dir, 1) if has_patience else []
+    found = best or whole_checkpoints(run_dir, 1)
+    if not found:
+        raise ModelError(f"{run_dir / 'checkpoints'}: no whole checkpoint to measure; remove the run and train it anew")
+    loaded = load_model(found[0], workers.device)
+    training = recipe.training.model_copy(update={"validate_bleu": True})
+    validator = Validator(recipe.model_copy(update={"training": training}), run_dir, loaded.tokenizer, workers)
+    validation = validator(loaded.model)
+    assert validation is not None
+    sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))
+    cost = training_cost(run_dir)
+    return {
+        "updates": updates,
+        "checkpoint": step_of(found[0]),
+        "checkpoint_is": "best" if best else "last",
+        "nll": validation.nll,
+        "perplexity": validation.perplexity,
+        "bleu": validation.bleu,
+        "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
+        "parameters": count_parameters(recipe.model, *sizes),
+        **{key: cost[key] for key in ("flops", "seconds", "device", "precision", "processes")},
+    }
+
+
+@dataclass
+class _Child:
+    run: PlannedRun
+    slot: int
+    process: "subprocess.Popen[bytes]"
+    log_file: IO[bytes]
+
+
+def run_in_processes(
+    runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
+) -> Generator[tuple[PlannedRun, str | None], None, None]:
+    """Runs several at a time, each in a process of its own; gives each as it ends, with what was wrong, if anything.
+
+    When the caller stops (a signal, say) the runs are asked to save and end.
+
+    Args:
+        arguments: of `nmtkit`, to which ``--only RUN`` is added.
+        jobs: runs at a time. With several CUDA devices each has one of them.
+        threads: CPU threads of each; by default the cores shared among them.
+    """
+    waiting, children = list(runs), list[_Child]()
+    devices = _cuda_devices(device)
+    try:
+        while waiting or children:
+            free = sorted(set(range(jobs)) - {child.slot for child in children})
+            for slot in free[: len(waiting)]:
+                children.append(_start(waiting.pop(0), slot, folder, arguments, devices, threads or threads_each(jobs)))
+            ended = [child for child in children if child.process.poll() is not None]
+            for child in ended:
+                children.remove(child)
+                child.log_file.close()
+                yield child.run, _what_was_wrong(child.process.returncode, folder / child.run.name / "ablation.log")
+            if not ended:
+                time.sleep(0.1)
+    finally:
+        for child in children:
+            child.process.terminate()
+        wait_or_kill([child.process for child in children], _SECONDS_TO_SAVE)
+        for child in children:
+            child.log_file.close()
+
+
+def default_jobs(device: str) -> int:
+    """Runs at a time: one for each CUDA device, elsewhere one."""
+    return max(1, torch.cuda.device_count()) if choose_device(device).type == "cuda" else 1
+
+
+def _cuda_devices(device: str) -> list[str]:
+    """The CUDA devices that runs are spread over, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    if choose_device(device).type != "cuda":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _start(
+    run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
+) -> _Child:
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
+    (folder / run.name).mkdir(parents=True, exist_ok=True)
+    log_path = folder / run.name / "ablation.log"
+    log.info("%s: begins; what it says goes to %s", run.name, log_path)
+    log_file = log_path.open("wb")
+    # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
+    )
+    return _Child(run, slot, process, log_file)
+
+
+def _what_was_wrong(code: int, log_path: Path) -> str | None:
+    """Why a run failed, in one line; None if it did not."""
+    if code == 0:
+        return None
+    if code < 0:
+        return how_it_ended(code)
+    lines = [line for line in log_path.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or [f"ended with exit code {code}"])[-1].strip()

@@ -1,0 +1,159 @@
+"""`nmtkit ablate`."""
+
+import shlex
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, MirrorOption, QuietOption, RecipeArgument, SetOption, ThreadsOption
+
+if TYPE_CHECKING:
+    from nmtkit.ablation.rows import PlannedRun
+
+
+def command(
+    recipe: RecipeArgument,
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", metavar="NAME,...", help="Only the rows or groups (A, B, ...) of these names."),
+    ] = None,
+    rows_file: Annotated[
+        Path | None,
+        typer.Option("--rows-file", metavar="FILE", help="Rows of your own, in TOML.  [default: the paper's Table 3]"),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, help="Runs of each row, with the recipe's seed and the next.")
+    ] = 1,
+    scale: Annotated[
+        bool,
+        typer.Option(
+            "--scale", help="Each row keeps its ratio of sizes and updates to the base, which is the recipe's."
+        ),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Runs at a time.  [default: one for each CUDA device, else 1]"),
+    ] = None,
+    sweep_dir: Annotated[
+        Path | None,
+        typer.Option("--sweep-dir", metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]"),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="RUN", help="Just one run, such as A-h1-seed2, in this process; no table."),
+    ] = None,
+    set_: SetOption = None,
+    mirror: MirrorOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """The paper's Table 3: variations on one base model, trained and compared.
+
+    Each row is a few changes of RECIPE. Data and subwords are prepared once. Finished runs are recognised, stopped ones
+    go on, and one that fails is told in the table while the others go on; the exit code is 1 then. Results are in
+    DIR/ablations.json, ablations.md and ablations.html, which grow with every run.
+
+    Example: nmtkit ablate wmt14-en-de-base --seeds 2
+
+    Example: nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
+    """
+    from nmtkit import console
+    from nmtkit.ablation.rows import TABLE3, choose_rows, plan, read_sweep
+    from nmtkit.config import load_recipe
+    from nmtkit.errors import NmtkitError
+
+    console.set_up(quiet=quiet)
+    loaded = load_recipe(recipe, set_ or [])
+    sweep = read_sweep(rows_file or TABLE3)
+    chosen = choose_rows(sweep, rows.split(",") if rows else [])
+    runs = plan(loaded, sweep, chosen, seeds=seeds, scale=scale)
+    folder = sweep_dir if sweep_dir is not None else Path("runs") / f"{loaded.name}-ablations"
+
+    from nmtkit.ablation.report import make_report, write_report
+    from nmtkit.ablation.runs import default_jobs, finished_result, prepare_sweep, run_here, run_in_processes
+
+    fingerprint = prepare_sweep(loaded, folder, mirror)
+    if only is not None:
+        run = next((run for run in runs if run.name == only), None)
+        if run is None:
+            raise NmtkitError(f"--only: no run {only!r}; there are {', '.join(run.name for run in runs)}")
+        outcome = run_here(run, folder, fingerprint, device, threads)
+        if isinstance(outcome, int):
+            sys.exit(128 + outcome)
+        console.log.info("%s: %s", run.name, _in_short(outcome))
+        return
+
+    arguments = _arguments(recipe, rows_file, seeds, scale, folder, set_ or [], mirror, device)
+    jobs = jobs or default_jobs(device)
+
+    results = {run.name: found for run in runs if (found := finished_result(run, folder, fingerprint)) is not None}
+    failures: dict[str, str] = {}
+
+    def report() -> dict[str, Any]:
+        return make_report(loaded, sweep, runs, results, failures)
+
+    todo = [run for run in runs if run.name not in results]
+    console.log.info("%d runs, %d of them finished already", len(runs), len(results))
+    try:
+        with closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended:
+            for run, fault in ended:
+                found = finished_result(run, folder, fingerprint)
+                if fault is None and found is not None:
+                    results[run.name] = found
+                else:
+                    failures[run.name] = fault or "left no result"
+                _tell(run, results, failures, len(runs))
+                write_report(folder, report())
+    except SystemExit:  # by a signal
+        console.log.info(
+            "the runs were told to save and end; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:])
+        )
+        raise
+    _print(report())
+    for path in write_report(folder, report()):
+        print(path)
+    if failures:
+        sys.exit(1)
+
+
+def _arguments(
+    recipe: str, rows_file: Path | None, seeds: int, scale: bool, folder: Path, overrides: list[str],
+    mirror: Path | None, device: str,
+) -> list[str]:  # fmt: skip
+    """The command that does one run of the same sweep, but for which one."""
+    arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
+    arguments += ["--scale"] if scale else []
+    arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
+    arguments += ["--mirror", str(mirror)] if mirror is not None else []
+    return [*arguments, *(part for override in overrides for part in ("--set", override))]
+
+
+def _tell(run: "PlannedRun", results: dict[str, dict[str, Any]], failures: dict[str, str], total: int) -> None:
+    from nmtkit.console import log
+
+    count = f"{len(results) + len(failures)}/{total} {run.name}"
+    if run.name in results:
+        log.info("%s: %s", count, _in_short(results[run.name]))
+    else:
+        log.error("%s: %s", count, failures[run.name])
+
+
+def _in_short(result: dict[str, Any]) -> str:
+    from nmtkit.console import duration
+
+    return f"perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.1f}, trained in {duration(result['seconds'])}"
+
+
+def _print(report: dict[str, Any]) -> None:
+    from nmtkit.ablation.report import COLUMNS, FINDING_COLUMNS, NOTE, failures_of, finding_cells, row_cells
+    from nmtkit.console import print_table
+
+    print_table(f"{report['title']}; recipe {report['recipe']}", COLUMNS, row_cells(report), notes=[NOTE, ""])
+    if report["findings"]:
+        print_table("Findings of the paper", FINDING_COLUMNS, finding_cells(report))
+    for failure in failures_of(report):
+        print(f"failed: {failure}")

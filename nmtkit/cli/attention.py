@@ -1,0 +1,124 @@
+"""`nmtkit attention`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+
+if TYPE_CHECKING:
+    from nmtkit.evaluation.attention_plot import AttentionMap
+    from nmtkit.model_folder import LoadedModel
+
+FORMATS = (".html", ".svg", ".pdf", ".png")
+
+
+def command(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model folder, run folder or checkpoint.", show_default=False)
+    ],
+    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="What is read.", show_default=False)],
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="TEXT", help="What is written.  [default: the model's own translation]"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="An interactive page (.html), or one layer for a paper (.svg, .pdf, .png).  "
+            "[default: a heat map in the terminal]",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar="encoder|decoder|cross",
+            help="Encoder or decoder to themselves, or decoder to source; a page has all.  [default: cross]",
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", metavar="N", min=1, help="From 1; a page has all.  [default: the last]")
+    ] = None,
+    head: Annotated[
+        list[int] | None,
+        typer.Option("--head", metavar="N", min=1, help="From 1; may be repeated; a page has all.  [default: all]"),
+    ] = None,
+    words: Annotated[bool, typer.Option("--words", help="Joins subword pieces to words.")] = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """What a model attends to, in every layer and head: as a page, a figure or in the terminal.
+
+    Examples: nmtkit attention runs/quickstart --source "The old house is empty." --words;
+    nmtkit attention runs/quickstart --source "The old house is empty." --output attention.html
+    """
+    from nmtkit import console
+    from nmtkit.evaluation.attention import attention_maps
+    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, to_words
+    from nmtkit.files import write_atomically
+    from nmtkit.model_folder import find_model, load_model
+    from nmtkit.page import text
+    from nmtkit.workers import choose_device, set_threads
+
+    if kind not in (None, "encoder", "decoder", "cross"):
+        raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
+    if output is not None and output.suffix not in FORMATS:
+        raise typer.BadParameter(f"{output.name!r} ends in none of {', '.join(FORMATS)}", param_hint="--output")
+    if output is not None and output.suffix == ".html" and (kind or layer or head):
+        raise typer.BadParameter("a page (.html) holds every kind, layer and head; choose there")
+    console.set_up(quiet=quiet)
+    set_threads(threads)
+    loaded = load_model(find_model(model), choose_device(device))
+    written = target if target is not None else _translation(loaded, source)
+    maps = attention_maps(loaded, source, written)
+    if output is not None and output.suffix == ".html":
+        whose = "The target was given." if target is not None else "The target is the model's own translation."
+        about = f"<p>{text(source)} → {text(written)}</p>"
+        about += f"<p>Model: <code>{text(str(model))}</code>. {whose} {HOW_TO_READ}</p>"
+        with write_atomically(output) as file:
+            file.write(attention_page(f"Attention: {source}", about, maps, words=words))
+        return
+    chosen = next(entry for entry in maps if entry.kind == (kind or "cross"))
+    num_layers, num_heads = chosen.weights.shape[:2]
+    place = (layer or num_layers) - 1
+    heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
+    if place >= num_layers:
+        raise typer.BadParameter(f"the model has {num_layers} layers there", param_hint="--layer")
+    if heads[-1] >= num_heads:
+        raise typer.BadParameter(f"the model has {num_heads} heads", param_hint="--head")
+    if words:
+        chosen = to_words(chosen)
+    if output is not None:
+        figure_file(output, chosen, place, heads)
+    else:
+        _print_heat_map(chosen, place, heads)
+
+
+def _translation(loaded: "LoadedModel", source: str) -> str:
+    from nmtkit.decoding.translator import Translator
+
+    return Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]
+
+
+def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
+    """Rows and columns as in the page's matrix; columns are numbered, as words are wider than their numbers."""
+    from nmtkit import console
+    from nmtkit.evaluation.attention_plot import TITLES, printable, strongest
+
+    mean = entry.weights[layer, heads].mean(axis=0)
+    rows = [
+        (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %")
+        for shares, (row, column, weight) in zip(mean.tolist(), strongest(entry, layer, heads), strict=True)
+    ]
+    numbers = [str(number) for number in range(1, len(entry.columns.pieces) + 1)]
+    named = "  ".join(
+        f"{number} {printable(column)}" for number, column in zip(numbers, entry.columns.pieces, strict=True)
+    )
+    of_heads = ", ".join(str(head + 1) for head in heads)
+    title = f"{TITLES[entry.kind]}, layer {layer + 1}, mean of heads {of_heads}, in percent"
+    console.print_heat_map(title, numbers, rows, notes=[f"columns: {named}"])

@@ -1,0 +1,58 @@
+"""`nmtkit compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import QuietOption
+
+
+def command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN RUN ...", help="Folders of runs; the first is the baseline.", show_default=False),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric", metavar="M", help="May be repeated.  [default: sacrebleu, chrf2, bleu-tokenized where possible]"
+        ),
+    ] = None,
+    paired: Annotated[
+        str, typer.Option("--paired", metavar="bootstrap|randomization", help="The test of significance.")
+    ] = "bootstrap",
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", metavar="N", min=1, help="Of that test.  [default: 1000, randomization 10000]"),
+    ] = None,
+    sentences: Annotated[
+        int, typer.Option("--sentences", metavar="N", min=0, help="Sentences shown that changed most.")
+    ] = 5,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Writes all of it there too.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Runs side by side: settings that differ, scores with significance, cost, and the sentences that changed most.
+
+    The runs' test sets must be the same to the letter.
+
+    Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
+    """
+    from nmtkit import console
+
+    if paired not in ("bootstrap", "randomization"):
+        raise typer.BadParameter(f"{paired!r} is not one of bootstrap, randomization", param_hint="--paired")
+    if len(runs) < 2:
+        raise typer.BadParameter("name two runs or more")
+    console.set_up(quiet=quiet)
+
+    from nmtkit.cli.cost import print_tables
+    from nmtkit.evaluation.comparison import compare_runs, comparison_tables
+    from nmtkit.files import write_json
+
+    comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)  # type: ignore[arg-type]
+    print_tables(comparison_tables(comparison))
+    if json_file is not None:
+        write_json(json_file, comparison.as_json())

@@ -1,0 +1,197 @@
+"""`nmtkit cost`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, run_folder
+
+if TYPE_CHECKING:
+    from nmtkit.config import Recipe
+    from nmtkit.evaluation.cost_tables import Scores, Table
+    from nmtkit.training.prediction import Hardware, PairLengths
+
+
+def command(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.", show_default=False),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", min=1, help="Devices to predict for.  [default: 1]")
+    ] = None,
+    device_type: Annotated[
+        str | None,
+        typer.Option(
+            "--device-type",
+            metavar="NAME",
+            help="A GPU of the table such as h200, cpu, or with --rate any name.  [default: that of this machine]",
+        ),
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        typer.Option(
+            "--mfu",
+            metavar="SHARE",
+            min=0.001,
+            max=1.0,
+            help="Share of a device's rate that training reaches.  [default: 0.30 on a GPU, 0.23 on a CPU]",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            metavar="TFLOPS",
+            min=1e-6,
+            help="Rate of matrix products of one device.  [default: by the table; a CPU's is measured]",
+        ),
+    ] = None,
+    list_devices: Annotated[
+        bool, typer.Option("--list-devices", help="Prints the table of GPUs, their rates and where these are from.")
+    ] = False,
+    run_dir: RunDirOption = None,
+    set_: SetOption = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Writes the figures there too.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """What a training will take (operations, time, memory), or what it took, beside the paper's Table 2.
+
+    Of a RECIPE it predicts; exactly, as to operations, where the data are prepared. Of a RUN that was trained it tells
+    what it took and how the prediction fared, and writes RUN/cost.json; with --devices and the like it predicts what it
+    would take there.
+
+    Examples: nmtkit cost wmt14-en-de-big --devices 8 --device-type h200;
+    nmtkit cost runs/wmt14-en-de-big
+    """
+    from nmtkit import console
+
+    console.set_up(quiet=quiet)
+    if list_devices:
+        _print_devices()
+        return
+    if what is None:
+        raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
+    is_run = (Path(what) / "recipe.toml").is_file()
+    if is_run and (run_dir is not None or set_):
+        raise typer.BadParameter("a RUN has its own recipe and folder; --run-dir and --set go with a RECIPE")
+    if device_type is None and rate is not None:
+        device_type = "a device of that rate"
+    is_asked = any(option is not None for option in (devices, device_type, mfu, rate))
+    if is_run and not is_asked and _is_trained(Path(what)):
+        figures = _tell(Path(what))
+    else:
+        figures = _predict(what, run_dir, set_ or [], devices or 1, device_type, mfu, rate, is_run=is_run)
+    if json_file is not None:
+        from nmtkit.files import write_json
+
+        write_json(json_file, figures)
+
+
+def print_cost(cost: Mapping[str, Any], scores: "Scores") -> None:
+    """Prints what a training took, beside the paper's Table 2."""
+    from nmtkit.evaluation.cost_tables import cost_tables
+
+    print_tables(cost_tables(cost, scores))
+
+
+def print_tables(tables: "Sequence[Table]") -> None:
+    """Prints tables to stdout."""
+    from nmtkit import console
+
+    for table in tables:
+        console.print_table(table.title, table.columns, table.rows, notes=table.notes)
+
+
+def _print_devices() -> None:
+    from nmtkit.evaluation.cost_tables import Table
+    from nmtkit.evaluation.devices import PRECISIONS, known_devices
+
+    rows = []
+    for kind in known_devices():
+        rates = [f"{kind.rates[name] / 1e12:g}" if name in kind.rates else "" for name in PRECISIONS]
+        paper = f"{kind.paper_sustained / 1e12:g}" if kind.paper_sustained else ""
+        rows.append([kind.name, *rates, paper, f"{kind.memory_bytes / 1e9:g}", kind.source])
+    columns = ["device", *PRECISIONS, "the paper's", "GB", "source"]
+    notes = ["Dense peak rates in TFLOP/s of one device; the paper's: sustained single precision, footnote 5."]
+    print_tables([Table("GPUs", columns, rows, notes)])
+
+
+def _is_trained(run: Path) -> bool:
+    from nmtkit.model_folder import checkpoints, step_folders
+
+    return bool(step_folders(run / "resume") or checkpoints(run))
+
+
+def _tell(run: Path) -> dict[str, Any]:
+    from nmtkit.evaluation.cost import training_cost
+    from nmtkit.files import read_json, write_json
+
+    cost = training_cost(run)
+    write_json(run / "cost.json", cost)
+    scores = run / "scores.json"
+    print_cost(cost, read_json(scores) if scores.is_file() else {})
+    return cost
+
+
+def _predict(
+    what: str,
+    run_dir: Path | None,
+    overrides: list[str],
+    devices: int,
+    device_type: str | None,
+    mfu: float | None,
+    rate: float | None,
+    *,
+    is_run: bool,
+) -> dict[str, Any]:
+    from nmtkit.config import load_recipe, stored_recipe
+    from nmtkit.evaluation.cost_tables import prediction_table
+    from nmtkit.training.prediction import predict
+
+    recipe = stored_recipe(Path(what) / "recipe.toml", Path(what).name) if is_run else load_recipe(what, overrides)
+    folder = Path(what) if is_run else run_folder(recipe.name, run_dir)
+    hardware = _hardware(recipe, devices, device_type, mfu, rate)
+    expected = predict(recipe, *_lengths(recipe, folder), hardware)
+    print_tables([prediction_table(expected)])
+    return expected
+
+
+def _hardware(
+    recipe: "Recipe", devices: int, device_type: str | None, mfu: float | None, rate: float | None
+) -> "Hardware":
+    from nmtkit.training.prediction import Hardware
+    from nmtkit.workers import choose_device, choose_products, resolve_precision, set_threads
+
+    precision = recipe.training.precision
+    if device_type is not None and rate is not None:
+        return Hardware.stated(device_type.lower(), precision, devices, rate * 1e12, mfu=mfu)
+    if device_type is not None and device_type.lower() != "cpu":
+        return Hardware.named(device_type, precision, devices, mfu=mfu)
+    device = choose_device("auto" if device_type is None else "cpu")
+    if device.type == "cpu":
+        choose_products()  # as training does, so that the rate is the same
+        set_threads(None, devices)
+    return Hardware.here(device, resolve_precision(precision, device), devices, mfu=mfu)
+
+
+def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, int]]":
+    """The lengths of the training pairs and the sizes of the vocabularies: of the prepared data if these are of that
+    recipe, else assumed."""
+    from nmtkit.config import differences, stored_recipe
+    from nmtkit.console import log
+    from nmtkit.data.preparation import load_tokenizer
+    from nmtkit.training.prediction import PairLengths
+
+    if (folder / "data" / "manifest.json").is_file():
+        stored = stored_recipe(folder / "recipe.toml", recipe.name)
+        if not differences(stored.data, recipe.data) and not differences(stored.cleaning, recipe.cleaning):
+            tokenizer = load_tokenizer(folder)
+            sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+            return PairLengths.of_data(folder / "data" / "train"), sizes
+        log.warning("%s was prepared with other [data] or [cleaning]: its lengths are not used", folder)
+    return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)

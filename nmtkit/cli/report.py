@@ -1,0 +1,47 @@
+"""`nmtkit report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import QuietOption
+
+
+def command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs, finished or not.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="The page.  [default: RUN/report.html; of several, report.html]"),
+    ] = None,
+    no_attention: Annotated[
+        bool, typer.Option("--no-attention", help="Without pictures of attention, for which models are loaded.")
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """One page of what runs were and came to, and RUN/card.md with everything needed to repeat each.
+
+    Examples: nmtkit report runs/quickstart;
+    nmtkit report runs/base runs/big --output compared.html
+    """
+    from nmtkit import console
+    from nmtkit.evaluation.card import card
+    from nmtkit.evaluation.curves import check_installed
+    from nmtkit.evaluation.report import read_run
+    from nmtkit.evaluation.report_page import report_page
+    from nmtkit.files import write_atomically
+
+    console.set_up(quiet=quiet)
+    check_installed()
+    runs = list({folder.resolve(): folder for folder in runs}.values())
+    read = [read_run(folder, runs) for folder in runs]
+    place = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    with write_atomically(place) as file:
+        file.write(report_page(read, with_attention=not no_attention))
+    for run in read:
+        with write_atomically(run.folder / "card.md") as file:
+            file.write(card(run))
+    print(place)

@@ -1,0 +1,129 @@
+"""`nmtkit score --model`: how likely a model finds each line of a text as a translation of another."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
+    from nmtkit.files import LineReader
+
+WINDOW_LINES = 2000
+
+
+def score_by_model(
+    models: list[Path],
+    source: Path,
+    hypothesis: Path,
+    *,
+    output: Path | None,
+    as_json: bool,
+    tokens: bool,
+    max_tokens: int | None,
+    batch_tokens: int | None,
+    precision: str | None,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Writes a line for each pair of lines.
+
+    Raises:
+        NmtkitError: the files are of unequal length, or a model cannot be read.
+    """
+    from nmtkit import console
+    from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+    from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS
+    from nmtkit.files import LineReader
+
+    decoder = _load_decoder(models, source, hypothesis, precision, device, threads)
+    readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
+    most = max_tokens or MAX_TOKENS
+    with result_lines(output) as write, console.progress("scoring", _count(source, hypothesis)) as advance:
+        done = 0
+        cut: list[int] = []
+        for window in windows(_pairs(*readers), WINDOW_LINES):
+            scores = decoder.score(window, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=most)
+            numbered = list(enumerate(scores, start=done + 1))
+            invalid = {number for reader in readers for number in reader.invalid_lines}
+            pieces = [decoder.tokenizer.pieces(score.ids, "target") if tokens else None for score in scores]
+            write(
+                _model_line(number, score, of_line, as_json=as_json, invalid_utf8=number in invalid)
+                for (number, score), of_line in zip(numbered, pieces, strict=True)
+            )
+            cut.extend(number for number, score in numbered if score.is_cut)
+            done += len(window)
+            advance(done, note=f"{done:,} lines")
+    warn_of_cut_lines(cut, most)
+    for reader in readers:
+        warn_of_invalid_lines(reader)
+
+
+def _load_decoder(
+    models: list[Path], source: Path, hypothesis: Path, precision: str | None, device: str, threads: int | None
+) -> "ForcedDecoder":
+    from nmtkit.decoding.forced import ForcedDecoder
+    from nmtkit.workers import choose_device, set_threads
+
+    _count(source, hypothesis)  # before a large model is read for nothing
+    set_threads(threads)
+    return ForcedDecoder.load(models, choose_device(device), precision)
+
+
+def _count(source: Path, hypothesis: Path) -> int | None:
+    """How many lines both have; None where one is a pipe, which could not be read again.
+
+    Raises:
+        DataError: one has more lines than the other.
+    """
+    from nmtkit.files import LineReader
+
+    if not (source.is_file() and hypothesis.is_file()):
+        return None
+    return sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
+
+
+def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[str, str]]:
+    """The lines of two files in step.
+
+    Raises:
+        DataError: one has more lines than the other.
+    """
+    from itertools import zip_longest
+
+    from nmtkit.errors import DataError
+
+    unequal = False
+    for source, hypothesis in zip_longest(sources, hypotheses):
+        if source is None or hypothesis is None:
+            unequal = True  # and the longer one is counted to its end
+        else:
+            yield source, hypothesis
+    if unequal:
+        raise DataError(
+            f"{sources.name} has {sources.num_lines} lines, but {hypotheses.name} has {hypotheses.num_lines}; line n "
+            "of one must belong to line n of the other"
+        )
+
+
+def _model_line(
+    number: int, score: "ForcedScore", pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool
+) -> str:
+    """A score as a line, with its tokens where their pieces are given; these may hold tabs, so they come last."""
+    from nmtkit.files import json_line
+
+    status = [*score.remarks, *(["invalid_utf8"] if invalid_utf8 else [])] or ["ok"]
+    if as_json:
+        fields: dict[str, object] = {
+            "line": number,
+            "log_prob": score.log_prob,
+            "length": len(score.ids),
+            "perplexity": score.perplexity,
+            "status": status,
+        }
+        if pieces is not None:
+            fields |= {"tokens": pieces, "token_log_probs": list(score.log_probs)}
+        return json_line(fields).removesuffix("\n")
+    columns = [f"{score.log_prob:.6f}", str(len(score.ids)), f"{score.perplexity:.6g}", ",".join(status)]
+    if pieces is not None:
+        columns += [" ".join(f"{log_prob:.6f}" for log_prob in score.log_probs), " ".join(pieces)]
+    return "\t".join(columns)

@@ -1,0 +1,146 @@
+"""RUN/card.md: everything needed to repeat a run, for people; from its files alone."""
+
+import re
+import shlex
+
+from nmtkit.evaluation.report import Fact, Run, corpus_files, num_parameters, prepare_command, train_command
+from nmtkit.evaluation.report_page import COST_ROWS
+from nmtkit.files import read_lines
+
+
+def card(run: Run) -> str:
+    """The card, as Markdown; what the run does not have yet is named with the command that makes it."""
+    folder = shlex.quote(str(run.folder))
+    recipe = run.files["recipe.toml"]
+    version = run.get(run.state, "versions", "nmtkit") or run.get("data/manifest.json", "versions", "nmtkit")
+    data = recipe.get("data", {})
+    parts = [
+        f"# {_plain(run.name)}",
+        "",
+        f"A translation model from {_code(data.get('source_language', '?'))} to "
+        f"{_code(data.get('target_language', '?'))}"
+        + (f", {num:,} parameters" if (num := num_parameters(run)) else "")
+        + (f", made by nmtkit {_code(version)}." if version else "."),
+        "",
+        "## To repeat it",
+        "",
+        "Save the recipe below as `recipe.toml`; relative paths in it are relative to its folder.",
+        "",
+        "```",
+        *([f"pip install nmtkit=={version}"] if version else []),
+        "nmtkit run recipe.toml",
+        "```",
+        "",
+        *_fenced(read_lines(run.folder / "recipe.toml"), "toml"),
+        "",
+        *_data(run),
+        *_training(run, folder),
+        *_model(run),
+        *_scores(run, folder),
+    ]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _data(run: Run) -> list[str]:
+    if "data/manifest.json" not in run.files:
+        return ["## Data", "", f"Not prepared yet: {_code(prepare_command(run))}.", ""]
+    manifest = run.files["data/manifest.json"]
+    rows = [
+        [_code(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}", _code(corpus["sha256"])]
+        for corpus in manifest["corpora"]
+    ]
+    parts = ["## Data", "", *_table(["corpus", "used for", "pairs", "sha256 of the text"], rows)]
+    files = corpus_files(run)
+    if files:
+        rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
+        parts += _table(["file", "bytes", "sha256"], rows)
+    left_out = {rule: count for rule, count in manifest["cleaning"].items() if count}
+    told = ", ".join(f"{count:,} by `{rule}`" for rule, count in left_out.items())
+    tokens = manifest["train_tokens"]
+    parts += [
+        f"- pairs kept: {', '.join(f'{count:,} {_code(name)}' for name, count in manifest['pairs'].items())}",
+        f"- left out: {told or 'none'}",
+        f"- training tokens: {tokens['source']:,} source, {tokens['target']:,} target",
+        f"- fingerprint of settings and corpora: `{manifest['fingerprint']}`",
+        f"- sha256 of the tokenizer: `{manifest['tokenizer_sha256']}`",
+        "",
+    ]
+    return parts
+
+
+def _training(run: Run, folder: str) -> list[str]:
+    parts = ["## Training", ""]
+    if run.state is None:
+        return [*parts, f"Not trained yet: {_code(train_command(run))}.", ""]
+    facts: list[tuple[str, Fact | None]] = [
+        ("seed", run.fact("text", "recipe.toml", "training", "seed")),
+        ("epochs", run.fact("count", run.state, "epoch")),
+        ("threads of a process", run.fact("count", run.state, "threads")),
+        ("kind of processor", run.fact("text", run.state, "cpu_capability")),
+    ]
+    source = "cost.json" if "cost.json" in run.files else run.state
+    facts += [(label, run.fact(form, source, key)) for key, (label, form) in COST_ROWS.items()]
+    parts += _table(["what", "value"], [[label, _code(fact.shown)] for label, fact in facts if fact is not None])
+    if source != "cost.json":
+        parts += [f"Its cost is not added up yet: {_code(f'nmtkit score {folder}')}.", ""]
+    versions = run.get(run.state, "versions", default={})
+    parts += ["Versions: " + ", ".join(f"{_plain(name)} `{number}`" for name, number in versions.items()) + ".", ""]
+    return parts
+
+
+def _model(run: Run) -> list[str]:
+    if run.model is None:
+        return []
+    provenance = f"{run.model}/provenance.json"
+    rows = [
+        [_code(f"{run.model}/{name}"), _code(sha)] for name, sha in run.get(provenance, "files", default={}).items()
+    ]
+    parts = ["## Model", "", *_table(["file", "sha256"], rows)]
+    averaged = run.get(provenance, "average_of", default=[])
+    if averaged:
+        parts += [f"The mean of {len(averaged)} checkpoints:", ""]
+        parts += _table(
+            ["checkpoint", "sha256"], [[_code(one["checkpoint"]), _code(one["sha256"])] for one in averaged]
+        )
+    return parts
+
+
+def _scores(run: Run, folder: str) -> list[str]:
+    parts = ["## Scores", ""]
+    if "scores.json" not in run.files:
+        return [*parts, f"Not scored yet: {_code(f'nmtkit score {folder}')}.", ""]
+    for name, metrics in run.files["scores.json"].items():
+        rows = []
+        for metric in metrics:
+            score = run.fact("two", "scores.json", name, metric, "score")
+            half = run.fact("two", "scores.json", name, metric, "interval", "half_width")
+            signature = run.get("scores.json", name, metric, "signature", default="")
+            shown = "" if score is None else score.shown + (f" ± {half.shown}" if half is not None else "")
+            rows.append([_code(metric), shown, _code(signature)])
+        parts += [f"### {_plain(name)}", "", *_table(["metric", "score", "signature"], rows)]
+    return parts
+
+
+def _plain(content: str) -> str:
+    """Text in which Markdown finds no markup."""
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in content)
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", shown)
+
+
+def _code(content: object) -> str:
+    """Text as code, whatever it holds, on one line and in a cell of a table."""
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in str(content))
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    blank = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{blank}{shown}{blank}{fence}".replace("|", "\\|")
+
+
+def _fenced(lines: list[str], language: str) -> list[str]:
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}{language}", *lines, fence]
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines] + [""]

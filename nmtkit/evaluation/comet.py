@@ -1,0 +1,73 @@
+"""COMET, a learned metric: a neural network that has read source, translation and reference says how good it is.
+
+    sources, hypotheses, references --unbabel-comet--> Score and one number for each line
+
+The library is large and optional (``pip install "nmtkit[comet]"``), its models are larger still and are downloaded by
+it; so it is used only where a model is named. This is the only module that imports it.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmtkit.console import is_telling
+from nmtkit.errors import DataError
+from nmtkit.evaluation.scoring import Score
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH_LINES = 16
+
+
+class Comet:
+    """A model of COMET, read once for all systems."""
+
+    def __init__(self, model: str, device: "torch.device") -> None:
+        """Args:
+        model: its name, such as ``Unbabel/wmt22-comet-da``, or a checkpoint file on disk.
+        device: where it computes.
+
+        Raises:
+            DataError: unbabel-comet is not installed, or the model cannot be had.
+        """
+        try:
+            from comet import download_model, load_from_checkpoint
+        except ImportError:
+            raise DataError(
+                'COMET needs the library unbabel-comet: pip install "nmtkit[comet]", or score without --comet'
+            ) from None
+        try:
+            path = model if Path(model).is_file() else download_model(model)
+            self._model: Any = load_from_checkpoint(path)
+        except Exception as error:  # the library raises bare Exceptions, and those of every library below it
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"the COMET model {model} cannot be read ({reason}); see the name, the network, and whether its "
+                "licence has to be accepted first"
+            ) from None
+        self._name = Path(model).name if Path(model).is_file() else model
+        self._gpus = int(device.type == "cuda")
+
+    def score(
+        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    ) -> tuple[Score, list[float]]:
+        """The score of a system, and of each of its lines.
+
+        Args:
+            sources, hypotheses, references: as many lines of each, plain text; COMET takes one reference.
+        """
+        samples = [
+            {"src": source, "mt": hypothesis, "ref": reference}
+            for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
+        ]
+        found = self._model.predict(samples, batch_size=BATCH_LINES, gpus=self._gpus, progress_bar=is_telling())
+        return Score(float(found.system_score), self._signature()), [float(score) for score in found.scores]
+
+    def _signature(self) -> str:
+        try:
+            installed = version("unbabel-comet")
+        except PackageNotFoundError:
+            installed = "unknown"
+        return f"nrefs:1|model:{self._name}|unbabel-comet:{installed}"

@@ -1,0 +1,69 @@
+"""Whether a run's translations were made as its recipe says: with an average, and with the recipe's search.
+
+Read off RUN/translations/manifest.json (translation_record.py) and the models' provenance.json, before `score` scores.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from nmtkit.config import DecodingConfig, Recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json, sha256_of
+from nmtkit.model_folder import checkpoints, is_model_folder
+from nmtkit.translation_record import recorded, translation_of
+
+
+def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
+    """What sets the translation of a test set apart from what the recipe says, each in one line.
+
+    Args:
+        name: of a test set that is translated.
+    """
+    output = translation_of(run_dir, name)
+    known = recorded(run_dir).get(name)
+    if known is None:
+        return [f"{output}: nothing says which model made it; `nmtkit run` and `nmtkit translate` note it"]
+    if known["sha256"] != sha256_of(output):
+        return [f"{output}: changed since it was translated, so nothing says what made it"]
+    source = run_dir / "data" / "test" / f"{name}.source.txt"
+    found = (
+        [f"{output}: translated from another text than {source}"] if known["source_sha256"] != sha256_of(source) else []
+    )
+    if isinstance(known["model_sha256"], list):
+        found.append(f"{output}: made by an ensemble of {len(known['model_sha256'])} models")
+    elif (doubt := _doubt_of_model(run_dir, known["model_sha256"], recipe.decoding)) is not None:
+        found.append(f"{output}: {doubt}")
+    return found + [f"{output}: {doubt}" for doubt in _doubts_of_search(known["decoding"], recipe.decoding)]
+
+
+def _doubts_of_search(made_with: dict[str, Any], wanted: DecodingConfig) -> list[str]:
+    stated = wanted.model_dump(mode="json")
+    return [
+        f"translated with {key} = {made_with[key]}, but the recipe says {stated[key]}"
+        for key in stated
+        if key != "average_last" and made_with.get(key, stated[key]) != stated[key]
+    ]
+
+
+def _doubt_of_model(run_dir: Path, sha256: str, wanted: DecodingConfig) -> str | None:
+    """What is odd about the model of these weights; None if it is the average that the recipe asks for."""
+    averaged = run_dir / "averaged"
+    if is_model_folder(averaged) and _sum_of(averaged) == sha256:
+        number = len(read_json(averaged / "provenance.json")["average_of"])
+        if number == wanted.average_last:
+            return None
+        return f"made by an average of {number} checkpoints, but the recipe averages the last {wanted.average_last}"
+    made_by = next((folder.name for folder in checkpoints(run_dir) if _sum_of(folder) == sha256), None)
+    if made_by is None:
+        return "made by a model that is not in the run (any more)"
+    if wanted.average_last == 1:
+        return None
+    return f"made by {made_by} alone, but the recipe averages the last {wanted.average_last}; averages score higher"
+
+
+def _sum_of(folder: Path) -> str | None:
+    """The sum of the weights as their folder states it."""
+    try:
+        return str(read_json(folder / "provenance.json")["files"]["model.safetensors"])
+    except (NmtkitError, KeyError, TypeError):
+        return None

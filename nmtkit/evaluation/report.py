@@ -1,0 +1,298 @@
+"""What the files of a run hold, for the report and the card of the run.
+
+    RUN --read_run--> Run: its files as they are --fact--> Fact: a value, where it stands, how it is shown
+
+Every number of a report is a Fact: it is looked up in a file at a place, and the page says which. What a run does not
+have yet is None, never a guess.
+"""
+
+import json
+import shlex
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit.console import amount, duration
+from nmtkit.errors import DataError
+from nmtkit.files import open_plain, read_json, read_json_lines, read_lines
+from nmtkit.model_folder import best_checkpoints, checkpoints, read_description, step_folders, step_of
+
+FILES = ("data/manifest.json", "data/report.json", "scores.json", "cost.json", "averaging.json")
+"""Of a run, besides recipe.toml, metrics.jsonl and what a model folder has."""
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _text(value: Any) -> str:
+    """A value as the recipe would state it, without quotes around a word."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _scientific(value: float | int) -> str:
+    """As the paper writes FLOPs: 3.3×10¹⁸."""
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa}×10{str(int(exponent)).translate(_RAISED)}"
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "text": _text,
+    "count": lambda value: f"{value:,}",
+    "two": lambda value: f"{value:.2f}",
+    "four": lambda value: f"{value:.4f}",
+    "six": lambda value: f"{value:.3g}",
+    "percent": lambda value: f"{100 * value:.1f} %",
+    "duration": duration,
+    "flops": _scientific,
+    "rate": lambda value: f"{amount(value)}FLOP/s",
+    "bytes": lambda value: f"{amount(value)}B",
+    "energy": lambda value: f"{value / 3.6e6:.3g} kWh",
+    "sum": lambda value: str(value)[:12],
+}
+"""How a value is shown. `sum` is the beginning of a checksum."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value of a file.
+
+    Attributes:
+        file: relative to the run.
+        keys: the way to the value in it; of metrics.jsonl the first is the line, from 1.
+        value: never None.
+        form: a key of FORMS.
+    """
+
+    file: str
+    keys: tuple[str | int, ...]
+    value: Any
+    form: str
+
+    @property
+    def shown(self) -> str:
+        """The value in words."""
+        return FORMS[self.form](self.value)
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as a JSON pointer behind the file's name (RFC 6901)."""
+        parts = (str(key).replace("~", "~0").replace("/", "~1") for key in self.keys)
+        return f"{self.file}#/{'/'.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its files have it.
+
+    Attributes:
+        name: different from those of the other runs of a report.
+        folder: where it lies.
+        files: the content of each file that there is, by its path in the run.
+        metrics: the lines of metrics.jsonl.
+        model: the model folder that translates for the run, or None: its path in the run.
+        state: the file that knows most of the training, a save's or a checkpoint's, by its path; or None.
+    """
+
+    name: str
+    folder: Path
+    files: dict[str, Any]
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    model: str | None = None
+    state: str | None = None
+
+    def fact(self, form: str, file: str | None, *keys: str | int) -> Fact | None:
+        """What stands in a file, or None where file, key or value is missing."""
+        if file is None:
+            return None
+        value: Any = self.files.get(file)
+        way: Sequence[str | int] = keys
+        if file == "metrics.jsonl":
+            value, way = self.metrics, [int(keys[0]) - 1, *keys[1:]]
+        for key in way:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return None if value is None else Fact(file, keys, value, form)
+
+    def get(self, file: str | None, *keys: str | int, default: Any = None) -> Any:
+        """The value itself, or the default."""
+        fact = self.fact("text", file, *keys)
+        return default if fact is None else fact.value
+
+    @property
+    def validations(self) -> list[int]:
+        """The lines of metrics.jsonl, from 1, that a validation wrote."""
+        return [number for number, line in enumerate(self.metrics, start=1) if line.get("valid_nll") is not None]
+
+
+def read_run(folder: Path, others: Sequence[Path] = ()) -> Run:
+    """Reads what a run holds, be it finished or in the middle of its training.
+
+    Args:
+        others: the runs of the same report; where folders have the same name, runs are named by their paths.
+
+    Raises:
+        DataError: it is no run, or a file is damaged.
+    """
+    if not (folder / "recipe.toml").is_file():
+        raise DataError(f"{folder}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote")
+    name = folder.resolve().name
+    if sum(other.resolve().name == name for other in others) > 1:
+        name = str(folder)
+    files = {"recipe.toml": _read_toml(folder / "recipe.toml")}
+    model, state = _model(folder), _state(folder)
+    described = [f"{model}/{name}" for name in ("model.json", "provenance.json")] if model else []
+    for path in (*FILES, *described, *([state] if state else [])):
+        if (folder / path).is_file():
+            files[path] = read_json(folder / path)
+    name = name.encode("utf-8", "replace").decode("utf-8")  # a folder's name may be no text at all
+    return Run(name, folder, files, read_json_lines(folder / "metrics.jsonl"), model, state)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    with open_plain(path) as file:
+        try:
+            return tomllib.loads(file.read().decode("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: not valid TOML ({error}); the file is damaged") from None
+
+
+def _model(folder: Path) -> str | None:
+    """The average, else the best checkpoint, else the last."""
+    if (folder / "averaged" / "model.json").is_file():
+        return "averaged"
+    candidates = best_checkpoints(folder, 1, check=False) or checkpoints(folder)[-1:]
+    return candidates[0].relative_to(folder).as_posix() if candidates else None
+
+
+def _state(folder: Path) -> str | None:
+    """What the last save or the last checkpoint says of the training."""
+    found = [path / "state.json" for path in step_folders(folder / "resume")]
+    found += [path / "provenance.json" for path in checkpoints(folder)]
+    found = [path for path in found if path.is_file()]
+    return max(found, key=lambda path: step_of(path.parent)).relative_to(folder).as_posix() if found else None
+
+
+def prepare_command(run: Run) -> str:
+    """What prepares the run."""
+    return f"nmtkit prepare {_quoted(run.folder / 'recipe.toml')} --run-dir {_quoted(run.folder)}"
+
+
+def train_command(run: Run) -> str:
+    """What trains the run, or goes on with it."""
+    return f"nmtkit train {_quoted(run.folder / 'recipe.toml')} --run-dir {_quoted(run.folder)}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def settings(run: Run) -> dict[tuple[str, str], Fact]:
+    """Every setting of the run's recipe, by section and key."""
+    recipe = run.files["recipe.toml"]
+    return {
+        (section, key): Fact("recipe.toml", (section, key), value, "text")
+        for section, values in recipe.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+
+
+def setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, list[Fact | None]]]:
+    """Section, key and the value in each run, in the order of the recipes."""
+    found = [settings(run) for run in runs]
+    keys = list(dict.fromkeys(key for values in found for key in values))
+    sections = list(dict.fromkeys(section for section, _ in keys))
+    keys.sort(key=lambda key: sections.index(key[0]))
+    return [(section, key, [values.get((section, key)) for values in found]) for section, key in keys]
+
+
+def differs(facts: Sequence[Fact | None]) -> bool:
+    """Whether runs have different values."""
+    return len({"" if fact is None else json.dumps(fact.value, sort_keys=True) for fact in facts}) > 1
+
+
+def test_names(run: Run) -> list[str]:
+    """The test sets of a run's data."""
+    folder = run.folder / "data" / "test"
+    return sorted(path.name.removesuffix(".source.txt") for path in folder.glob("*.source.txt"))
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line of a test set with its translation.
+
+    Attributes:
+        line: in the files of the test set, from 1.
+        quality: chrF2 of this sentence alone.
+    """
+
+    line: int
+    source: str
+    reference: str
+    hypothesis: str
+    quality: float
+
+
+def translated(run: Run, name: str) -> list[Sentence] | str:
+    """The lines of a test set with their translations, worst first; or why there are none."""
+    from nmtkit.evaluation.scoring import sentence_utility
+
+    data, output = run.folder / "data" / "test", run.folder / "translations" / f"{name}.txt"
+    source = data / f"{name}.source.txt"
+    if not output.is_file():
+        command = f"nmtkit translate {_quoted(run.folder)} --input {_quoted(source)} --output {_quoted(output)}"
+        return f"not translated yet: {command}"
+    hypotheses, sources = read_lines(output), read_lines(source)
+    references = read_lines(data / f"{name}.reference.txt")
+    if not len(hypotheses) == len(sources) == len(references):
+        return f"translations/{name}.txt has {len(hypotheses)} lines, the test set {len(sources)}: translate it again"
+    quality = sentence_utility("chrf2")
+    lines = zip(sources, references, hypotheses, strict=True)
+    found = [
+        Sentence(number, source, reference, hypothesis, quality(hypothesis, reference))
+        for number, (source, reference, hypothesis) in enumerate(lines, start=1)
+    ]
+    return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))
+
+
+def example_pair(run: Run) -> tuple[str, str] | None:
+    """A source with the run's own translation of it, for a picture of attention: of the last validation, else the first
+    one of a test set that is neither short nor long, else of no model but the reference."""
+    for number in reversed(run.validations):
+        for sample in run.metrics[number - 1].get("samples") or []:
+            if sample["source"].strip() and sample["hypothesis"].strip():
+                return sample["source"], sample["hypothesis"]
+    for prefix in [*(f"data/test/{name}" for name in test_names(run)), "data/valid"]:
+        source = run.folder / f"{prefix}.source.txt"
+        output = run.folder / "translations" / f"{Path(prefix).name}.txt"
+        target = output if output.is_file() else run.folder / f"{prefix}.reference.txt"
+        if source.is_file() and target.is_file():
+            for pair in zip(read_lines(source), read_lines(target), strict=False):
+                if all(5 <= len(side.split()) <= 20 for side in pair):
+                    return pair
+    return None
+
+
+def num_parameters(run: Run) -> int | None:
+    """Weights of the run's model, counted from its sizes."""
+    if run.model is None:
+        return None
+    from nmtkit.config import ModelConfig
+    from nmtkit.model.flops import count_parameters
+
+    description = read_description(run.folder / run.model)
+    sizes = description["vocab_sizes"]
+    return count_parameters(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
+
+
+def corpus_files(run: Run) -> list[dict[str, Any]]:
+    """Every file that the run's data came from: corpus, role, URL or path, bytes, sha256."""
+    return [
+        {"corpus": corpus["name"], "role": corpus["role"], **file}
+        for corpus in run.get("data/manifest.json", "corpora", default=[])
+        for file in corpus["files"]
+    ]

@@ -1,0 +1,593 @@
+"""The report of one or more runs as one HTML page: what `nmtkit report` writes.
+
+Run (report.py) -> sections, as HTML -> the page, with the curves (curves.py) and attention (attention_plot.py)
+
+Each number names the file of the run and the place in it that it was taken from; text of corpora and users stays text.
+"""
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from nmtkit.console import log
+from nmtkit.errors import NmtkitError
+from nmtkit.evaluation import attention_plot
+from nmtkit.evaluation.curves import CURVES, OVER, RUN_COLOURS, averages, curves, library
+from nmtkit.evaluation.curves import STYLE as CURVE_STYLE
+from nmtkit.evaluation.report import (
+    Fact,
+    Run,
+    Sentence,
+    differs,
+    example_pair,
+    num_parameters,
+    prepare_command,
+    setting_rows,
+    test_names,
+    train_command,
+    translated,
+)
+from nmtkit.evaluation.scoring import METRICS, comparable_to
+from nmtkit.page import json_script, live_page, plain, script, switches, table, text
+from nmtkit.text.cleaning import MEANINGS
+
+NUM_SENTENCES = 5
+"""Of the best, and of the worst."""
+_MOST_METRICS_SHOWN = 500
+"""Lines of metrics.jsonl in the table besides those of validations, evenly chosen; the curves have all."""
+NOTHING = '<span class="missing">–</span>'
+
+COST_ROWS = {
+    "updates": ("updates", "count"),
+    "target_tokens": ("target tokens", "count"),
+    "seconds": ("time, validation and saving included", "duration"),
+    "device_seconds": ("time of all devices", "duration"),
+    "processes": ("processes", "count"),
+    "device": ("device", "text"),
+    "precision": ("precision", "text"),
+    "flops": ("FLOPs, counted", "flops"),
+    "flops_forward": ("of these forward", "flops"),
+    "flops_backward": ("of these backward", "flops"),
+    "flops_encoder": ("of these in the encoder", "flops"),
+    "flops_decoder": ("of these in the decoder", "flops"),
+    "flops_output": ("of these in the output's softmax", "flops"),
+    "flops_attention": ("of these in attention's products", "flops"),
+    "flops_padding": ("besides these, padding", "flops"),
+    "flops_per_second": ("counted FLOPs a second", "rate"),
+    "flops_paper_estimate": ("FLOPs, the paper's way", "flops"),
+    "sustained_flops_per_second": ("rate that this takes", "rate"),
+    "sustained_source": ("where that rate is from", "text"),
+    "matmul_flops_per_second": ("rate of plain matrix products, measured", "rate"),
+    "mfu": ("use of that rate", "percent"),
+    "peak_flops_per_second": ("peak rate of the device", "rate"),
+    "peak_source": ("where that rate is from", "text"),
+    "mfu_of_peak": ("use of the peak rate", "percent"),
+    "gpu_joules": ("energy of the GPUs", "energy"),
+    "gpu_seconds": ("measured over", "duration"),
+    "host_joules": ("energy of the processors", "energy"),
+    "host_seconds": ("measured over", "duration"),
+    "memory_bytes": ("most memory", "bytes"),
+}
+"""Keys of cost.json, in words; others stand below these by their own names."""
+
+_STYLE = """
+.run { display: inline-flex; align-items: baseline; }
+.run::before { flex: none; content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 50%;
+  margin-right: .35em; background: var(--run); }
+.missing, .todo { color: var(--faint); }
+.origins [title]:not(button)::after { content: attr(title); display: block; font: .7rem/1.3 ui-monospace, monospace;
+  color: var(--faint); overflow-wrap: anywhere; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
+.curves figure { margin: 0; min-width: 0; } .curves h3 { font-size: 1rem; margin: 0; }
+.sentence { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .8rem; margin: .75rem 0; }
+.sentence dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem .8rem; margin: 0; }
+.sentence dt { color: var(--faint); } .sentence dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 30rem) { .sentence dl { grid-template-columns: minmax(0, 1fr); }
+  .sentence dd { margin-bottom: .3rem; } }
+h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+"""
+
+
+def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
+    """The whole page.
+
+    Args:
+        with_attention: whether models are loaded and their attention shown.
+    """
+    figures, averaged = curves(runs), averages(runs)
+    names = ", ".join(run.name for run in runs)
+    body = [
+        f"<h1>{'Report' if len(runs) == 1 else 'Runs compared'}: {', '.join(_name(runs, run) for run in runs)}</h1>",
+        '<div class="controls">' + switches("checkbox", "origin", "Numbers", [("origin", "say where they stand")], [])
+        + "</div>",
+        _headline(runs),
+        *_scores(runs),
+        *_curves(runs, figures),
+        *_averaging(runs),
+        *_settings(runs),
+        *_data(runs),
+        *_cost(runs),
+        *_samples(runs),
+        *_best_and_worst(runs),
+        *(_attention(runs) if with_attention else []),
+        *_origin(runs),
+        json_script(
+            "curves",
+            {
+                "figures": figures,
+                "over": {name: title for name, (title, _, _) in OVER.items()},
+                "averages": averaged,
+            },
+        ),
+    ]  # fmt: skip
+    colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(RUN_COLOURS))
+    style = _STYLE + colours + CURVE_STYLE + attention_plot.STYLE
+    scripts = [library()] if figures or averaged else []
+    scripts += [script("nmtkit.evaluation", "report.js"), *([attention_plot.SCRIPT] if with_attention else [])]
+    return live_page(f"nmtkit: {names}", body, style=style, scripts=scripts)
+
+
+def _name(runs: Sequence[Run], run: Run) -> str:
+    return f'<span class="run run-{runs.index(run) % len(RUN_COLOURS)}">{text(run.name)}</span>'
+
+
+def shown(fact: Fact | None, run: Run) -> str:
+    """A value with the place that it was taken from."""
+    if fact is None:
+        return NOTHING
+    return (
+        f'<span data-run="{plain(run.name)}" data-place="{plain(fact.place)}" data-form="{fact.form}" '
+        f'title="{plain(fact.place)}">{text(fact.shown)}</span>'
+    )
+
+
+def _todo(missing: str, command: str) -> str:
+    return f'<span class="todo">{escape(missing)}: <code>{text(command)}</code></span>'
+
+
+def _command(name: str, run: Run) -> str:
+    return f"nmtkit {name} {shlex.quote(str(run.folder))}"
+
+
+def _headline(runs: Sequence[Run]) -> str:
+    """For each run the few numbers that everybody asks for first."""
+    parts = []
+    for run in runs:
+        cells: list[tuple[str, Fact | None]] = []
+        for name, metrics in run.files.get("scores.json", {}).items():
+            metric = next((metric for metric in METRICS if metric in metrics), None)
+            if metric is not None:
+                cells.append((f"{metric}, {name}", run.fact("two", "scores.json", name, metric, "score")))
+        last = len(run.metrics)
+        cells += [
+            ("updates", run.fact("count", "metrics.jsonl", last, "step")),
+            ("target tokens", run.fact("count", "metrics.jsonl", last, "target_tokens")),
+            ("of training", run.fact("duration", "metrics.jsonl", last, "seconds")),
+            ("FLOPs", run.fact("flops", "metrics.jsonl", last, "flops")),
+        ]
+        if run.validations:
+            best = min(run.validations, key=lambda number: run.metrics[number - 1]["valid_nll"])
+            cells.append(("best validation nll", run.fact("four", "metrics.jsonl", best, "valid_nll")))
+        found = "".join(
+            f"<div><b>{shown(fact, run)}</b>{text(label)}</div>" for label, fact in cells if fact is not None
+        )
+        if len(runs) > 1:
+            parts.append(f"<h3>{_name(runs, run)}</h3>")
+        parts.append(f'<div class="numbers">{found}</div>' if found else f"<p>{_not_trained(run)}</p>")
+    return "\n".join(parts)
+
+
+def _not_trained(run: Run) -> str:
+    return _todo("no update reported yet", train_command(run))
+
+
+def _scores(runs: Sequence[Run]) -> list[str]:
+    """One table a test set: a row for each metric, a column for each run; signatures below."""
+    parts = ["<h2>Scores</h2>"]
+    for run in runs:
+        if "scores.json" not in run.files:
+            parts.append(f"<p>{_name(runs, run)}: {_todo('not scored yet', _command('score', run))}</p>")
+    scored = [run for run in runs if "scores.json" in run.files]
+    for name in dict.fromkeys(name for run in scored for name in run.files["scores.json"]):
+        metrics = dict.fromkeys(metric for run in scored for metric in run.files["scores.json"].get(name, {}))
+        rows = [[text(metric), *(_score(run, name, metric) for run in scored)] for metric in metrics]
+        parts += [f"<h3>{text(name)}</h3>", table(["metric", *(run.name for run in scored)], rows)]
+        rows = [[text(metric), _signatures(scored, name, metric)] for metric in metrics]
+        parts.append(
+            "<details><summary>Signatures, and what each score may be compared to</summary>"
+            f"{table(['metric', 'signature'], rows)}</details>"
+        )
+        if any(len(_given_signatures(scored, name, metric)) > 1 for metric in metrics):
+            parts.append("<p><b>Signatures of these runs differ: not all of their scores are comparable.</b></p>")
+    return parts
+
+
+def _score(run: Run, name: str, metric: str) -> str:
+    parts = [f"<b>{shown(run.fact('two', 'scores.json', name, metric, 'score'), run)}</b>"]
+    half = run.fact("two", "scores.json", name, metric, "interval", "half_width")
+    if half is not None:
+        parts.append(f" ± {shown(half, run)}")
+        mean = run.fact("two", "scores.json", name, metric, "interval", "mean")
+        parts.append(f"<br><small>95 % of resampled test sets, around {shown(mean, run)}</small>")
+    return "".join(parts)
+
+
+def _signatures(runs: Sequence[Run], name: str, metric: str) -> str:
+    lines = [f"<code>{shown(fact, run)}</code>" for run, fact in _given_signatures(runs, name, metric)]
+    for run in runs:
+        details = run.fact("text", "scores.json", name, metric, "details")
+        if details is not None:
+            lines.append(f"<small>{_name(runs, run)}: {shown(details, run)}</small>")
+    if metric in METRICS:
+        lines.append(f"<small>{escape(comparable_to(metric))}</small>")
+    return "<br>".join(lines)
+
+
+def _given_signatures(runs: Sequence[Run], name: str, metric: str) -> list[tuple[Run, Fact]]:
+    """The different signatures under which the runs have a score."""
+    facts = [(run, run.fact("text", "scores.json", name, metric, "signature")) for run in runs]
+    return list({fact.value: (run, fact) for run, fact in facts if fact is not None}.values())
+
+
+def _curves(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
+    parts = ["<h2>Curves</h2>"]
+    if not figures:
+        return [*parts, f"<p>{' '.join(_not_trained(run) for run in runs)}</p>"]
+    controls = [
+        switches("radio", "over", "Over", [(name, title) for name, (title, _, _) in OVER.items()], ["updates"]),
+        switches("checkbox", "log", "Scale", [("log", "logarithmic")], []),
+    ]
+    if len(runs) > 1:
+        choices = [(str(number), run.name) for number, run in enumerate(runs)]
+        controls.append(switches("checkbox", "runs", "Runs", choices, [value for value, _ in choices]))
+    parts.append(f'<div class="controls">{"".join(controls)}</div><div class="curves">')
+    for name in figures:
+        title = CURVES[name].title
+        parts.append(
+            f'<figure><h3>{title}</h3><div class="curve" id="curve-{name}" role="img" '
+            f'aria-label="{title}; its numbers stand in the table below"></div></figure>'
+        )
+    parts.append("</div>")
+    parts += [_metrics_table(runs, run) for run in runs if run.metrics]
+    return parts
+
+
+def _metrics_table(runs: Sequence[Run], run: Run) -> str:
+    """The curves' numbers, one line a report."""
+    columns = {
+        "step": ("update", "count"),
+        "epoch": ("epoch", "count"),
+        "seconds": ("time", "duration"),
+        "target_tokens": ("target tokens", "count"),
+        "loss": ("loss", "four"),
+        "nll": ("nll", "four"),
+        "valid_nll": ("validation nll", "four"),
+        "valid_bleu": ("BLEU", "two"),
+        "learning_rate": ("learning rate", "six"),
+        "gradient_norm": ("gradient norm", "six"),
+        "target_tokens_per_second": ("tokens/s", "six"),
+        "memory_bytes": ("memory", "bytes"),
+        "padding": ("padding", "percent"),
+        "mfu": ("MFU", "percent"),
+    }
+    every = max(1, -(-len(run.metrics) // _MOST_METRICS_SHOWN))
+    numbers = sorted({*range(1, len(run.metrics) + 1, every), *run.validations, len(run.metrics)})
+    rows = [
+        [shown(run.fact(form, "metrics.jsonl", number, key), run) for key, (_, form) in columns.items()]
+        for number in numbers
+    ]
+    left_out = "" if every == 1 else f", one report in {every} and all validations"
+    summary = f"The same in numbers: {_name(runs, run)}{left_out}"
+    return (
+        f"<details><summary>{summary}</summary>"
+        f"{table([title for title, _ in columns.values()], rows, numbers_from=0)}</details>"
+    )
+
+
+AVERAGING_COLUMNS = {
+    "n": ("checkpoints", "count"),
+    "spacing": ("every", "count"),
+    "metric": ("metric", "text"),
+    "score": ("score", "two"),
+    "nll": ("nll", "four"),
+    "first_step": ("from update", "count"),
+    "last_step": ("to update", "count"),
+}
+"""Of what averaging.json says of each average that was tried."""
+
+
+def _averaging(runs: Sequence[Run]) -> list[str]:
+    """What was tried when the checkpoints to average were searched (`average --search`)."""
+    searched = [run for run in runs if run.get("averaging.json", "tried")]
+    if not searched:
+        return []
+    parts = [
+        "<h2>Averages that were tried</h2>",
+        "<p>On the validation text: how many checkpoints, each one or every few, counted back from the last one.</p>",
+        '<figure><div class="curve" id="curve-averages" role="img" aria-label="Score of each average; '
+        'its numbers stand in the table below"></div></figure>',
+    ]
+    for run in searched:
+        tried, best = run.get("averaging.json", "tried"), run.get("averaging.json", "best")
+        rows = []
+        for index, one in enumerate(tried):
+            facts = [
+                run.fact(form, "averaging.json", "tried", index, key) for key, (_, form) in AVERAGING_COLUMNS.items()
+            ]
+            rows.append([*(shown(fact, run) for fact in facts), "best" if one == best else ""])
+        columns = [*(title for title, _ in AVERAGING_COLUMNS.values()), ""]
+        parts.append(
+            f"<details><summary>The same in numbers: {_name(runs, run)}</summary>{table(columns, rows)}</details>"
+        )
+    return parts
+
+
+def _form_of(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "text"
+    return "count" if isinstance(value, int) else "two" if 0.1 <= abs(value) < 1000 else "six"
+
+
+def _settings(runs: Sequence[Run]) -> list[str]:
+    parts = ["<h2>Settings</h2>"]
+    rows = setting_rows(runs)
+
+    def drawn(chosen: list[tuple[str, str, list[Fact | None]]]) -> str:
+        cells = [
+            [
+                f"<code>{text(f'{section}.{key}')}</code>",
+                *(shown(fact, run) for fact, run in zip(facts, runs, strict=True)),
+            ]
+            for section, key, facts in chosen
+        ]
+        return table(["setting", *(run.name for run in runs)], cells)
+
+    if len(runs) > 1:
+        different = [row for row in rows if differs(row[2])]
+        parts.append("<h3>That differ</h3>" if different else "<p>The runs have the same settings.</p>")
+        parts += [drawn(different)] if different else []
+    parts.append(f"<details><summary>All {len(rows)} settings</summary>{drawn(rows)}</details>")
+    return parts
+
+
+def _data(runs: Sequence[Run]) -> list[str]:
+    """Pairs, tokens, and what was left out and why."""
+    parts = ["<h2>Data</h2>"]
+    manifest = "data/manifest.json"
+    prepared = [run for run in runs if manifest in run.files]
+    for run in runs:
+        if run not in prepared:
+            parts.append(f"<p>{_name(runs, run)}: {_todo('not prepared yet', prepare_command(run))}</p>")
+    if not prepared:
+        return parts
+
+    def row(label: str, form: str, *keys: str, file: str = manifest) -> list[str]:
+        return [label, *(shown(run.fact(form, file, *keys), run) for run in prepared)]
+
+    sets = dict.fromkeys(name for run in prepared for name in run.files[manifest]["pairs"])
+    sizes = dict.fromkeys(side for run in prepared for side in run.files[manifest]["vocab_sizes"])
+    rows = [
+        row("training pairs read", "count", "pairs", "read", file="data/report.json"),
+        *(row(f"pairs kept: {text(name)}", "count", "pairs", name) for name in sets),
+        *(row(f"training tokens, {side}", "count", "train_tokens", side) for side in ("source", "target")),
+        *(row(f"vocabulary, {text(side)}", "count", "vocab_sizes", side) for side in sizes),
+        row("fingerprint of settings and corpora", "sum", "fingerprint"),
+        row("sum of the tokenizer", "sum", "tokenizer_sha256"),
+    ]
+    rows = [cells for cells in rows if any(cell != NOTHING for cell in cells[1:])]
+    parts.append(table(["", *(run.name for run in prepared)], rows, numbers_from=1))
+    rules = {rule for run in prepared for rule, count in run.files[manifest]["cleaning"].items() if count}
+    rules |= {rule for run in prepared for rule, count in run.files[manifest].get("rules", {}).items() if count}
+    parts.append("<h3>What was found, and left out</h3>")
+    if rules:
+        order = [*MEANINGS, *sorted(rules - set(MEANINGS))]
+        rows = [
+            [f"<code>{text(rule)}</code>", escape(MEANINGS.get(rule, "")), *(_rule(run, rule) for run in prepared)]
+            for rule in order
+            if rule in rules
+        ]
+        parts.append(table(["rule", "pairs with", *(run.name for run in prepared)], rows, numbers_from=2))
+        parts.append(
+            "<p>Pairs that a rule concerns, and how many it left out. Rules that found nothing are not shown.</p>"
+        )
+    else:
+        parts.append("<p>No rule found anything; no pair was left out.</p>")
+    for run in prepared:
+        parts.append(_corpora(runs, run))
+    return parts
+
+
+def _rule(run: Run, rule: str) -> str:
+    found = run.fact("count", "data/manifest.json", "rules", rule)
+    left_out = run.fact("count", "data/manifest.json", "cleaning", rule)
+    parts = [f"{shown(found, run)} found"] if found is not None else []
+    parts += [f"{shown(left_out, run)} left out"] if left_out is not None else []
+    return ", ".join(parts) or NOTHING
+
+
+def _corpora(runs: Sequence[Run], run: Run) -> str:
+    rows = []
+    for index, corpus in enumerate(run.files["data/manifest.json"]["corpora"]):
+        keys = ("data/manifest.json", "corpora", index)
+        urls = [run.fact("text", *keys, "files", place, "url") for place in range(len(corpus["files"]))]
+        cells = [run.fact("text", *keys, "name"), run.fact("text", *keys, "role"), run.fact("count", *keys, "pairs")]
+        cells.append(run.fact("sum", *keys, "sha256"))
+        rows.append(
+            [*(shown(cell, run) for cell in cells), "<br>".join(shown(url, run) for url in urls if url) or NOTHING]
+        )
+    return (
+        f"<details><summary>Corpora: {_name(runs, run)}</summary>"
+        f"{table(['corpus', 'used for', 'pairs', 'sha256', 'from'], rows)}</details>"
+    )
+
+
+def _cost(runs: Sequence[Run]) -> list[str]:
+    parts = ["<h2>Cost</h2>"]
+    counted = [run for run in runs if "cost.json" in run.files]
+    for run in runs:
+        if run not in counted:
+            parts.append(f"<p>{_name(runs, run)}: {_todo('not added up yet', _command('score', run))}</p>")
+    if not counted:
+        return parts
+    present = dict.fromkeys(key for run in counted for key in run.files["cost.json"])
+    order = [*(key for key in COST_ROWS if key in present), *(key for key in present if key not in COST_ROWS)]
+    rows = []
+    for key in order:
+        label, form = COST_ROWS.get(key, (key, ""))
+        for keys, title in _leaves(counted, key, label):
+            facts = [run.fact(form or _form_of(run.get("cost.json", *keys)), "cost.json", *keys) for run in counted]
+            if any(fact is not None for fact in facts):
+                cells = [shown(fact, run) for fact, run in zip(facts, counted, strict=True)]
+                rows.append([text(title), *cells])
+    parameters = [num_parameters(run) for run in counted]
+    if any(parameters):
+        cells = [NOTHING if number is None else f"{number:,}" for number in parameters]
+        rows.insert(0, ["parameters, by the sizes in model.json", *cells])
+    parts.append(table(["", *(run.name for run in counted)], rows, numbers_from=1))
+    parts.append(
+        "<p>FLOPs are those of the matrix products of forward and backward for the tokens seen. The paper's way is "
+        "time × devices × sustained rate, which says what the devices could have done in that time.</p>"
+    )
+    return parts
+
+
+def _leaves(runs: Sequence[Run], key: str, label: str) -> list[tuple[tuple[str, ...], str]]:
+    """The values below a key that holds some itself, such as a prediction; else the key."""
+    nested = [value for run in runs if isinstance(value := run.get("cost.json", key), dict)]
+    if not nested:
+        return [((key,), label)]
+    return [
+        ((key, inner), f"{label}: {inner}") for inner in dict.fromkeys(inner for value in nested for inner in value)
+    ]
+
+
+def _samples(runs: Sequence[Run]) -> list[str]:
+    """The same few sentences as each validation translated them."""
+    parts = ["<h2>Translations at each validation</h2>"]
+    for run in runs:
+        numbers = [number for number in run.validations if run.metrics[number - 1].get("samples")]
+        if len(runs) > 1:
+            parts.append(f"<h3>{_name(runs, run)}</h3>")
+        if not numbers:
+            parts.append("<p>No validation of this run translated sentences (training.validate_bleu).</p>")
+            continue
+        name = f"validation-{runs.index(run)}"
+        labels = [(str(number), f"{run.metrics[number - 1]['step']:,}") for number in numbers]
+        parts.append('<div class="samples">')
+        choices = switches("radio", name, "At update", [*labels, ("all", "all")], [labels[-1][0]])
+        parts.append(f'<div class="controls">{choices}</div>')
+        for number in numbers:
+            step, bleu = (
+                run.fact(form, "metrics.jsonl", number, key) for form, key in (("count", "step"), ("two", "valid_bleu"))
+            )
+            hidden = "" if number == numbers[-1] else " hidden"
+            parts.append(
+                f'<div data-validation="{number}"{hidden}><p>Update {shown(step, run)}, BLEU {shown(bleu, run)}</p>'
+            )
+            for index in range(len(run.metrics[number - 1]["samples"])):
+                facts = {
+                    part: run.fact("text", "metrics.jsonl", number, "samples", index, part)
+                    for part in ("source", "reference", "hypothesis")
+                }
+                parts.append(_sentence({part: shown(fact, run) for part, fact in facts.items()}))
+            parts.append("</div>")
+        parts.append("</div>")
+    return parts
+
+
+def _sentence(fields: dict[str, str]) -> str:
+    inner = "".join(f"<dt>{escape(name)}</dt><dd>{content}</dd>" for name, content in fields.items())
+    return f'<div class="sentence"><dl>{inner}</dl></div>'
+
+
+def _best_and_worst(runs: Sequence[Run]) -> list[str]:
+    parts = ["<h2>Best and worst sentences</h2>"]
+    parts.append("<p>By chrF2 of each sentence alone, computed for this page; of equal ones the first lines.</p>")
+    before = len(parts)
+    for run in runs:
+        for name in test_names(run):
+            found = translated(run, name)
+            parts.append(f"<h3>{_name(runs, run)}: {text(name)}</h3>")
+            if isinstance(found, str):
+                parts.append(f'<p class="todo">{text(found)}</p>')
+                continue
+            best = sorted(found, key=lambda sentence: (-sentence.quality, sentence.line))[:NUM_SENTENCES]
+            parts += _sentences(run, name, "Worst", found[:NUM_SENTENCES], is_open=True)
+            parts += _sentences(run, name, "Best", best, is_open=False)
+    return parts if len(parts) > before else [parts[0], "<p>There is no test set.</p>"]
+
+
+def _sentences(run: Run, name: str, title: str, sentences: Sequence[Sentence], *, is_open: bool) -> list[str]:
+    def of_file(file: str, line: int, content: str) -> str:
+        place = f"{file}:{line}"
+        return (
+            f'<span data-run="{plain(run.name)}" data-line="{plain(place)}" title="{plain(place)}">'
+            f"{text(content)}</span>"
+        )
+
+    parts = [f"<details{' open' if is_open else ''}><summary>{title} of all</summary>"]
+    for sentence in sentences:
+        parts.append(
+            _sentence(
+                {
+                    f"line {sentence.line:,}": f"chrF2 {sentence.quality:.1f}",
+                    "source": of_file(f"data/test/{name}.source.txt", sentence.line, sentence.source),
+                    "reference": of_file(f"data/test/{name}.reference.txt", sentence.line, sentence.reference),
+                    "translation": of_file(f"translations/{name}.txt", sentence.line, sentence.hypothesis),
+                }
+            )
+        )
+    return [*parts, "</details>"]
+
+
+def _attention(runs: Sequence[Run]) -> list[str]:
+    from nmtkit.evaluation.attention import attention_maps
+    from nmtkit.model_folder import load_model
+
+    parts = ["<h2>Attention</h2>"]
+    for number, run in enumerate(runs):
+        pair = example_pair(run)
+        if len(runs) > 1:
+            parts.append(f"<h3>{_name(runs, run)}</h3>")
+        if run.model is None or pair is None:
+            reason = "there is no model yet" if run.model is None else "there is no sentence to show"
+            parts.append(f'<p class="todo">{reason}</p>')
+            continue
+        try:
+            maps = attention_maps(load_model(run.folder / run.model), *pair)
+        except NmtkitError as error:
+            log.warning("%s: no attention in the report: %s", run.name, error)
+            parts.append(f'<p class="todo">{text(str(error))}</p>')
+            continue
+        command = (
+            f"nmtkit attention {shlex.quote(str(run.folder))} --source {shlex.quote(pair[0])} --output attention.html"
+        )
+        parts.append(
+            f"<p>{text(pair[0])} → {text(pair[1])}</p><p>Model: <code>{text(run.model)}</code>. "
+            f"{attention_plot.HOW_TO_READ}</p>"
+        )
+        parts.append(attention_plot.section(f"attention-{number}", maps, words=True, kind="cross"))
+        parts.append(f"<p>Of another sentence: <code>{text(command)}</code></p>")
+    return parts
+
+
+def _origin(runs: Sequence[Run]) -> list[str]:
+    """With what it was made, and where the rest stands."""
+    parts = ["<h2>To repeat it</h2>"]
+    packages = dict.fromkeys(package for run in runs for package in run.get(run.state, "versions", default={}))
+    keys = (("seed", "recipe.toml", "training", "seed"),)
+    rows = [[label, *(shown(run.fact("text", *place), run) for run in runs)] for label, *place in keys]
+    rows += [
+        [text(name), *(shown(run.fact("text", run.state, "versions", name), run) for run in runs)] for name in packages
+    ]
+    for label, key in (
+        ("device", "device"),
+        ("threads of a process", "threads"),
+        ("kind of processor", "cpu_capability"),
+    ):
+        rows.append([label, *(shown(run.fact("text", run.state, key), run) for run in runs)])
+    parts.append(table(["", *(run.name for run in runs)], rows))
+    cards = ", ".join(f"<code>{text(str(run.folder / 'card.md'))}</code>" for run in runs)
+    parts.append(f"<p>Recipe, checksums, versions and signatures in full: {cards}.</p>")
+    return parts

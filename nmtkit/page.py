@@ -1,0 +1,175 @@
+"""What every HTML page of nmtkit has in common: one file, nothing from the network, light and dark, fit for a phone.
+
+Text of others (sentences, names) goes through `text` into HTML and through `json_script` into a page's data; both take
+any text there is. A page's own scripts set text as text (`textContent`), never as HTML.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+_LIGHT = """--ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff; --panel: #f6f8fa; --accent: #1f6fb4;
+  --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; color-scheme: light;"""
+_DARK = """--ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --ground: #0d1117; --panel: #151b23; --accent: #6cb0f5;
+  --source: #6cb0f5; --target: #f0a066; --bad: #ff8b80; color-scheme: dark;"""
+
+_STYLE = (
+    f"""
+:root {{ {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {_DARK} }} }}
+:root[data-theme=dark] {{ {_DARK} }}
+"""
+    + """
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--ground); }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+h1, h2, h3, p, li { overflow-wrap: anywhere; } td, th { overflow-wrap: break-word; }
+p, figcaption, small { color: var(--faint); }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; }
+.numbers div { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem; }
+.numbers b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+tr.none td { color: var(--faint); } td.error { color: var(--bad); font-weight: 600; }
+figure { margin: 1rem 0; }
+"""
+)
+
+_SCREEN_STYLE = """
+a { color: var(--accent); }
+fieldset { border: 0; margin: 0; padding: 0; min-width: 0; display: flex; flex-wrap: wrap; gap: .25rem .35rem;
+  align-items: center; }
+legend { float: left; padding: 0 .35rem 0 0; color: var(--faint); font-size: .9rem; }
+.switch { position: relative; display: inline-block; }
+.switch input { position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; opacity: 0; cursor: pointer; }
+.switch span, button.plain { display: block; padding: .15rem .6rem; border: 1px solid var(--line); border-radius: 1rem;
+  font: inherit; font-size: .9rem; color: var(--ink); background: var(--ground); cursor: pointer; }
+.switch input:checked + span { background: var(--panel); border-color: var(--accent); box-shadow: inset 0 0 0 1px
+  var(--accent); }
+:focus-visible, .switch input:focus-visible + span { outline: 3px solid var(--accent); outline-offset: 1px; }
+.theme { justify-content: flex-end; }
+.controls { display: flex; flex-wrap: wrap; gap: .5rem 1.25rem; margin: .75rem 0; }
+details { margin: .5rem 0; } summary { cursor: pointer; }
+code, pre { font: .85rem/1.45 ui-monospace, monospace; } pre { overflow-x: auto; background: var(--panel);
+  padding: .75rem; border-radius: .5rem; }
+code { overflow-wrap: anywhere; }
+@media print { .controls, .theme { display: none; } }
+"""
+
+_THEME_SWITCH = """<fieldset class="theme"><legend>Colours</legend>
+<label class="switch"><input type="radio" name="theme" value="" checked><span>as the device</span></label>
+<label class="switch"><input type="radio" name="theme" value="light"><span>light</span></label>
+<label class="switch"><input type="radio" name="theme" value="dark"><span>dark</span></label></fieldset>"""
+
+_THEME_SCRIPT = """document.querySelector(".theme").addEventListener("change", event => {
+  document.documentElement.dataset.theme = event.target.value;
+});"""
+
+
+def page(title: str, body: Sequence[str], *, style: str = "") -> str:
+    """A whole page without any script."""
+    return _page(title, _STYLE + style, body)
+
+
+def live_page(title: str, body: Sequence[str], *, style: str, scripts: Sequence[str]) -> str:
+    """A whole page with a switch for its colours and scripts of its own, which run when all of it is there.
+
+    Args:
+        scripts: JavaScript in which neither `</script` nor `<!--` occurs.
+    """
+    assert not any(re.search("</script|<!--", script, re.IGNORECASE) for script in scripts)
+    ends = [f"<script>\n{script}\n</script>" for script in (_THEME_SCRIPT, *scripts)]
+    return _page(title, _STYLE + _SCREEN_STYLE + style, [_THEME_SWITCH, *body, *ends])
+
+
+def _page(title: str, style: str, body: Sequence[str]) -> str:
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{plain(title)}</title><style>{style}</style></head><body>",
+        *body,
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def text(content: str) -> str:
+    """Any text as HTML that shows just it: no markup, no effect on the direction of what stands beside it.
+
+    What HTML cannot hold (NUL, lone surrogates) is shown as U+FFFD, what cannot be seen as the sign for it.
+    """
+    return f"<bdi>{plain(content)}</bdi>"
+
+
+def plain(content: str) -> str:
+    """The same for attributes and titles, which cannot be isolated."""
+    return escape("".join(_shown(character) for character in content))
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the picture of a control character
+    if 0xD800 <= code < 0xE000 or 0x7F <= code < 0xA0:
+        return "\ufffd"
+    return character
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
+    """A table that scrolls sideways on a narrow screen.
+
+    Args:
+        columns: headings, as text.
+        rows: cells, as HTML.
+        numbers_from: the first column that is set to the right.
+    """
+    is_number = [numbers_from is not None and index >= numbers_from for index in range(len(columns))]
+    head = "".join(
+        f"<th scope=col{' class=number' if right else ''}>{text(column)}</th>"
+        for column, right in zip(columns, is_number, strict=True)
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(cell, right) for cell, right in zip(row, is_number, strict=True))}</tr>" for row in rows
+    )
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0" role="group" aria-label="table">{whole}</div>'
+
+
+def _cell(content: str, is_number: bool) -> str:
+    return f"<td{' class=number' if is_number else ''}>{content}</td>"
+
+
+def json_script(name: str, value: Any) -> str:
+    """Data for a page's scripts under an id, as JSON that no text in it can leave."""
+    # In ASCII, so that U+2028, lone surrogates and marks of direction are escapes too.
+    content = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{escape(name)}">{content}</script>'
+
+
+def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str]], chosen: Sequence[str]) -> str:
+    """A group of radio buttons or checkboxes.
+
+    Args:
+        kind: radio or checkbox.
+        name: of the inputs.
+        choices: value and label, as text.
+        chosen: the values that are on at first.
+    """
+    inputs = "".join(
+        f'<label class="switch"><input type="{kind}" name="{plain(name)}" value="{plain(value)}"'
+        f"{' checked' if value in chosen else ''}><span>{text(label)}</span></label>"
+        for value, label in choices
+    )
+    return f"<fieldset><legend>{plain(legend)}</legend>{inputs}</fieldset>"
+
+
+def script(package: str, name: str) -> str:
+    """A script that lies beside the modules of a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,153 @@
+"""`average --search`: how many checkpoints, and how far apart, make the average that is best on the validation set.
+
+    checkpoints --candidates--> (N, spacing) --mean of the weights, Validator--> RUN/averaging.json, a row for each
+
+Every result is written at once, and a search that was stopped goes on where it was.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtkit.config import ModelConfig, Recipe, stored_recipe
+from nmtkit.data.preparation import load_tokenizer
+from nmtkit.errors import ModelError
+from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import read_description, step_of, whole_checkpoints
+from nmtkit.training.averaging import check_alike, mean_weights, spaced
+from nmtkit.training.validation import Validator
+from nmtkit.workers import Workers
+
+Criterion = Literal["bleu", "nll"]
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+SPACINGS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One average and how good it is on the validation set.
+
+    Attributes:
+        n: how many checkpoints.
+        spacing: every so-manieth checkpoint, counted back from the last one.
+        metric: ``sacrebleu`` (of plain text), ``bleu-tokenized`` or ``nll``.
+        score: by that metric.
+        nll: of a target token, in nats.
+        first_step, last_step: the updates of the oldest and the newest checkpoint.
+    """
+
+    n: int
+    spacing: int
+    metric: str
+    score: float
+    nll: float
+    first_step: int
+    last_step: int
+
+    @property
+    def cost(self) -> tuple[float, int, int]:
+        """Smaller is better; of equal scores the smaller average is."""
+        return (self.score if self.metric == "nll" else -self.score, self.n, self.spacing)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was tried so far, and how much there is to try in all."""
+
+    tried: list[Tried]
+    total: int
+
+    @property
+    def best(self) -> Tried:
+        """The average to take."""
+        return min(self.tried, key=lambda one: one.cost)
+
+
+def candidates(
+    num_checkpoints: int, counts: Sequence[int] = COUNTS, spacings: Sequence[int] = SPACINGS
+) -> list[tuple[int, int]]:
+    """The (N, spacing) that so many checkpoints allow, that of all of them too; of one there is one average."""
+    return [
+        (count, spacing)
+        for count in sorted({*counts, num_checkpoints})
+        for spacing in spacings
+        if (count - 1) * spacing < num_checkpoints and (count > 1 or spacing == 1)
+    ]
+
+
+def search(run_dir: Path, criterion: Criterion, workers: Workers) -> Iterator[Search]:
+    """Tries the averages of a run one after the other, and writes RUN/averaging.json after each.
+
+    Args:
+        criterion: ``bleu`` translates the validation set for each average, as `train` does; ``nll`` does not.
+
+    Yields:
+        all that was tried so far, once at the beginning and after each average.
+
+    Raises:
+        ModelError: the run has fewer than two whole checkpoints, or they do not belong together.
+        DataError: it has no validation set.
+    """
+    folders = whole_checkpoints(run_dir)
+    if len(folders) < 2:
+        raise ModelError(
+            f"{run_dir}: {len(folders)} whole checkpoint{'' if len(folders) == 1 else 's'}, so there is nothing to "
+            "choose from; train first, with a larger training.keep_last"
+        )
+    check_alike(folders)
+    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
+    made_from = _made_from(run_dir, folders, criterion, recipe)
+    wanted = candidates(len(folders))
+    tried = _known(run_dir, made_from)
+    yield Search(tried, len(wanted))
+    validator = _validator(recipe, run_dir, criterion, workers)
+    description = read_description(folders[-1])
+    sizes = description["vocab_sizes"]
+    model = Transformer(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
+    model.to(workers.device)
+    metric = "nll" if criterion == "nll" else "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"
+    done = {(one.n, one.spacing) for one in tried}
+    for count, spacing in wanted:
+        if (count, spacing) in done:
+            continue
+        chosen = spaced(folders, count, spacing)
+        model.load_state_dict(mean_weights(chosen))
+        found = validator(model)
+        assert found is not None  # nobody asks it to stop
+        score = found.bleu if found.bleu is not None else found.nll
+        tried = sorted(
+            [*tried, Tried(count, spacing, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))],
+            key=lambda one: (one.n, one.spacing),
+        )
+        so_far = Search(tried, len(wanted))
+        rows = [asdict(one) for one in tried]
+        write_json(run_dir / "averaging.json", {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
+        yield so_far
+
+
+def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe: Recipe) -> dict[str, Any]:
+    """All that decides the results."""
+    valid = run_dir / "data" / "valid"
+    return {
+        "checkpoints": {
+            folder.name: read_json(folder / "provenance.json")["files"]["model.safetensors"] for folder in folders
+        },
+        "valid": {side: sha256_of(Path(f"{valid}.{side}.txt")) for side in ("source", "reference")},
+        "criterion": criterion,
+        "decoding": recipe.decoding.model_dump(mode="json"),
+    }
+
+
+def _known(run_dir: Path, made_from: dict[str, Any]) -> list[Tried]:
+    """What an earlier search has found already; nothing where anything is another now."""
+    path = run_dir / "averaging.json"
+    content = read_json(path) if path.is_file() else {}
+    return [Tried(**row) for row in content["tried"]] if content.get("made_from") == made_from else []
+
+
+def _validator(recipe: Recipe, run_dir: Path, criterion: Criterion, workers: Workers) -> Validator:
+    training = recipe.training.model_copy(update={"validate_bleu": criterion == "bleu"})
+    asked = recipe.model_copy(update={"training": training})
+    return Validator(asked, run_dir, load_tokenizer(run_dir), workers)

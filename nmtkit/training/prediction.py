@@ -1,0 +1,379 @@
+"""What a training will take, told before it: operations, time, memory.
+
+    recipe + lengths of the pairs + device -> predict -> RUN/prediction.json (by `train`, before its first update)
+
+Operations follow from the plan of the updates, which is a pure function of the lengths: with prepared data they are
+exact. Time needs a share of the device's rate that training reaches (MFU), which is assumed and said to be. Memory is
+an estimate of what tensors need.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nmtkit.config import ModelConfig, Recipe, TrainingConfig
+from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch, share_update
+from nmtkit.data.shards import PairData, Part
+from nmtkit.errors import NmtkitError
+from nmtkit.evaluation.cost import matmul_flops_per_second
+from nmtkit.evaluation.devices import DeviceKind, device_named, device_of
+from nmtkit.model.activations import FLOAT32, saved_bytes
+from nmtkit.model.flops import Flops, Lengths, count_parameters, forward_flops, padding_flops
+from nmtkit.training.loop import training_factor
+from nmtkit.training.memory import HEAD_ROOM, SAMPLED_UPDATES
+from nmtkit.training.meters import memory_bytes
+from nmtkit.training.objective import logits_at_once
+from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
+
+ASSUMED_MFU = {
+    "gpu": (
+        0.30,
+        "of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 by "
+        "NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.38 by the paper's base and big "
+        "ones on 8 P100 (0.4 and 1.0 s an update)",
+    ),
+    "cpu": (0.23, "of measured matrix products; what the tiny model reached over its whole run in docs/results.md"),
+}
+"""Shares of a device's rate that a training is assumed to reach, validation and saving counted, and where from."""
+
+_ASSUMED_PAIRS = 200_000
+_ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
+_ASSUMED_LENGTHS = "assumed: like WMT14 English-German (29.5 and 30.6 tokens on average); prepared data would tell"
+"""End symbols counted, of 32,000 joint merges, as fairseq-preprocess tells. That lengths are log-normal with a spread
+of 0.62, and the sides correlated by 0.95, is assumed, as in benchmarks/train_gpu.py."""
+
+
+@dataclass(frozen=True)
+class PairLengths:
+    """What is known of the training pairs.
+
+    Attributes:
+        source, target: tokens of each pair, end symbols counted.
+        num_pairs: of an epoch; None where the lengths are a made-up sample.
+        origin: where they are from.
+        parts: the corpora with their weights; none: every pair once an epoch.
+    """
+
+    source: Lengths
+    target: Lengths
+    num_pairs: int | None
+    origin: str
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of_data(cls, folder: Path) -> "PairLengths":
+        """Those of RUN/data/train."""
+        data = PairData(folder)
+        return cls(
+            data.source_lengths, data.target_lengths, data.pairs_per_epoch, "the prepared data", tuple(data.parts)
+        )
+
+    @classmethod
+    def assumed(cls, longest: int) -> "PairLengths":
+        """A sample that stands for a corpus not prepared yet, always the same."""
+        random = np.random.default_rng(1)
+        own = random.standard_normal((_ASSUMED_PAIRS, 2))
+        own[:, 0] = 0.95 * own[:, 1] + (1 - 0.95**2) ** 0.5 * own[:, 0]
+        drawn = np.exp(np.log(_ASSUMED_MEANS) - 0.62**2 / 2 + 0.62 * own)
+        lengths = np.clip(np.rint(drawn), 2, longest or np.inf).astype(np.int64)
+        return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a training shall run on.
+
+    Attributes:
+        devices: how many, one process each.
+        device: their name; kind: cpu or gpu.
+        rate: FLOP/s of matrix products of one in that precision, and rate_source where it is from.
+        mfu: share of it that training is assumed to reach, and mfu_source where it is from.
+        memory: bytes of one; None where it is not known.
+        process_bytes: what a process holds before the training; 0 on GPUs, where it holds it elsewhere.
+    """
+
+    devices: int
+    device: str
+    kind: str
+    precision: ComputedPrecision
+    rate: float
+    rate_source: str
+    mfu: float
+    mfu_source: str
+    memory: float | None
+    process_bytes: int = 0
+
+    @classmethod
+    def here(
+        cls, device: torch.device, precision: ComputedPrecision, devices: int, *, mfu: float | None = None,
+        rate: float | None = None, process_bytes: int | None = None,
+    ) -> "Hardware":  # fmt: skip
+        """This machine's device: by the table of GPUs, else by a measurement of matrix products.
+
+        Args:
+            mfu: what to assume in place of `ASSUMED_MFU`.
+            rate: what was measured already.
+        """
+        on_gpu = device.type == "cuda"
+        name = torch.cuda.get_device_name(device) if on_gpu else device.type
+        kind = device_of(name) if on_gpu else None
+        if kind is not None and precision in kind.rates:
+            rate, source = kind.rates[precision], kind.source
+        else:
+            rate = rate or matmul_flops_per_second(device, precision)
+            source = "measured: plain matrix products on this device, now"
+        memory = float(torch.cuda.mem_get_info(device)[1]) if on_gpu else None
+        held = 0 if on_gpu else memory_bytes(device) if process_bytes is None else process_bytes
+        of = "gpu" if on_gpu else "cpu"
+        return cls(devices, name, of, precision, rate, source, *_mfu(mfu, of), memory, held)
+
+    @classmethod
+    def named(cls, name: str, wanted: Precision, devices: int, *, mfu: float | None = None) -> "Hardware":
+        """A GPU of the table.
+
+        Args:
+            wanted: precision of the recipe; auto is bf16 where the GPU has it, as in training.
+
+        Raises:
+            NmtkitError: there is no such GPU, or it has no rate for that precision.
+        """
+        kind = device_named(name)
+        precision = _precision_on(kind, wanted)
+        if precision not in kind.rates:
+            known = ", ".join(kind.rates)
+            raise NmtkitError(
+                f"--device-type {name}: the table has no rate for {precision} (only {known}); choose another with "
+                "--set training.precision=..., or state the rate with --rate"
+            )
+        rate, source = kind.rates[precision], kind.source
+        return cls(devices, kind.name, "gpu", precision, rate, source, *_mfu(mfu, "gpu"), kind.memory_bytes)
+
+    @classmethod
+    def stated(cls, name: str, wanted: Precision, devices: int, rate: float, *, mfu: float | None = None) -> "Hardware":
+        """A device whose rate somebody states: "cpu", or a GPU, on which auto is bf16."""
+        if name == "cpu":
+            precision: ComputedPrecision = "float32" if wanted == "auto" else wanted
+            return cls(devices, name, "cpu", precision, rate, "stated with --rate", *_mfu(mfu, "cpu"), None)
+        precision = "bf16" if wanted == "auto" else wanted
+        return cls(devices, name, "gpu", precision, rate, "stated with --rate", *_mfu(mfu, "gpu"), None)
+
+
+def _mfu(stated: float | None, kind: str) -> tuple[float, str]:
+    return (stated, "stated with --mfu") if stated is not None else ASSUMED_MFU[kind]
+
+
+def _precision_on(kind: DeviceKind, wanted: Precision) -> ComputedPrecision:
+    if wanted == "auto":
+        return "bf16" if "bf16" in kind.rates else "float32"
+    return wanted
+
+
+def predict(
+    recipe: Recipe, lengths: PairLengths, vocab_sizes: tuple[int, int], hardware: Hardware, tokens_per_pass: int = 0
+) -> dict[str, Any]:
+    """What a training from the beginning to its limits will take, in the form of RUN/prediction.json.
+
+    Patience is not foreseen: with it the training may end sooner.
+
+    Args:
+        tokens_per_pass: the limit of passes where it is settled; 0: what the recipe says, else what is expected to fit.
+
+    Raises:
+        NmtkitError: the number of updates cannot be known without prepared data, or no pair fits into an update.
+    """
+    training, model = recipe.training, recipe.model
+    plan = _plan(lengths, training, 0)
+    if not plan.updates:
+        raise NmtkitError(f"no training pair fits into tokens_per_update = {training.tokens_per_update}; raise it")
+    factor = training_factor(training)
+    of_epoch = _work(model, vocab_sizes[1], lengths, np.concatenate(plan.updates))
+    seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)
+    updates, limit = _num_updates(training, lengths, len(plan.updates), seconds_per_update)
+    work = _all_work(recipe, vocab_sizes[1], lengths, plan, of_epoch, updates)
+    per_pass = (
+        tokens_per_pass or training.tokens_per_pass or _fitting_pass(recipe, lengths, plan, vocab_sizes, hardware)
+    )
+    padding = None  # of a sample it would be far too much: the larger the corpus, the more alike a pass's lengths
+    if lengths.num_pairs is not None:
+        padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
+    memory = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, per_pass, hardware.devices))
+    flops = factor * work.flops.total
+    return {
+        "updates": updates,
+        "limit": limit,
+        "epochs": updates / len(plan.updates) if lengths.num_pairs is not None else None,
+        "lengths": lengths.origin,
+        "parameters": count_parameters(model, *vocab_sizes),
+        "target_tokens": work.target_tokens,
+        "flops": flops,
+        "flops_encoder": factor * work.flops.encoder,
+        "flops_decoder": factor * work.flops.decoder,
+        "flops_output": factor * work.flops.output,
+        "flops_attention": factor * work.flops.attention,
+        "flops_padding": None if padding is None else round(flops * padding),
+        "devices": hardware.devices,
+        "device": hardware.device,
+        "precision": hardware.precision,
+        "rate": hardware.rate,
+        "rate_source": hardware.rate_source,
+        "mfu": hardware.mfu,
+        "mfu_source": hardware.mfu_source,
+        "seconds": flops / _speed(hardware),
+        "tokens_per_pass": per_pass,
+        "memory_bytes": sum(memory.values()),
+        "memory_parts": memory,
+        "device_memory_bytes": hardware.memory,
+    }
+
+
+def _speed(hardware: Hardware) -> float:
+    return hardware.devices * hardware.rate * hardware.mfu
+
+
+@dataclass(frozen=True)
+class _Work:
+    flops: Flops
+    target_tokens: int
+
+    def scaled(self, factor: int | float) -> "_Work":
+        flops = self.flops
+        scaled = (round(value * factor) for value in (flops.encoder, flops.decoder, flops.output, flops.attention))
+        return _Work(Flops(*scaled), round(self.target_tokens * factor))
+
+    def plus(self, other: "_Work") -> "_Work":
+        mine, its = self.flops, other.flops
+        flops = Flops(
+            mine.encoder + its.encoder, mine.decoder + its.decoder, mine.output + its.output,
+            mine.attention + its.attention,
+        )  # fmt: skip
+        return _Work(flops, self.target_tokens + other.target_tokens)
+
+
+def _plan(lengths: PairLengths, training: TrainingConfig, epoch: int) -> EpochPlan:
+    return plan_epoch(
+        lengths.source, lengths.target, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
+        pairs_of_epoch(lengths.parts, training.seed, epoch),
+    )  # fmt: skip
+
+
+def _work(model: ModelConfig, vocab: int, lengths: PairLengths, pairs: Indices) -> _Work:
+    source, target = lengths.source[pairs], lengths.target[pairs]
+    return _Work(forward_flops(model, vocab, source, target), int(target.sum()))
+
+
+def _num_updates(
+    training: TrainingConfig, lengths: PairLengths, in_epoch: int, seconds_per_update: float
+) -> tuple[int, str]:
+    """The updates until the nearest limit, and that limit."""
+    limits: dict[str, float] = {}
+    if training.max_steps is not None:
+        limits[f"max_steps = {training.max_steps}"] = training.max_steps
+    if training.max_epochs is not None and lengths.num_pairs is not None:
+        limits[f"max_epochs = {training.max_epochs}"] = training.max_epochs * in_epoch
+    if training.max_minutes is not None:
+        limits[f"max_minutes = {training.max_minutes:g}"] = max(1.0, 60 * training.max_minutes // seconds_per_update)
+    if not limits:
+        raise NmtkitError(
+            f"max_epochs = {training.max_epochs} says nothing of the updates before the data are prepared: run "
+            "`nmtkit prepare` first, or state --set training.max_steps=N"
+        )
+    limit = min(limits, key=lambda name: limits[name])
+    return int(limits[limit]), limit
+
+
+def _all_work(
+    recipe: Recipe, vocab: int, lengths: PairLengths, plan: EpochPlan, of_epoch: _Work, updates: int
+) -> _Work:
+    """Of all updates: whole epochs, and what is begun of the last one; of a sample, its mean."""
+    in_epoch = len(plan.updates)
+    if lengths.num_pairs is None:
+        return of_epoch.scaled(updates / in_epoch)
+    epochs, rest = divmod(updates, in_epoch)
+    work = of_epoch.scaled(epochs)
+    if rest:
+        last = plan if epochs == 0 else _plan(lengths, recipe.training, epochs)
+        work = work.plus(_work(recipe.model, vocab, lengths, np.concatenate(last.updates[:rest])))
+    return work
+
+
+def _sampled_passes(lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int) -> list[Indices]:
+    """The passes of updates spread evenly over the epoch."""
+    chosen = np.unique(np.linspace(0, len(plan.updates) - 1, SAMPLED_UPDATES).astype(int))
+    return [
+        passed
+        for index in chosen
+        for share in share_update(plan.updates[index], lengths.source, lengths.target, per_pass, devices)
+        for passed in share
+    ]
+
+
+def _share_of_padding(
+    model: ModelConfig, vocab: int, lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int
+) -> float:
+    passes = _sampled_passes(lengths, plan, per_pass, devices)
+    real = _work(model, vocab, lengths, np.concatenate(passes)).flops.total
+    return padding_flops(model, lengths.source, lengths.target, passes) / real
+
+
+def _longest_pass(lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int) -> tuple[Lengths, Lengths]:
+    """What the pairs of the pass with most tokens are padded to."""
+    passes = _sampled_passes(lengths, plan, per_pass, devices)
+    sizes = [len(passed) * int(lengths.source[passed].max() + lengths.target[passed].max()) for passed in passes]
+    heaviest = passes[int(np.argmax(sizes))]
+    count = len(heaviest)
+    return (
+        np.full(count, lengths.source[heaviest].max(), np.int64),
+        np.full(count, lengths.target[heaviest].max(), np.int64),
+    )
+
+
+def _fitting_pass(
+    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, vocab_sizes: tuple[int, int], hardware: Hardware
+) -> int:
+    """The limit of passes that training is expected to settle: on a GPU as much as an update needs, or as fits."""
+    if hardware.kind == "cpu":
+        return tokens_per_pass_of("cpu")
+    longest = max(
+        -(-len(pairs) // hardware.devices) * int(max(lengths.source[pairs].max(), lengths.target[pairs].max()))
+        for pairs in plan.updates
+    )
+    if hardware.memory is None:
+        return min(longest, tokens_per_pass_of("cuda"))
+    limit = longest
+    while limit > 1:
+        parts = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, limit, hardware.devices))
+        if sum(parts.values()) <= (1 - HEAD_ROOM) * hardware.memory:
+            return limit
+        limit = limit * 3 // 4
+    return limit
+
+
+def memory_parts(
+    recipe: Recipe, vocab_sizes: tuple[int, int], hardware: Hardware, source: Lengths, target: Lengths
+) -> dict[str, int]:
+    """Bytes that tensors of a training need on one device at most, by what they are for.
+
+    Args:
+        source, target: what the pairs of the largest pass are padded to.
+    """
+    on_cpu = hardware.kind == "cpu"
+    element = FLOAT32 if hardware.precision == "float32" else 2
+    weights = FLOAT32 * count_parameters(recipe.model, *vocab_sizes)
+    table = vocab_sizes[1] * recipe.model.d_model
+    logits = min(int(target.sum()) * vocab_sizes[1], max(logits_at_once("cpu" if on_cpu else "cuda"), vocab_sizes[1]))
+    parts = {
+        "weights": weights,
+        "gradients": weights,
+        "optimizer": 2 * weights,
+        "moving average": weights if recipe.training.ema_decay else 0,
+        "exchange of gradients": weights if hardware.devices > 1 else 0,
+        "weights in 16 bits": weights // 2 if element < FLOAT32 else 0,
+        "activations of a pass": saved_bytes(recipe.model, source, target, element, on_cpu=on_cpu)
+        * (2 if recipe.training.r_drop else 1),
+        "loss": logits * (FLOAT32 + (2 if element < FLOAT32 else 0)) + table * (FLOAT32 + element),
+        "process before the training": hardware.process_bytes,
+    }
+    return {name: size for name, size in parts.items() if size}

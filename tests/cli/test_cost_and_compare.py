@@ -1,0 +1,288 @@
+"""`nmtkit cost` and `nmtkit compare` from their arguments to what they print and write."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import TinyProject
+
+from nmtkit.cli.main import main
+from nmtkit.files import read_json, write_lines
+
+Command = Callable[..., tuple[int, str, str]]
+REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
+
+
+@pytest.fixture
+def nmtkit(restored_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process; gives exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        assert isinstance(code, int)
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five updates."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("cost") / "mine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        tiny_project.train(run, "training.max_steps=5")
+    return run
+
+
+def cells(printed: str, first: str) -> list[str]:
+    """The cells of the first row of the printed tables that begins with that cell."""
+    line = next(line for line in printed.splitlines() if line.strip().startswith(f"{first}  "))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+# ---- cost
+
+
+def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Command, tmp_path: Path) -> None:
+    small = ("--set", "training.max_steps=1000", "--run-dir", tmp_path / "none")
+    code, out, err = nmtkit("cost", "wmt14-en-de-base", "--devices", 8, "--device-type", "h200", *small)
+    assert (code, err) == (0, "")
+    assert "on 8 x h200 (bf16)" in cells(out, "time")[1]
+    assert cells(out, "updates")[1] == "1,000 (max_steps = 1000)"
+    assert cells(out, "parameters")[1] == "63,082,496"
+    assert "Lengths of the pairs: assumed" in out
+    assert "30 % (of a GPU's rate" in out
+
+
+def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, tmp_path: Path) -> None:
+    file = tmp_path / "cost.json"
+    options = ("--devices", 2, "--rate", 50, "--mfu", 0.4, "--set", "training.max_steps=10", "--json", file)
+    code, out, _ = nmtkit("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
+    assert code == 0
+    figures = read_json(file)
+    assert (figures["devices"], figures["device"], figures["rate"], figures["mfu"]) == (2, "abacus", 50e12, 0.4)
+    assert figures["seconds"] == pytest.approx(figures["flops"] / (2 * 50e12 * 0.4))
+    assert "stated with --rate" in out
+    assert "stated with --mfu" in out
+
+
+def test_prepared_data_make_the_prediction_exact(nmtkit: Command, tiny_project: TinyProject, tmp_path: Path) -> None:
+    file = tmp_path / "cost.json"
+    run = tiny_project.copy(tmp_path / "run")
+    options = ("--device-type", "cpu", "--rate", 1, "--json", file)
+    code, out, _ = nmtkit("cost", tiny_project.recipe, "--run-dir", run, *options)
+    assert code == 0
+    assert "Lengths of the pairs: the prepared data" in out
+    by_recipe = read_json(file)
+    assert nmtkit("cost", run, *options)[0] == 0  # a run that is not trained yet
+    assert read_json(file) == by_recipe
+    other = ("--set", "data.vocab_size=80")
+    code, out, err = nmtkit("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
+    assert code == 0
+    assert "prepared with other [data] or [cleaning]" in err
+    assert "Lengths of the pairs: assumed" in out
+
+
+def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nmtkit: Command, trained: Path) -> None:
+    code, out, _ = nmtkit("cost", trained)
+    assert code == 0
+    for title in ("Training cost", "The paper's Table 2, and this run", "What was predicted, and what came of it"):
+        assert title in out
+    assert cells(out, "updates")[1] == "5"
+    assert cells(out, "FLOPs")[-1] == "1.000"  # of the prediction
+    assert "mine, counted" in out
+    cost = read_json(trained / "cost.json")
+    assert (cost["updates"], cost["run"]) == (5, "mine")
+
+
+def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(nmtkit: Command, trained: Path) -> None:
+    code, out, _ = nmtkit("cost", trained, "--device-type", "a100", "--devices", 4)
+    assert code == 0
+    assert "on 4 x a100 (bf16)" in out
+    assert "Training cost" not in out
+
+
+def test_the_table_of_devices_has_rates_and_sources(nmtkit: Command) -> None:
+    code, out, _ = nmtkit("cost", "--list-devices")
+    assert code == 0
+    assert cells(out, "h200")[:5] == ["h200", "67", "494.5", "989.5", "989.5"]
+    assert "NVIDIA H200 product page" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "give a RECIPE or a RUN"),
+        (["wmt14-en-de-base", "--device-type", "h20"], 1, "--device-type h20: not in the table; did you mean h200?"),
+        (["no-such-recipe"], 1, "no recipe 'no-such-recipe'"),
+        (["wmt14-en-de-base", "--devices", "0"], 2, "--devices"),
+        (["wmt14-en-de-base", "--mfu", "1.5"], 2, "--mfu"),
+        (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
+    ],
+)
+def test_a_mistake_is_told(nmtkit: Command, trained: Path, arguments: list[str], code: int, told: str) -> None:
+    found, out, err = nmtkit("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
+    assert (found, out) == (code, "")
+    assert told in " ".join(err.replace("│", " ").split())
+
+
+# ---- compare
+
+
+def write_run(
+    folder: Path, translations: list[str], recipe: str = "", references: list[str] = REFERENCES, test: str = "news"
+) -> Path:
+    """A run as `compare` reads it, with one test set."""
+    (folder / "data" / "test").mkdir(parents=True)
+    (folder / "recipe.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["multi30k/train"]\n' + recipe
+    )
+    (folder / "data" / "manifest.json").write_text('{"fingerprint": "0123456789abcdef"}')
+    write_lines(folder / "data" / "test" / f"{test}.source.txt", [f"Satz {n}" for n in range(len(references))])
+    write_lines(folder / "data" / "test" / f"{test}.reference.txt", references)
+    write_lines(folder / "translations" / f"{test}.txt", translations)
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "base", [line.replace("dog", "cat") for line in REFERENCES])
+
+
+@pytest.fixture
+def better(tmp_path: Path) -> Path:
+    lines = ["something else", *REFERENCES[1:]]
+    return write_run(tmp_path / "better", lines, "[model]\nd_model = 256\n[training]\nseed = 2\n")
+
+
+def test_settings_scores_cost_and_sentences_stand_side_by_side(
+    nmtkit: Command, base: Path, better: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "compare.json"
+    options = ("--metric", "chrf2", "--trials", 50, "--sentences", 2, "--json", file)
+    code, out, _ = nmtkit("compare", base, better, *options)
+    assert code == 0
+    assert cells(out, "model.d_model") == ["model.d_model", "512", "256"]
+    assert cells(out, "training.seed") == ["training.seed", "1", "2"]
+    assert "model.d_ff" not in out
+    assert cells(out, "updates") == ["updates", "not known", "not known"]
+    found = read_json(file)
+    assert found["settings"] == {"model.d_model": [512, 256], "training.seed": [1, 2]}
+    result = found["scores"]["news"]["chrf2"]["better"]
+    assert result["difference"] > 0
+    assert result["p_value"] < 0.05
+    assert "bs:50" in result["signature"]
+    assert f"{result['p_value']:.4f}*" in out
+    first, second = found["changes"]["news"]["better"]
+    assert (first["line"], first["after"] < first["before"]) == (1, True)
+    assert (first["baseline"], first["translation"]) == (REFERENCES[0].replace("dog", "cat"), "something else")
+    assert second["after"] == 100.0
+    assert abs(first["after"] - first["before"]) >= second["after"] - second["before"] > 0
+    assert "line 1" in out
+    assert "Satz 0" in out
+
+
+def test_the_test_and_the_number_of_sentences_are_as_asked(nmtkit: Command, base: Path, better: Path) -> None:
+    options = ("--metric", "sacrebleu", "--paired", "randomization", "--trials", 20, "--sentences", 0)
+    code, out, _ = nmtkit("compare", base, better, *options)
+    assert code == 0
+    assert "ar:20" in out
+    assert "changed most" not in out
+
+
+def test_a_run_and_its_copy_differ_in_nothing(nmtkit: Command, base: Path, tmp_path: Path) -> None:
+    copy = write_run(tmp_path / "copy", [line.replace("dog", "cat") for line in REFERENCES])
+    code, out, _ = nmtkit("compare", base, copy, "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert "None: same recipe, same training text." in out
+    assert "None: all sentences score the same." in out
+    scores = out.split("Scores")[1].split("Differences")[0]
+    assert "+0.00" in scores
+    assert "*" not in scores
+
+
+def test_the_cost_is_that_of_the_runs(nmtkit: Command, base: Path, trained: Path, tmp_path: Path) -> None:
+    own = write_run(tmp_path / "own", REFERENCES)
+    (own / "resume").symlink_to(trained / "resume")
+    code, out, _ = nmtkit("compare", base, own, "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert cells(out, "updates") == ["updates", "not known", "5"]
+    assert cells(out, "energy")[-1] == "not measured"
+
+
+def test_other_text_under_the_same_name_counts_as_a_difference(nmtkit: Command, base: Path, better: Path) -> None:
+    (better / "data" / "manifest.json").write_text('{"fingerprint": "fedcba9876543210"}')
+    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert "0123456789ab" in out
+    assert "fedcba987654" in out
+
+
+def refused(nmtkit: Command, *runs: Path) -> str:
+    """The one line with which a comparison is refused."""
+    code, out, err = nmtkit("compare", *runs)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(nmtkit: Command, base: Path, tmp_path: Path) -> None:
+    changed = [*REFERENCES[:7], "another", *REFERENCES[8:]]
+    other = write_run(tmp_path / "other", REFERENCES, references=changed)
+    assert "base and other cannot be compared: the reference of news differs (line 8)" in refused(nmtkit, base, other)
+    short = write_run(tmp_path / "short", REFERENCES[:3], references=REFERENCES[:3])
+    assert "the source of news differs (their number of lines)" in refused(nmtkit, base, short)
+    foreign = write_run(tmp_path / "foreign", REFERENCES, test="olds")
+    assert "no test set in common: base has news; foreign has olds" in refused(nmtkit, base, foreign)
+    cut = write_run(tmp_path / "cut", REFERENCES[:3])
+    assert "news.txt has 3 lines, but the test set news has 40" in refused(nmtkit, base, cut)
+    empty = write_run(tmp_path / "empty", REFERENCES)
+    (empty / "translations" / "news.txt").unlink()
+    assert "no translations of test sets" in refused(nmtkit, base, empty)
+    words = write_run(tmp_path / "words", REFERENCES)
+    recipe = (words / "recipe.toml").read_text()
+    (words / "recipe.toml").write_text(recipe.replace("[data]\n", '[data]\ntext = "tokenized"\n'))
+    assert "data.text or data.target_language differ" in refused(nmtkit, base, words)
+    assert "not a run" in refused(nmtkit, base, tmp_path)
+    assert "the same run is given twice" in refused(nmtkit, base, base)
+
+
+def test_test_sets_that_only_some_have_translated_are_named(nmtkit: Command, base: Path, better: Path) -> None:
+    for side in ("source", "reference"):
+        write_lines(base / "data" / "test" / f"more.{side}.txt", ["a line"])
+    write_lines(base / "translations" / "more.txt", ["a line"])
+    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert "Not translated by all runs, and left out: more." in out
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(
+    nmtkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b"):
+        write_run(tmp_path / folder / "mine", REFERENCES)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = nmtkit("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert cells(out, "what") == ["what", "a/mine", "b/mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["{base}"], 2, "name two runs or more"),
+        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of bootstrap"),
+    ],
+)
+def test_wrong_usage_is_told(nmtkit: Command, base: Path, arguments: list[str], code: int, told: str) -> None:
+    found, _, err = nmtkit("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
+    assert found == code
+    assert told in " ".join(err.replace("│", " ").split())

@@ -1,0 +1,317 @@
+"""`nmtkit score` of files: any number of systems and references, looked over first, then scored and compared."""
+
+import gzip
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.evaluation.scoring import METRICS, Scorer
+from nmtkit.evaluation.significance import paired_test
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.text import sacrebleu_sets
+from nmtkit.text.download import RemoteFile, mirror_path
+from nmtkit.text.sacrebleu_sets import sacrebleu_set
+
+SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
+REFERENCE = ["Der Hund schläft im Haus.", "Eine Katze sieht den alten Mann.", "Der Mann geht heim.", "Wer ist das?"]
+FURTHER = [
+    "Im Haus schläft der Hund.",
+    "Eine Katze sieht den Alten.",
+    "Der Mann läuft nach Hause.",
+    "Wer ist denn das?",
+]
+SYSTEMS = {
+    "one.de": ["Der Hund schläft im Haus.", "Eine Katze sieht den Mann.", "Der Mann geht nach Haus.", "Wer ist es?"],
+    "two.de": ["Ein Hund schlief im Haus.", "Die Katze sieht den Mann.", "Ein Mann geht.", "Wer war das?"],
+}
+GERMAN = ["--target-language", "de"]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, lines in {**SYSTEMS, "test.de": REFERENCE, "further.de": FURTHER, "test.en": SOURCE}.items():
+        write(tmp_path / name, lines)
+    return tmp_path
+
+
+def arguments(folder: Path, *systems: str, references: tuple[str, ...] = ("test.de",)) -> list[Any]:
+    named = [("--hypothesis", folder / name) for name in systems]
+    named += [("--reference", folder / name) for name in references]
+    return ["score", *(part for pair in named for part in pair)]
+
+
+def scores_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., Any], folder: Path) -> None:
+    command = arguments(folder, *SYSTEMS, references=("test.de", "further.de"))
+    outcome = run_command(*command, *GERMAN, "--json", folder / "scores.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    scorer = Scorer([REFERENCE, FURTHER], target_language="de", text="plain")
+    content = scores_of(folder)
+    assert list(content) == [str(folder / name) for name in SYSTEMS]
+    for name, lines in SYSTEMS.items():
+        expected = scorer.score(lines, resamples=1000)
+        assert list(content[str(folder / name)]) == list(METRICS) == list(expected)
+        for metric, entry in content[str(folder / name)].items():
+            assert set(entry) <= {"score", "signature", "details", "interval"}
+            assert entry["score"] == expected[metric].score
+            assert entry["signature"] == expected[metric].signature
+            interval = expected[metric].interval
+            assert interval is not None
+            assert entry["interval"]["mean"] == interval.mean
+            assert f"{interval.mean:.2f} ± {interval.half_width:.2f}" in outcome.out
+    assert "nrefs:2|" in outcome.out
+    assert "the paper's 27.3" in outcome.out
+    assert "95 %, of 1000 bootstrap resamples of the lines, seed 12345" in outcome.out
+
+
+def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], folder: Path) -> None:
+    command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
+    assert "95 %, of" not in run_command(*command, 0).out
+    assert "interval" not in scores_of(folder)[str(folder / "one.de")]["chrf2"]
+    assert run_command(*command, 77).code == 0
+    assert scores_of(folder)[str(folder / "one.de")]["chrf2"]["interval"]["resamples"] == 77
+
+
+def test_a_long_text_has_intervals_only_where_they_are_asked_for(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.evaluation.scoring.MOST_LINES_RESAMPLED", 3)
+    command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
+    assert "95 %, of" not in run_command(*command).out
+    assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
+
+
+def test_systems_are_compared_with_the_first_one(run_command: Callable[..., Any], folder: Path) -> None:
+    tests = ["--paired", "bootstrap", "--paired", "randomization", "--trials", 90]
+    command = [*arguments(folder, *SYSTEMS), "--metric", "chrf2", "--metric", "ter", *tests]
+    outcome = run_command(*command, "--json", folder / "scores.json", "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")
+    first, second = (str(folder / name) for name in SYSTEMS)
+    content = scores_of(folder)
+    scorer = Scorer([REFERENCE], target_language=None, text="plain")
+    assert "paired" not in content[first]["ter"]
+    for metric in ("chrf2", "ter"):
+        found = content[second][metric]["paired"]
+        assert list(found) == ["bootstrap", "randomization"]
+        for method, entry in found.items():
+            expected = paired_test(scorer, {name: SYSTEMS[name] for name in SYSTEMS}, metric, method, trials=90)
+            assert entry["p_value"] == expected["two.de"].p_value
+            assert entry["difference"] == expected["two.de"].difference
+            assert entry["baseline"] == first
+            assert entry["signature"] in outcome.out
+            assert f"{entry['p_value']:.4f}" in outcome.out
+    assert f"Differences from {first}" in outcome.out
+
+
+def test_scores_of_each_line_are_lines_of_json(run_command: Callable[..., Any], folder: Path) -> None:
+    hostile = ["\u2028\u0085 Hund", "", '"\\', "Wer ist das?"]
+    write(folder / "two.de", hostile)
+    command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--source", folder / "test.en"]
+    assert run_command(*command, *GERMAN, "--sentences", folder / "lines.jsonl", "--confidence", 0).code == 0
+    entries = [json.loads(line) for line in (folder / "lines.jsonl").read_bytes().decode().split("\n")[:-1]]
+    assert [(Path(entry["system"]).name, entry["line"]) for entry in entries] == [
+        (name, number) for name in SYSTEMS for number in (1, 2, 3, 4)
+    ]
+    scorer = Scorer([REFERENCE, FURTHER], target_language="de", text="plain")
+    for name, lines in (("one.de", SYSTEMS["one.de"]), ("two.de", hostile)):
+        of_system = [entry for entry in entries if Path(entry["system"]).name == name]
+        assert [entry["hypothesis"] for entry in of_system] == lines
+        assert [entry["source"] for entry in of_system] == SOURCE
+        references = [list(pair) for pair in zip(REFERENCE, FURTHER, strict=True)]
+        assert [entry["references"] for entry in of_system] == references
+        assert [entry["scores"] for entry in of_system] == scorer.sentence_scores(lines)
+
+
+def test_sgm_and_compressed_files_are_read(run_command: Callable[..., Any], folder: Path) -> None:
+    segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(REFERENCE, start=1))
+    (folder / "ref.sgm").write_text(f"<refset>\n<doc>\n{segments}</doc>\n</refset>\n", encoding="utf-8")
+    (folder / "one.de.gz").write_bytes(gzip.compress((folder / "one.de").read_bytes()))
+    command = ["--metric", "sacrebleu", "--json", folder / "scores.json", "--confidence", 0]
+    assert run_command(*arguments(folder, "one.de.gz", references=("ref.sgm",)), *command).code == 0
+    expected = Scorer([REFERENCE], target_language=None, text="plain").score(SYSTEMS["one.de"], ["sacrebleu"])
+    assert scores_of(folder)[str(folder / "one.de.gz")]["sacrebleu"]["score"] == expected["sacrebleu"].score
+
+
+def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[..., Any], folder: Path) -> None:
+    write(folder / "one.de", [f"<seg>{line}</seg>" for line in REFERENCE])
+    outcome = run_command(*arguments(folder, "one.de"), "--metric", "ter")
+    assert outcome.code == 0
+    assert outcome.err.startswith(f"warning: {folder / 'one.de'}: markup such as <seg> in 4 lines: 1, 2, 3, 4; ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_findings_are_told_of_each_system_and_change_no_score(run_command: Callable[..., Any], folder: Path) -> None:
+    write(folder / "two.de", [SOURCE[0], "", "Der Mann &quot;geht&quot;.", "▁Wer ▁ist ▁das?"])
+    command = [*arguments(folder, *SYSTEMS), *GERMAN, "--source", folder / "test.en", "--metric", "chrf2"]
+    outcome = run_command(*command, "--json", folder / "scores.json", "--confidence", 0)
+    told = [line.removeprefix(f"warning: {folder / 'two.de'}: ") for line in outcome.err.split("\n")[:-1]]
+    assert [line.split(";")[0] for line in told] == [
+        "no translation in line 2",
+        "the source instead of a translation in line 1",
+        "subword marks such as ▁ in line 4",
+        "entities such as &quot",
+    ]
+    lines = (folder / "two.de").read_text(encoding="utf-8").split("\n")[:-1]
+    expected = Scorer([REFERENCE], target_language="de", text="plain").score(lines, ["chrf2"])["chrf2"].score
+    assert scores_of(folder)[str(folder / "two.de")]["chrf2"]["score"] == expected
+
+
+def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signature(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sacrebleu_sets, "RemoteFile", lambda url, md5=None: RemoteFile(url))
+    monkeypatch.setenv("NMTKIT_CACHE", str(folder / "cache"))
+    sacrebleu_set.cache_clear()
+    entry = sacrebleu_set("sacrebleu:wmt14/full")
+    assert entry is not None
+    (file,) = entry.files("en", "de")
+    place = folder / "mirror" / mirror_path(file.url)
+    place.parent.mkdir(parents=True)
+    with tarfile.open(place, "w:gz") as archive:
+        for text, lines in zip(entry.texts["en", "de"], (SOURCE, REFERENCE), strict=True):
+            content = "".join(f'<seg id="1">{line}</seg>\n' for line in lines).encode()
+            info = tarfile.TarInfo(str(text.member))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    write(folder / "two.de", SOURCE)
+    languages = ["--source-language", "en", *GERMAN, "--mirror", folder / "mirror", "--confidence", 0]
+    command = ["score", "--hypothesis", folder / "one.de", "--hypothesis", folder / "two.de", *languages]
+    outcome = run_command(*command, "--test-set", "sacrebleu:wmt14/full", "--json", folder / "scores.json")
+    sacrebleu_set.cache_clear()
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.startswith(f"warning: {folder / 'two.de'}: the source instead of a translation in 4 lines")
+    found = scores_of(folder)[str(folder / "one.de")]
+    expected = Scorer([REFERENCE], target_language="de", text="plain").score(SYSTEMS["one.de"])
+    assert {metric: entry["score"] for metric, entry in found.items()} == {
+        metric: one.score for metric, one in expected.items()
+    }
+    assert all(entry["signature"].startswith("nrefs:1|test:wmt14/full|lang:en-de|") for entry in found.values())
+
+
+def test_other_public_sets_are_test_sets_too(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [SimpleNamespace(source=source, target=target) for source, target in zip(SOURCE, REFERENCE, strict=True)]
+    monkeypatch.setattr("nmtkit.text.synthetic.generate", lambda split: pairs)
+    languages = ["--source-language", "en", *GERMAN, "--metric", "sacrebleu", "--confidence", 0]
+    command = ["score", "--hypothesis", folder / "test.de", "--test-set", "builtin/synthetic", *languages]
+    outcome = run_command(*command)
+    assert outcome.code == 0, outcome.err
+    assert " 100.00 " in outcome.out
+    assert "test:" not in outcome.out
+
+
+class OfComet:
+    """Takes the place of nmtkit's own Comet; that one is tested against the library's interface."""
+
+    def __init__(self, model: str, device: torch.device) -> None:
+        self.model = model
+
+    def score(self, sources: list[str], hypotheses: list[str], references: list[str]) -> Any:
+        from nmtkit.evaluation.scoring import Score
+
+        assert (sources, references) == (SOURCE, REFERENCE)
+        scores = [len(line) / 100 for line in hypotheses]
+        return Score(sum(scores) / len(scores), f"model:{self.model}"), scores
+
+
+def test_comet_stands_beside_the_other_scores(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.evaluation.comet.Comet", OfComet)
+    command = [*arguments(folder, "one.de", references=("test.de", "further.de")), "--source", folder / "test.en"]
+    written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl", "--metric", "ter"]
+    outcome = run_command(*command, *written, "--comet", "Unbabel/x", "--device", "cpu", "--threads", 1)
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == "warning: COMET reads one reference: the first of 2\n"
+    found = scores_of(folder)[str(folder / "one.de")]
+    assert list(found) == ["ter", "comet"]
+    assert f"{found['comet']['score']:.4f}" in outcome.out
+    assert "other COMET scores of the same model" in outcome.out
+    entries = [json.loads(line) for line in (folder / "lines.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+    assert [entry["scores"]["comet"] for entry in entries] == [len(line) / 100 for line in SYSTEMS["one.de"]]
+
+
+def test_without_the_library_comet_is_one_line(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "comet", None)
+    command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
+    outcome = run_command(*command)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert 'error: COMET needs the library unbabel-comet: pip install "nmtkit[comet]"' in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["--reference", "{short}"], "{one} has 4 lines, but {short} has 3; line n of one must"),
+        (["--hypothesis", "{short}"], "{short} has 3 lines, but {test} has 4; line n of one must"),
+        (["--source", "{short}"], "{one} has 4 lines, but {short} has 3; line n of one must"),
+        (["--hypothesis", "{one}"], "the same file is given twice as --hypothesis"),
+        (["--reference", "{test}"], "the same file is given twice as --reference"),
+        (["--hypothesis", "{none}"], "{none}: no such file"),
+        (["--metric", "comet"], "COMET needs a model"),
+        (["--metric", "bleu-compound-split"], "it is defined for German only"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    run_command: Callable[..., Any], folder: Path, changes: list[str], told: str
+) -> None:
+    write(folder / "short.de", REFERENCE[:3])
+    names = {"short": "short.de", "one": "one.de", "test": "test.de", "none": "none.de"}
+    places = {key: str(folder / name) for key, name in names.items()}
+    more = [part.format(**places) for part in changes]
+    written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl"]
+    outcome = run_command(*arguments(folder, "one.de"), *more, *written)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert told.format(**places) in outcome.err
+    assert [path.name for path in folder.iterdir() if path.suffix in (".json", ".jsonl")] == []
+    assert [path for path in folder.iterdir() if TEMPORARY_MARK in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("--hypothesis a", "belong together"),
+        ("--hypothesis a --reference b --test-set c --source-language en --target-language de", "belong together"),
+        ("--hypothesis a --test-set c --target-language de", "--source-language and --target-language"),
+        ("--hypothesis a --test-set c --source d --source-language en --target-language de", "has its own source"),
+        ("--hypothesis a --reference b --source-language en", "goes with --test-set"),
+        ("--hypothesis a --reference b --paired bootstrap", "twice or more"),
+        ("--hypothesis a --hypothesis c --reference b --paired t-test", "bootstrap, randomization"),
+        ("--hypothesis a --reference b --trials 9", "goes with --paired"),
+        ("--hypothesis a --reference b --comet m", "--comet needs --source"),
+        ("--hypothesis a --reference b --source c --comet m --text tokenized", "plain text"),
+        ("--hypothesis a --reference b --device cpu", "--model or --comet"),
+        ("runs/x --paired bootstrap", "a RUN says all itself"),
+        ("runs/x --sentences f", "a RUN says all itself"),
+        ("--model m --source a --hypothesis b --hypothesis c", "one --hypothesis"),
+        ("--model m --source a --hypothesis b --comet c", "nothing of the metrics"),
+        ("--model m --source a --hypothesis b --confidence 9", "nothing of the metrics"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_wrong_usage(
+    run_command: Callable[..., Any], wrong: str, told: str
+) -> None:
+    outcome = run_command("score", *wrong.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in " ".join(outcome.err.split())

@@ -1,0 +1,209 @@
+"""Weights decide how often an epoch sees a corpus, and a tag is one token: in training, and where a user types it."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.config import LocalPair, NamedCorpus, load_recipe
+from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
+from nmtkit.data.inspection import inspect_pair
+from nmtkit.data.preparation import load_tokenizer, prepare
+from nmtkit.data.shards import PairData, Part
+from nmtkit.errors import RecipeError
+
+parts_of_some_weight = st.lists(
+    st.builds(Part, pairs=st.integers(0, 40), weight=st.floats(0.01, 5)), min_size=1, max_size=4
+)
+
+
+def uses(parts: list[Part], epochs: range, seed: int = 1) -> Counter[int]:
+    """How often each pair is seen."""
+    counts: Counter[int] = Counter()
+    for epoch in epochs:
+        pairs = pairs_of_epoch(parts, seed, epoch)
+        counts.update(range(sum(part.pairs for part in parts)) if pairs is None else pairs.tolist())
+    return counts
+
+
+class TestWeights:
+    @settings(deadline=None, max_examples=100)
+    @given(parts=parts_of_some_weight, first=st.integers(0, 100), num_epochs=st.integers(1, 6), seed=st.integers(0, 9))
+    def test_over_any_epochs_a_pair_is_seen_as_often_as_its_weight_says(
+        self, parts: list[Part], first: int, num_epochs: int, seed: int
+    ) -> None:
+        counts = uses(parts, range(first, first + num_epochs), seed)
+        begin = 0
+        for part in parts:
+            seen = [counts[pair] for pair in range(begin, begin + part.pairs)]
+            assert abs(sum(seen) - num_epochs * part.weight * part.pairs) < 1.01
+            if seen:
+                assert max(seen) - min(seen) <= 1
+            begin += part.pairs
+        assert set(counts) <= set(range(begin))
+
+    @settings(deadline=None, max_examples=50)
+    @given(pairs=st.integers(1, 60), weight=st.integers(2, 5), epoch=st.integers(0, 50))
+    def test_a_whole_weight_is_that_many_times_in_every_epoch(self, pairs: int, weight: int, epoch: int) -> None:
+        parts = [Part(pairs, float(weight)), Part(3, 1.0)]
+        expected = {**dict.fromkeys(range(pairs), weight), **dict.fromkeys(range(pairs, pairs + 3), 1)}
+        assert uses(parts, range(epoch, epoch + 1)) == expected
+
+    def test_halves_alternate_and_are_drawn_by_the_seed(self) -> None:
+        parts = [Part(100, 0.5)]
+        halves = [set(uses(parts, range(epoch, epoch + 1))) for epoch in range(4)]
+        assert [len(half) for half in halves] == [50] * 4
+        assert halves[0] | halves[1] == set(range(100))
+        assert halves[0] == halves[2]
+        assert 10 < len(halves[0] & set(range(50))) < 40
+        assert halves[0] != set(uses(parts, range(1), seed=2))
+
+    def test_without_weights_plans_are_what_they_always_were(self) -> None:
+        assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3) is None
+        lengths = np.random.default_rng(1).integers(1, 40, (2, 200))
+        one, other = (plan_epoch(*lengths, 100, 1, 2, pairs=pairs) for pairs in (None, np.arange(200)))
+        assert [pairs.tolist() for pairs in one.updates] == [pairs.tolist() for pairs in other.updates]
+
+    @settings(deadline=None, max_examples=50)
+    @given(parts=parts_of_some_weight, epoch=st.integers(0, 9), budget=st.integers(1, 60))
+    def test_a_plan_holds_each_pair_as_often_as_the_epoch_sees_it(
+        self, parts: list[Part], epoch: int, budget: int
+    ) -> None:
+        count = sum(part.pairs for part in parts)
+        target = np.random.default_rng(1).integers(1, 30, count)
+        pairs = pairs_of_epoch(parts, 1, epoch)
+        plan = plan_epoch(target, target, budget, 1, epoch, pairs=pairs)
+        planned = Counter(int(pair) for update in plan.updates for pair in update)
+        seen = uses(parts, range(epoch, epoch + 1))
+        assert planned == {pair: number for pair, number in seen.items() if target[pair] <= budget}
+        assert set(plan.too_long.tolist()) == {pair for pair in seen if target[pair] > budget}
+        assert all(target[update].sum() <= budget for update in plan.updates)
+
+
+RECIPE = """
+[data]
+source_language = "en"
+target_language = "de"
+vocab_size = 60
+train = [
+  { source = "real.en", target = "real.de" },
+  { source = "back.en", target = "back.de", weight = 0.5, source_prefix = "<bt>" },
+  { corpus = "opennmt/train", weight = 3 },
+]
+"""
+
+
+def write_recipe(folder: Path, text: str = RECIPE) -> str:
+    words = ["tree", "house", "old", "new", "green", "and"]
+    for name, first in (("real", 0), ("back", 60)):
+        lines = [" ".join(words[number // 6**place % 6] for place in range(4)) for number in range(first, first + 60)]
+        (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+    (folder / "mixed.toml").write_text(text)
+    return str(folder / "mixed.toml")
+
+
+class TestRecipe:
+    def test_weight_and_tag_stand_beside_each_corpus(self, tmp_path: Path) -> None:
+        recipe = load_recipe(write_recipe(tmp_path))
+        real, back, public = recipe.data.train
+        assert isinstance(real, LocalPair)
+        assert (real.weight, real.source_prefix) == (1, "")
+        assert isinstance(back, LocalPair)
+        assert (back.weight, back.source_prefix) == (0.5, "<bt>")
+        assert public == NamedCorpus(corpus="opennmt/train", weight=3)
+        assert recipe.data.source_prefixes == ("<bt>",)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ("weight = 0.5", "weight = 0", "weight: Input should be greater than 0"),
+            ("weight = 3", "wieght = 3", "wieght: Extra inputs are not permitted"),
+            ("weight = 3", "weight = true", "must be a number"),
+            ('"<bt>"', '"<b t>"', "source_prefix: String should match"),
+            ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
+            ('"<bt>"', '"<BT>"', "normalize = lowercase takes away"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_with_its_line(
+        self, tmp_path: Path, old: str, new: str, message: str
+    ) -> None:
+        normalize = 'vocab_size = 60\nnormalize = ["lowercase"]' if "BT" in new else "vocab_size = 60"
+        text = RECIPE.replace(old, new).replace("vocab_size = 60", normalize)
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(write_recipe(tmp_path, text))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_validation_text_takes_no_weight(self, tmp_path: Path) -> None:
+        valid = 'valid = [{ source = "real.en", target = "real.de", weight = 2 }]'
+        with pytest.raises(RecipeError, match=r"real: weight and source_prefix are for corpora of data\.train only"):
+            load_recipe(write_recipe(tmp_path, RECIPE + valid))
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "none"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared mixture of genuine and back-translated text."""
+    folder = tmp_path_factory.mktemp("mixture")
+    text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
+    size = 34 if request.param == "unigram" else 60
+    recipe = load_recipe(write_recipe(folder, text), [f"data.subwords={request.param}", f"data.vocab_size={size}"])
+    prepare(recipe, folder / "run", workers=1)
+    return folder / "run"
+
+
+class TestPreparedMixture:
+    def test_a_tag_is_one_token_before_the_source_of_its_corpus_only(self, run: Path) -> None:
+        data, tokenizer = PairData(run / "data" / "train"), load_tokenizer(run)
+        sources = [tokenizer.pieces(data.ids(0, index).tolist(), "source") for index in range(len(data))]
+        assert len(data) == 120
+        assert [pieces[0] == "<bt>" for pieces in sources] == [False] * 60 + [True] * 60
+        assert all("<bt>" not in pieces[1:] for pieces in sources)
+        targets = [tokenizer.pieces(data.ids(1, index).tolist(), "target") for index in range(len(data))]
+        assert not any("<bt>" in pieces for pieces in targets)
+        assert data.source_lengths.tolist() == [len(pieces) + 1 for pieces in sources]
+
+    def test_a_tag_that_a_user_types_is_that_of_training(self, run: Path) -> None:
+        data, tokenizer = PairData(run / "data" / "train"), load_tokenizer(run)
+        plain = (run.parent / "back.en").read_text().split("\n")[0]
+        [typed] = tokenizer.encode([tokenizer.normalize(f"  <bt>  {plain} ")], "source")
+        assert typed == data.ids(0, 60).tolist()
+        [untagged] = tokenizer.encode([plain], "source")
+        assert typed[1:] == untagged
+
+    def test_a_tag_anywhere_else_is_text(self, run: Path) -> None:
+        tokenizer = load_tokenizer(run)
+        lines = ["tree <bt> house", "<bt>tree", "<bt> <bt> tree"]
+        pieces = [tokenizer.pieces(ids, "source") for ids in tokenizer.encode(lines, "source")]
+        assert [row.count("<bt>") for row in pieces] == [0, 0, 1]
+        assert "<bt>" not in tokenizer.pieces(tokenizer.encode(["<bt> tree"], "target")[0], "target")
+
+    def test_the_shards_know_the_weights_and_the_plan_keeps_to_them(self, run: Path) -> None:
+        data = PairData(run / "data" / "train")
+        assert data.parts == [Part(60, 1.0), Part(60, 0.5)]
+        assert data.pairs_per_epoch == 90
+        plans = [plan_of_epoch(data, 100, 1, epoch) for epoch in range(2)]
+        seen = [Counter(int(pair) for update in plan.updates for pair in update) for plan in plans]
+        assert [sum(counts.values()) for counts in seen] == [90, 90]
+        assert seen[0] + seen[1] == Counter({**dict.fromkeys(range(60), 2), **dict.fromkeys(range(60, 120), 1)})
+
+    def test_a_pair_is_inspected_with_its_tag(self, run: Path) -> None:
+        pieces = inspect_pair(run, 61).source.pieces
+        assert pieces is not None
+        assert pieces[0] == "<bt>"
+
+    def test_another_recipe_takes_the_tokenizer_only_with_tags_that_it_has(self, run: Path, tmp_path: Path) -> None:
+        kind = load_tokenizer(run).settings["subwords"]
+        text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
+        overrides = [f"data.tokenizer={run}", f"data.subwords={kind}"]
+        prepare(load_recipe(write_recipe(tmp_path, text), overrides), tmp_path / "run", workers=1)
+        assert (
+            PairData(tmp_path / "run" / "data" / "train").ids(0, 60)[0]
+            == load_tokenizer(run).encode(["<bt>"], "source")[0][0]
+        )
+        recipe = load_recipe(write_recipe(tmp_path, text.replace("<bt>", "<other>")), overrides)
+        with pytest.raises(RecipeError, match=r"source_prefix = '<other>': .* has no such tag; it has <bt>"):
+            prepare(recipe, tmp_path / "other", workers=1)

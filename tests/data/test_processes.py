@@ -1,0 +1,100 @@
+"""Work in several processes: results in order, the first fault told, and nobody left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nmtkit.data.processes import TASKS_WORTH_PROCESSES, in_order
+from nmtkit.errors import DataError, NmtkitError
+
+
+def squares(offset: int) -> Callable[[int], tuple[int, int]]:
+    """Slow for every third number, so that results come out of order."""
+
+    def square(number: int) -> tuple[int, int]:
+        if number % 3 == 0:
+            time.sleep(0.01)
+        if number == -1:
+            raise DataError("minus one")
+        if number == -2:
+            os._exit(7)
+        return number * number + offset, os.getpid()
+
+    return square
+
+
+def test_results_come_in_order_from_several_processes() -> None:
+    results = list(in_order(squares, (5,), range(40), 3))
+    assert [result for result, _ in results] == [number * number + 5 for number in range(40)]
+    assert len({process for _, process in results} - {os.getpid()}) == 3
+
+
+@pytest.mark.parametrize(("count", "workers"), [(40, 1), (TASKS_WORTH_PROCESSES - 1, 3), (0, 3)])
+def test_one_worker_or_little_work_starts_no_process(count: int, workers: int) -> None:
+    results = list(in_order(squares, (5,), range(count), workers))
+    assert results == [(number * number + 5, os.getpid()) for number in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_task_raises_is_told_in_its_turn(workers: int) -> None:
+    found = []
+    with pytest.raises(DataError, match="minus one"):
+        for result, _ in in_order(squares, (0,), [1, 2, 3, 6, 4, -1, 5, -1], workers):
+            found.append(result)
+    assert found == [1, 4, 9, 36, 16]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_making_a_task_raises_is_told_after_all_before_it(workers: int) -> None:
+    def tasks() -> Iterator[int]:
+        yield from range(7)
+        raise DataError("no seventh")
+
+    found = []
+    with pytest.raises(DataError, match="no seventh"):
+        for result, _ in in_order(squares, (0,), tasks(), workers):
+            found.append(result)
+    assert found == [number * number for number in range(7)]
+
+
+def test_a_process_that_is_gone_is_told_in_one_line() -> None:
+    with pytest.raises(NmtkitError, match=r"worker process \d of 2 has ended \(exit code 7; ") as caught:
+        list(in_order(squares, (0,), [1, 2, 3, 4, -2, 5, 6, 7], 2))
+    assert "\n" not in str(caught.value)
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "import itertools, os, time\n"
+        "from nmtkit.data.processes import in_order\n"
+        "def make():\n"
+        "    return lambda number: (time.sleep(0.01), os.getpid())[1]\n"
+        'if __name__ == "__main__":\n'
+        "    for process in in_order(make, (), itertools.count(), 2):\n"
+        "        print(process, flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(tmp_path)])}
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "endless.py"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        workers = {int(parent.stdout.readline()) for _ in range(30)}
+        parent.send_signal(signal.SIGKILL)
+    assert len(workers - {parent.pid}) == 2
+    deadline = time.monotonic() + 60
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

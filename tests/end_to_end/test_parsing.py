@@ -1,0 +1,210 @@
+"""Constituency parsing from files of trees to EVALB's scores, through `run` and the commands."""
+
+import json
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.cli.main import main
+from nmtkit.config import Recipe, load_recipe
+from nmtkit.data.inspection import inspect_pair
+from nmtkit.data.preparation import changed_text, prepare
+from nmtkit.data.shards import PairData
+from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.streams import LineWork, Window
+from nmtkit.decoding.translator import Asked, Batching, Translator
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.files import read_json, read_lines
+from nmtkit.pipeline import run
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.trees import read_trees, split_words, words
+
+NOUNS, VERBS = ["dog", "cat", "man", "house"], ["sees", "likes", "has"]
+
+
+def noun_phrase(generator: random.Random) -> str:
+    adjective = generator.choice(["", "(JJ old) "])
+    return f"(NP-X (DT the) {adjective}(NN {generator.choice(NOUNS)}))"
+
+
+def made_up_tree(generator: random.Random) -> str:
+    trace = generator.choice(["", " (NP (-NONE- *))"])
+    verb_phrase = f"(VP (VBZ {generator.choice(VERBS)}){trace}\n   {noun_phrase(generator)})"
+    return f"( (S {noun_phrase(generator)} {verb_phrase} (. .)) )\n"
+
+
+@dataclass
+class Project:
+    """The recipe, and the run after `run`."""
+
+    recipe: Recipe
+    run: Path
+
+    def sentences(self) -> list[str]:
+        return read_lines(self.run / "data" / "test" / "test.source.txt")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("parsing")
+    generator = random.Random(1)
+    for name, count in (("train", 150), ("valid", 10), ("test", 12)):
+        text = "# made up\n" + "".join(made_up_tree(generator) for _ in range(count))
+        (folder / f"{name}.mrg").write_text(text)
+    names = ("train", "valid", "test")
+    entries = "".join(f'{name} = [{{ source = "{name}.mrg", target = "{name}.mrg" }}]\n' for name in names)
+    (folder / "mine.toml").write_text(
+        f'[data]\nsource_language = "en"\ntarget_language = "ptb"\ntext = "trees"\nvocab_size = 70\n{entries}'
+        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+        "[training]\ntokens_per_update = 500\nwarmup_steps = 4\nmax_steps = 8\nvalidate_bleu = false\n"
+        "validate_every_steps = 8\ncheckpoint_every_steps = 4\n"
+        "[decoding]\nbeam = 2\nalpha = 0.3\nmax_length_offset = 30\naverage_last = 2\n"
+    )
+    recipe = load_recipe(str(folder / "mine.toml"))
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        run(recipe, folder / "run", mirror=None, device="cpu", threads=1)
+    torch.set_num_threads(threads)
+    return Project(recipe, folder / "run")
+
+
+def test_a_model_is_trained_on_sequences_and_tested_on_stripped_trees(project: Project) -> None:
+    tokenizer = Tokenizer.load(project.run / "data" / "tokenizer")
+    for part in ("train", "valid"):
+        data = PairData(project.run / "data" / part)
+        said = [tokenizer.decode(data.ids(1, pair).tolist()) for pair in range(3)]
+        assert all(line.startswith("(S (NP XX XX ") and line.endswith(")NP )VP XX )S") for line in said)
+        assert len(said[0].split()) == data.target_lengths[0] - 1, "each bracket is a piece"
+    gold = read_lines(project.run / "data" / "test" / "test.reference.txt")
+    assert all(line.startswith("(S (NP (DT the) ") and "NONE" not in line and "-X" not in line for line in gold)
+    trees = [next(read_trees([line], "gold")) for line in gold]
+    assert [" ".join(words(tree)) for tree in trees] == project.sentences()
+    inspected = inspect_pair(project.run, 1)
+    assert inspected.source.text is not None
+    assert inspected.target.text is not None
+    assert inspected.target.text.startswith("(S (NP (DT the) ")
+
+
+def test_every_parse_is_a_tree_over_its_words_and_the_run_has_evalbs_scores(project: Project) -> None:
+    parses = read_lines(project.run / "translations" / "test.txt")
+    trees = [next(read_trees([line], "parse")) for line in parses]
+    assert [" ".join(words(tree)) for tree in trees] == project.sentences()
+    scores = read_json(project.run / "scores.json")["test"]
+    assert {"evalb-precision", "evalb-recall", "evalb-f1", "evalb-f1-right-branching"} <= set(scores)
+    assert "0 error and 0 skipped sentences" in scores["evalb-f1"]["details"]
+    assert 0 <= scores["evalb-f1"]["score"] <= 100
+    assert 0 < scores["evalb-f1-right-branching"]["score"] < 100
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (None, 0)
+
+
+def test_files_of_trees_are_scored_by_the_command(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None
+) -> None:
+    gold, parses = project.run / "data" / "test" / "test.reference.txt", project.run / "translations" / "test.txt"
+    for hypothesis in (gold, parses):
+        command(
+            monkeypatch, "score", "--metric", "evalb", "--hypothesis", hypothesis, "--reference", gold,
+            "--json", tmp_path / "scores.json",
+        )  # fmt: skip
+        found = json.loads((tmp_path / "scores.json").read_text())[str(hypothesis)]
+        if hypothesis == gold:
+            assert [found[f"evalb-{name}"]["score"] for name in ("precision", "recall", "f1")] == [100, 100, 100]
+        else:
+            assert found == read_json(project.run / "scores.json")["test"]
+
+
+def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) -> None:
+    translator = Translator.load(project.run)
+    lines = ["( the ) dog(s", "", "  ", "the \u2028 dog\u00a0x", "the dog " * 20, ")NP (S"]
+    found = translator.translations(lines, Asked(n_best=2, max_source_tokens=12), batching=Batching(2))
+    for line, of_line in zip(lines, found, strict=True):
+        assert len(of_line) == (2 if line.strip() else 1)
+        for one in of_line:
+            trees = list(read_trees([one.text], "parse"))
+            assert [word for tree in trees for word in words(tree)] == split_words(line)
+            assert one.is_mended is not None
+    work = LineWork(translator, Asked(), Batching(), "text")
+    status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), ()).status]
+    assert "mended" in status[4]
+    assert status[1] == ["empty"]
+
+
+def test_the_likelihood_of_a_tree_is_that_of_its_sequence(project: Project) -> None:
+    decoder = ForcedDecoder.load(project.run)
+    sentence = "the dog sees the cat ."
+    tree = "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT the) (NN cat))) (. .))"
+    said = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"
+    ids = [decoder.tokenizer.encode([text], side)[0] for text, side in ((sentence, "source"), (said, "target"))]  # type: ignore[arg-type]
+    assert decoder.score([(sentence, tree)])[0].log_prob == decoder.score_ids([ids[0]], [ids[1]])[0].log_prob
+    with pytest.raises(DataError, match="'no tree', line 1: 'no' outside of a tree"):
+        decoder.score([(sentence, "no tree")])
+
+
+def test_with_tagged_trees_a_model_is_trained_on_parts_of_speech(project: Project, tmp_path: Path) -> None:
+    prepare(recipe_with(project, text="tagged-trees"), tmp_path / "run")
+    tokenizer = Tokenizer.load(tmp_path / "run" / "data" / "tokenizer")
+    assert tokenizer.makes_trees
+    for part in ("train", "valid"):
+        said = tokenizer.decode(PairData(tmp_path / "run" / "data" / part).ids(1, 0).tolist())
+        assert said.startswith("(S (NP DT ")
+        assert said.endswith(" NN )NP )VP . )S")
+
+
+def recipe_with(project: Project, **data: Any) -> Recipe:
+    values = project.recipe.model_dump(mode="json")
+    return Recipe.model_validate({**values, "data": {**values["data"], **data}})
+
+
+def test_words_and_trees_of_different_files_are_refused(project: Project, tmp_path: Path) -> None:
+    trees = Path(str(project.recipe.data.train[0].source))  # type: ignore[union-attr]
+    (tmp_path / "words.txt").write_text("the dog\n")
+    wrong = recipe_with(project, train=[{"source": str(tmp_path / "words.txt"), "target": str(trees)}])
+    with pytest.raises(DataError, match=r"words\.txt, .*words and trees come from one file"):
+        prepare(wrong, tmp_path / "run")
+
+
+def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    text = (project.run.parent / "mine.toml").read_text()
+    recipe.write_text(text.replace("validate_bleu = false\n", ""))
+    with pytest.raises(RecipeError, match="BLEU is not taken of trees; set it to false"):
+        load_recipe(str(recipe))
+    recipe.write_text(text)
+    with pytest.raises(RecipeError, match="needs validation corpora, whose trees keep their tags"):
+        load_recipe(str(recipe), ["data.valid=5"])
+    with pytest.raises(RecipeError, match="would change the labels of trees"):
+        load_recipe(str(recipe), ['data.normalize=["lowercase"]'])
+
+
+def test_sections_of_a_treebank_are_trained_on_wherever_it_lies_and_a_change_in_them_is_seen(
+    project: Project, tmp_path: Path
+) -> None:
+    for section, part in (("02", "train"), ("22", "valid"), ("23", "test")):
+        for copy in ("a", "b"):
+            (tmp_path / copy / "wsj" / section).mkdir(parents=True)
+            text = (project.run.parent / f"{part}.mrg").read_text()
+            (tmp_path / copy / "wsj" / section / f"wsj_{section}00.mrg").write_text(text)
+    (tmp_path / "silver").write_text(text)
+    keys: dict[str, Any] = {"train": ["wsj/02", "wsj/silver"], "valid": ["wsj/22"], "test": ["wsj/23"]}
+    keys["silver_trees"] = [str(tmp_path / "silver")]
+    first = prepare(recipe_with(project, **keys, treebank=str(tmp_path / "a")), tmp_path / "run")
+    assert first.manifest["pairs"] == {"train": 162, "valid": 10, "test/23": 12}
+    recipe = recipe_with(project, **keys, treebank=str(tmp_path / "b"))
+    assert not prepare(recipe, tmp_path / "run").is_new
+    assert changed_text(recipe.data, first.manifest) == []
+    (tmp_path / "b" / "wsj" / "02" / "wsj_0200.mrg").write_text("(S (NN a))")
+    assert ["data.train: wsj/02 holds another text" in line for line in changed_text(recipe.data, first.manifest)] == [
+        True
+    ]

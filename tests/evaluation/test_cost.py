@@ -1,0 +1,197 @@
+"""What a run has cost: from the files of the run, and as tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.errors import ModelError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.evaluation.cost_tables import cost_tables, newstest2014_bleu, prediction_table, table_two, training_table
+
+STATE: dict[str, Any] = {
+    "step": 1000,
+    "target_tokens": 25_000_000,
+    "seconds": 100.0,
+    "device_seconds": 800.0,
+    "processes": 8,
+    "device": "NVIDIA H100 80GB HBM3",
+    "precision": "bf16",
+    "matmul_flops_per_second": 7.0e14,
+    "flops": 300_000_000_000_000,
+    "flops_encoder": 90_000_000_000_000,
+    "flops_decoder": 120_000_000_000_000,
+    "flops_output": 90_000_000_000_000,
+    "flops_attention": 6_000_000_000_000,
+    "flops_padding": 15_000_000_000_000,
+    "recipe": {"data": {"source_language": "en", "target_language": "de"}},
+}
+SCORES = {"newstest2014": {"bleu-compound-split": {"score": 27.41}, "sacrebleu": {"score": 26.5}}}
+
+
+def write_run(folder: Path, step: int = 1000, **changes: Any) -> Path:
+    """A run called "mine" with one save."""
+    folder = folder / "mine"
+    save = folder / "resume" / f"step-{step:08d}"
+    save.mkdir(parents=True)
+    (save / "state.json").write_text(json.dumps({**STATE, "step": step, **changes}))
+    return folder
+
+
+def rows_of(table: Any) -> dict[str, str]:
+    return {row[0].strip(): row[1] for row in table.rows}
+
+
+def test_forward_and_backward_and_the_parts_add_up(tmp_path: Path) -> None:
+    cost = training_cost(write_run(tmp_path))
+    assert cost["flops"] == cost["flops_forward"] + cost["flops_backward"] == STATE["flops"]
+    assert cost["flops_backward"] == 2 * cost["flops_forward"]
+    assert cost["flops"] == cost["flops_encoder"] + cost["flops_decoder"] + cost["flops_output"]
+    shown = rows_of(training_table(cost))
+    assert shown["encoder"] == "9.0e13 (30.0 %)"
+    assert shown["backward"] == "2.0e14 (66.7 %)"
+    assert shown["besides, for padding"] == "1.5e13 (+5.0 %)"
+
+
+def test_use_of_the_device_is_a_share_of_measured_products_and_of_the_data_sheet(tmp_path: Path) -> None:
+    cost = training_cost(write_run(tmp_path))
+    assert cost["mfu"] == pytest.approx(3e14 / (800 * 7e14))
+    assert (cost["peak_flops_per_second"], cost["mfu_of_peak"]) == (989.5e12, pytest.approx(3e14 / (800 * 989.5e12)))
+    assert "H100 data sheet" in cost["peak_source"]
+    unknown = training_cost(write_run(tmp_path / "cpu", device="cpu"))
+    assert (unknown["peak_flops_per_second"], unknown["mfu_of_peak"], unknown["peak_source"]) == (None, None, None)
+    assert "MFU, of the data sheet" not in rows_of(training_table(unknown))
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "rate", "source"),
+    [
+        ("Tesla P100-SXM2-16GB", "float32", 9.5e12, "the paper, footnote 5"),
+        ("Tesla K80", "float32", 2.8e12, "the paper, footnote 5"),
+        ("NVIDIA H200", "bf16", 989.5e12, "dense peak in bf16: NVIDIA H200"),
+        ("Tesla V100-SXM2-16GB", "bf16", 7.0e14, "measured"),
+        ("cpu", "float32", 7.0e14, "measured"),
+    ],
+)
+def test_the_papers_estimate_is_time_times_devices_times_a_rate_that_says_its_source(
+    tmp_path: Path, device: str, precision: str, rate: float, source: str
+) -> None:
+    cost = training_cost(write_run(tmp_path, device=device, precision=precision))
+    assert cost["sustained_flops_per_second"] == rate
+    assert cost["flops_paper_estimate"] == pytest.approx(800 * rate)
+    assert cost["sustained_source"].startswith(source)
+
+
+def test_energy_is_told_where_it_was_measured_and_else_not_measured(tmp_path: Path) -> None:
+    nothing = training_cost(write_run(tmp_path / "a"))
+    assert (nothing["gpu_joules"], nothing["host_joules"]) == (None, None)
+    shown = rows_of(training_table(nothing))
+    assert shown["energy, GPUs"] == shown["energy, processors and memory"] == "not measured"
+    measured = {"gpu_joules": 3.6e6, "gpu_seconds": 400.0, "host_joules": 5000.0, "host_seconds": 100.0}
+    shown = rows_of(training_table(training_cost(write_run(tmp_path / "b", **measured))))
+    assert shown["energy, GPUs"] == "1 kWh, 9000 W on average (measured for 50.0 % of the time by NVML)"
+    assert shown["energy, processors and memory"].startswith("0.00139 kWh, 50 W on average (measured by RAPL")
+
+
+def test_the_newest_file_that_knows_the_training_is_taken_and_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    write_run(tmp_path, step=2000, flops=1)
+    provenance = run / "checkpoints" / "step-00003000"
+    provenance.mkdir(parents=True)
+    (provenance / "model.json").write_text("{}")
+    (provenance / "provenance.json").write_text(json.dumps({**STATE, "step": 3000}))
+    cost = training_cost(run)
+    assert (cost["updates"], cost["state_file"]) == (3000, "checkpoints/step-00003000/provenance.json")
+    with pytest.raises(ModelError, match="not trained yet"):
+        training_cost(tmp_path)
+
+
+def test_a_run_begun_before_the_parts_were_counted_has_no_parts(tmp_path: Path) -> None:
+    cost = training_cost(write_run(tmp_path, flops=400_000_000_000_000))
+    assert (cost["flops_encoder"], cost["flops_decoder"], cost["flops_output"]) == (None, None, None)
+    assert "encoder" not in rows_of(training_table(cost))
+
+
+def test_the_most_memory_of_all_reports_is_taken(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    assert training_cost(run)["memory_bytes"] is None
+    lines = [{"step": step, "memory_bytes": used} for step, used in ((1, 5_000), (2, 9_000), (3, 7_000))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert training_cost(run)["memory_bytes"] == 9_000
+
+
+def test_the_papers_table_2_stands_as_in_the_paper_with_the_run_below(tmp_path: Path) -> None:
+    table = table_two(training_cost(write_run(tmp_path)), SCORES)
+    assert table.columns == ["model", "BLEU EN-DE", "BLEU EN-FR", "FLOPs EN-DE", "FLOPs EN-FR"]
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["ByteNet"] == ["23.75", "", "", ""]
+    assert rows["GNMT + RL"] == ["24.6", "39.92", "2.3e19", "1.4e20"]
+    assert rows["ConvS2S"] == ["25.16", "40.46", "9.6e18", "1.5e20"]
+    assert rows["MoE"] == ["26.03", "40.56", "2.0e19", "1.2e20"]
+    assert rows["Transformer (base)"] == ["27.3", "38.1", "3.3e18", ""]
+    assert rows["Transformer (big)"] == ["28.4", "41.8", "2.3e19", ""]
+    assert list(rows)[-2:] == ["mine, the paper's estimate", "mine, counted"]
+    assert rows["mine, the paper's estimate"] == ["27.41", "", "7.9e17", ""]
+    assert rows["mine, counted"] == ["27.41", "", "3.0e14", ""]
+
+
+def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None:
+    cost = training_cost(write_run(tmp_path))
+    rows = {row[0]: row[3] for row in table_two(cost, {}).rows}
+    for model, hours in (("Transformer (base)", 12), ("Transformer (big)", 3.5 * 24)):
+        assert float(rows[model]) == pytest.approx(hours * 3600 * 8 * 9.5e12, rel=0.02)
+
+
+def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(tmp_path: Path) -> None:
+    other = {"test2016": {"bleu-tokenized": {"score": 41.02}, "chrf2": {"score": 60.0}}}
+    table = table_two(training_cost(write_run(tmp_path)), other)
+    assert table.rows[-1][1:3] == ["", ""]
+    assert "of other text than the paper's newstest2014: test2016 41.02 (bleu-tokenized)." in table.notes[-1]
+    czech = {**STATE["recipe"], "data": {"source_language": "en", "target_language": "cs"}}
+    table = table_two(training_cost(write_run(tmp_path / "cs", recipe=czech)), SCORES)
+    assert table.columns[3] == "BLEU EN-CS"
+    assert table.columns[-1] == "FLOPs EN-CS"
+    assert table.rows[-1] == ["mine, counted", "", "", "", "", "", "3.0e14"]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+def test_the_papers_bleu_is_compared_in_the_metric_of_the_language(tmp_path: Path) -> None:
+    assert newstest2014_bleu(("en", "de"), SCORES) == (27.41, "bleu-compound-split")
+    assert newstest2014_bleu(("en", "fr"), SCORES) is None
+    french = {"newstest2014": {"bleu-tokenized": {"score": 38.0}}}
+    assert newstest2014_bleu(("en", "fr"), french) == (38.0, "bleu-tokenized")
+
+
+def test_the_tables_are_functions_of_cost_json_alone_and_take_that_of_older_runs(tmp_path: Path) -> None:
+    stored = json.loads(json.dumps(training_cost(write_run(tmp_path))))
+    assert [table.title for table in cost_tables(stored, SCORES)] == [
+        "Training cost",
+        "The paper's Table 2, and this run",
+    ]
+    folder = Path(__file__).parent.parent.parent / "docs" / "results" / "multi30k-en-de-tiny"
+    tables = cost_tables(
+        json.loads((folder / "cost.json").read_text()), json.loads((folder / "scores.json").read_text())
+    )
+    assert rows_of(tables[0])["updates"] == "6,848"
+
+
+def test_a_prediction_says_what_it_assumes() -> None:
+    predicted = {
+        "updates": 100, "limit": "max_steps = 100", "epochs": None, "lengths": "assumed", "parameters": 5,
+        "target_tokens": 1000, "flops": 3_000_000, "flops_encoder": 1_000_000, "flops_decoder": 1_500_000,
+        "flops_output": 500_000, "flops_attention": 1000, "flops_padding": 30_000, "devices": 8, "device": "h200",
+        "precision": "bf16", "rate": 989.5e12, "rate_source": "a sheet", "mfu": 0.3, "mfu_source": "of a run",
+        "seconds": 50.0, "tokens_per_pass": 4096, "memory_bytes": 3 * 10**9, "memory_parts": {"weights": 10**9},
+        "device_memory_bytes": 141e9,
+    }  # fmt: skip
+    table = prediction_table(predicted)
+    shown = rows_of(table)
+    assert shown["time"] == "50s on 8 x h200 (bf16)"
+    assert shown["an update"] == "0.5 s"
+    assert shown["share of it, assumed"] == "30 % (of a run)"
+    assert shown["memory of a device"] == "3 GB of 141 GB"
+    assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
+    assert table.notes[0] == "Lengths of the pairs: assumed."
+    unknown = prediction_table({**predicted, "flops_padding": None})
+    assert rows_of(unknown)["besides, for padding"] == "known once the data are prepared"

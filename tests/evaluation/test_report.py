@@ -1,0 +1,401 @@
+"""The report: every number is one of a file of the run, text stays text, and what is missing is named."""
+
+import json
+import re
+import shutil
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.cli.main import main
+from nmtkit.errors import DataError
+from nmtkit.evaluation.card import card
+from nmtkit.evaluation.curves import OVER, curves
+from nmtkit.evaluation.report import FORMS, Fact, Run, differs, read_run, setting_rows, translated
+from nmtkit.evaluation.report_page import report_page, shown
+from nmtkit.files import read_json, read_json_lines, read_lines, sha256_of, write_json
+from nmtkit.page import json_script, live_page, page, switches, table, text
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its tags, scripts, text, and the text inside of each element with a place."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.facts: list[tuple[dict[str, Any], str]] = []
+        self.data: dict[str, Any] = {}
+        self.rows: list[list[str]] = []
+        self._open: list[tuple[str, dict[str, Any]]] = []
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        attributes = dict(attrs)
+        assert not any(name.startswith("on") for name in attributes)
+        assert not {"src", "srcset"} & set(attributes)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.rows[-1].append("")
+        if tag not in ("meta", "link", "input", "br"):
+            self._open.append((tag, attributes))
+        if tag == "span" and ("data-place" in attributes or "data-line" in attributes):
+            self.facts.append((attributes, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self._open[-1] if self._open else ("", {})
+        if tag == "script" and attributes.get("type") == "application/json":
+            self.data[attributes["id"]] = json.loads(data)
+        elif tag == "script":
+            self.scripts.append(data)
+        elif tag != "style":
+            self.text += data
+            if any(outer == "td" for outer, _ in self._open):
+                self.rows[-1][-1] += data
+            if any("data-place" in inner or "data-line" in inner for _, inner in self._open):
+                attributes, before = self.facts[-1]
+                self.facts[-1] = (attributes, before + data)
+
+
+def value_at(run: Path, place: str) -> Any:
+    """What stands at FILE#/A/B, read without any code of the report."""
+    file, _, pointer = place.partition("#/")
+    keys = [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")]
+    if file.endswith(".toml"):
+        value: Any = tomllib.loads((run / file).read_text(encoding="utf-8"))
+    elif file.endswith(".jsonl"):
+        value = read_json_lines(run / file)[int(keys.pop(0)) - 1]
+    else:
+        value = read_json(run / file)
+    for key in keys:
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
+def visible(content: str) -> str:
+    """As `text` shows it: pictures of control characters."""
+    return "".join(chr(0x2400 + ord(one)) if ord(one) < 0x20 else one for one in content)
+
+
+@pytest.fixture(scope="module")
+def both(finished: Path, finished_otherwise: Path) -> tuple[list[Path], Page, str]:
+    folders = [finished, finished_otherwise]
+    content = report_page([read_run(folder, folders) for folder in folders])
+    return folders, Page(content), content
+
+
+def test_every_number_is_that_of_a_file(both: tuple[list[Path], Page, str]) -> None:
+    folders, found, _ = both
+    places = [(attributes, inner) for attributes, inner in found.facts if "data-place" in attributes]
+    for attributes, inner in places:
+        run = next(folder for folder in folders if attributes["data-run"] == folder.name)
+        value = value_at(run, attributes["data-place"])
+        assert inner == visible(FORMS[attributes["data-form"]](value)), attributes
+    files = {attributes["data-place"].partition("#")[0] for attributes, _ in places}
+    expected = {"recipe.toml", "data/manifest.json", "data/report.json", "metrics.jsonl", "scores.json", "cost.json"}
+    assert expected <= files
+    assert len(places) > 400
+
+
+def test_every_sentence_is_the_line_of_a_file(both: tuple[list[Path], Page, str]) -> None:
+    folders, found, _ = both
+    lines = [(attributes, inner) for attributes, inner in found.facts if "data-line" in attributes]
+    for attributes, inner in lines:
+        run = next(folder for folder in folders if attributes["data-run"] == folder.name)
+        file, _, number = attributes["data-line"].rpartition(":")
+        assert inner == visible(read_lines(run / file)[int(number) - 1])
+    assert len(lines) == 2 * 2 * 5 * 3  # runs, best and worst, sentences, sides
+
+
+def test_curves_are_the_numbers_of_metrics_jsonl(both: tuple[list[Path], Page, str]) -> None:
+    folders, found, _ = both
+    figures = found.data["curves"]["figures"]
+    keys = set()
+    for figure in figures.values():
+        for trace in figure["data"]:
+            key = trace["meta"]["key"]
+            lines = [line for line in read_json_lines(folders[trace["meta"]["run"]] / "metrics.jsonl") if key in line]
+            lines = [line for line in lines if line[key] is not None]
+            scale = 1e-9 if key == "memory_bytes" else 1
+            assert trace["y"] == pytest.approx([line[key] * scale for line in lines])
+            assert trace["x"] == [line["step"] for line in lines]
+            over = trace["meta"]["over"]
+            assert over["minutes"] == pytest.approx([line["seconds"] / 60 for line in lines])
+            assert over["tokens"] == [line["target_tokens"] for line in lines]
+            assert over["flops"] == [line["flops"] for line in lines]
+            keys.add(key)
+    wanted = {"loss", "nll", "valid_nll", "learning_rate", "valid_bleu", "target_tokens_per_second", "gradient_norm"}
+    assert keys == wanted | {"memory_bytes"}
+    assert set(found.data["curves"]["over"]) == set(OVER)
+
+
+def test_text_of_corpora_and_names_stays_text(both: tuple[list[Path], Page, str]) -> None:
+    _, found, content = both
+    assert "<b>other" in found.text
+    assert "</script><script>document.title = 'taken'</script> ab" in found.text
+    assert "img" not in found.tags
+    assert found.tags.count("script") == 3 + 4  # data: curves and attention of two runs; colours, Plotly, two of ours
+    assert "\u2028" not in "".join(found.scripts[1:])
+    assert re.search(r"<bdi>[^<]*\u202e[^<]*</bdi>", content)
+    assert not re.search(r"(?<!<bdi>)\u202e", re.sub(r"<bdi>[^<]*</bdi>", "", content))
+
+
+@given(st.text(), st.text())
+@settings(deadline=None)
+def test_any_text_is_shown_as_it_is(content: str, other: str) -> None:
+    whole = page(
+        content,
+        [text(content), table([other], [[text(content)]]), switches("radio", other, content, [(other, content)], [])],
+    )
+    found = Page(whole)
+    ours = "html head meta title style body bdi div table thead tr th tbody td fieldset legend label input span"
+    assert set(found.tags) <= set(ours.split(" "))
+    cleaned = "".join(
+        one for one in visible(content) if not 0x7F <= ord(one) < 0xA0 and not 0xD800 <= ord(one) < 0xE000
+    )
+    assert cleaned in found.text.replace("\ufffd", "") or "\ufffd" in content
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+@settings(deadline=None, max_examples=50)
+def test_any_data_comes_through_a_script(value: Any) -> None:
+    script = json_script("data", value)
+    assert Page(script).data == {"data": value}
+    assert script.isascii()
+    assert not re.search("</script|<!--", script[len("<script") : -len("</script>")])
+
+
+def test_a_script_that_would_end_early_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        live_page("a", [], style="", scripts=["'</SCRIPT>'"])
+
+
+def test_settings_that_differ_are_told_and_no_others(both: tuple[list[Path], Page, str]) -> None:
+    folders, _, content = both
+    rows = setting_rows([read_run(folder, folders) for folder in folders])
+    different = {f"{section}.{key}" for section, key, facts in rows if differs(facts)}
+    assert different == {"training.seed", "model.d_ff"}
+    told = content.partition("<h3>That differ</h3>")[2].partition("<details>")[0]
+    assert set(re.findall(r"<code><bdi>([\w.]+)</bdi></code>", told)) == different
+    recipe = tomllib.loads((folders[0] / "recipe.toml").read_text(encoding="utf-8"))
+    assert {(section, key) for section, key, _ in rows} == {
+        (section, key) for section, values in recipe.items() for key in values
+    }
+
+
+def test_the_worst_and_best_sentences_are_those_by_chrf(finished: Path) -> None:
+    from sacrebleu import sentence_chrf
+
+    found = translated(read_run(finished), "hostile")
+    assert not isinstance(found, str)
+    lines = [read_lines(finished / path) for path in ("translations/hostile.txt", "data/test/hostile.reference.txt")]
+    expected = [sentence_chrf(hypothesis, [reference]).score for hypothesis, reference in zip(*lines, strict=True)]
+    assert [sentence.quality for sentence in found] == sorted(expected)
+    assert {sentence.line: sentence.quality for sentence in found} == dict(enumerate(expected, start=1))
+
+
+@pytest.mark.parametrize(
+    ("names", "commands"),
+    [
+        (["scores.json"], ["nmtkit score "]),
+        (["cost.json"], ["nmtkit score "]),
+        (["translations"], ["nmtkit translate "]),
+        (["averaged", "translations", "scores.json", "cost.json"], ["nmtkit score ", "nmtkit translate "]),
+        (["averaged", "checkpoints", "resume", "metrics.jsonl"], ["nmtkit train ", "there is no model yet"]),
+        (["data", "averaged", "checkpoints", "resume", "metrics.jsonl"], ["nmtkit prepare "]),
+    ],
+)  # fmt: skip
+def test_what_a_run_does_not_have_yet_is_named(
+    finished: Path, tmp_path: Path, names: list[str], commands: list[str]
+) -> None:
+    copy = shutil.copytree(finished, tmp_path / "run")
+    for name in names:
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run = read_run(copy)
+    found = Page(report_page([run]))
+    for command in commands:
+        assert command in found.text
+    assert str(copy) in found.text
+    assert card(run)
+
+
+def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "run")
+    scores = read_json(copy / "scores.json")
+    scores["hostile"]["chrf2"]["interval"] = {"mean": 41.25, "half_width": 1.75, "resamples": 1000, "seed": "12345"}
+    write_json(copy / "scores.json", scores)
+    write_json(copy / "cost.json", {**read_json(copy / "cost.json"), "prediction": {"seconds": 12.5}, "new_key": "<i>"})
+    tried = [
+        {"n": n, "spacing": spacing, "metric": "sacrebleu", "score": 40.0 + n / spacing, "nll": 2.5,
+         "first_step": 8 - n, "last_step": 8}
+        for n, spacing in ((1, 1), (2, 1), (3, 1), (2, 2))
+    ]  # fmt: skip
+    write_json(copy / "averaging.json", {"best": tried[2], "tried": tried, "made_from": {}})
+    found = Page(report_page([read_run(copy)], with_attention=False))
+    drawn = {trace["meta"]["spacing"]: trace for trace in found.data["curves"]["averages"]["data"]}
+    assert {spacing: (trace["x"], trace["y"]) for spacing, trace in drawn.items()} == {
+        1: ([1, 2, 3], [41.0, 42.0, 43.0]),
+        2: ([2], [41.0]),
+    }
+    rows = [row for row in found.rows if "sacrebleu" in row[2:3]]
+    assert [row[0] for row in rows if row[-1] == "best"] == ["3"]
+    assert [float(row[3]) for row in rows] == [one["score"] for one in tried]
+    assert "± 1.75" in found.text
+    assert "around 41.25" in found.text
+    assert "± 1.75" in card(read_run(copy))
+    for part in ("prediction: seconds", "12.50", "new_key", "<i>"):
+        assert part in found.text
+
+
+def test_the_card_holds_what_repeating_the_run_takes(finished: Path) -> None:
+    content = card(read_run(finished))
+    recipe = content.partition("```toml\n")[2].partition("\n```\n")[0]
+    assert tomllib.loads(recipe) == tomllib.loads((finished / "recipe.toml").read_text(encoding="utf-8"))
+    assert sha256_of(finished / "averaged" / "model.safetensors") in content
+    manifest = read_json(finished / "data" / "manifest.json")
+    for corpus in manifest["corpora"]:
+        assert corpus["sha256"] in content
+        for file in corpus["files"]:
+            assert sha256_of(Path(file["path"])) == file["sha256"]
+            assert file["sha256"] in content
+    provenance = read_json(finished / "averaged" / "provenance.json")
+    for average in provenance["average_of"]:
+        assert average["sha256"] in content
+    for name, version in provenance["versions"].items():
+        assert f"{name} `{version}`" in content
+    cost = read_json(finished / "cost.json")
+    for told in (
+        "| seed | `1` |",
+        f"| updates | `{cost['updates']}` |",
+        f"`{cost['target_tokens']:,}`",
+        "| device | `cpu`",
+    ):
+        assert told in content
+    assert FORMS["flops"](cost["flops"]) in content
+    for metric, entry in read_json(finished / "scores.json")["hostile"].items():
+        assert f"| `{metric}` | {entry['score']:.2f} | `{entry['signature']}` |".replace("|", "") in re.sub(
+            r"\\?\|", "", content
+        )
+
+
+@given(st.text(min_size=1), st.text())
+@settings(deadline=None, max_examples=25)
+def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpus: str) -> None:
+    run = read_run(finished)
+    files = {**run.files, "data/manifest.json": {**run.files["data/manifest.json"], "pairs": {corpus: 1}}}
+    content = card(Run(name, finished, files, run.metrics, run.model, run.state))
+    plain = card(
+        Run("name", finished, files | {"data/manifest.json": run.files["data/manifest.json"]}, [], run.model, run.state)
+    )
+    assert len(content.split("\n")) == len(plain.split("\n"))
+    assert not re.search(r"(?<!\\)<", content.split("\n")[0])
+
+
+def test_flops_are_written_as_the_paper_writes_them() -> None:
+    assert FORMS["flops"](3.3e18) == "3.30×10¹⁸"
+    assert FORMS["flops"](0) == "0.00×10⁰"
+
+
+def test_a_place_is_a_json_pointer() -> None:
+    fact = Fact("scores.json", ("a/b~c", 0), 3, "count")
+    assert fact.place == "scores.json#/a~1b~0c/0"
+    assert 'title="scores.json#/a~1b~0c/0"' in shown(fact, Run("r", Path("r"), {}))
+
+
+class TestCommand:
+    """`nmtkit report`, run in this process."""
+
+    def call(self, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+        monkeypatch.setattr("sys.argv", ["nmtkit", "report", *map(str, arguments), "--quiet"])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0)
+
+    def test_writes_the_page_and_the_cards(
+        self, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        runs = [shutil.copytree(finished, tmp_path / name) for name in ("one", "two")]
+        monkeypatch.chdir(tmp_path)
+        assert self.call(monkeypatch, runs[0]) == 0
+        assert capsys.readouterr().out == f"{runs[0] / 'report.html'}\n"
+        assert self.call(monkeypatch, *runs, runs[0] / ".." / "one", "--no-attention") == 0
+        assert capsys.readouterr().out == "report.html\n"
+        assert [(run / "card.md").read_text(encoding="utf-8") for run in runs] == [card(read_run(run)) for run in runs]
+        alone, compared = (path.read_text(encoding="utf-8") for path in (runs[0] / "report.html", Path("report.html")))
+        assert alone == report_page([read_run(runs[0])])
+        assert "data-attention=" in alone
+        assert "data-attention=" not in compared
+
+    def test_what_is_no_run_is_one_line(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        restored_process: None,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        assert self.call(monkeypatch, tmp_path) == 1
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote\n"
+        )
+        assert list(tmp_path.iterdir()) == []
+
+    def test_without_plotly_one_line_says_what_to_install(
+        self,
+        finished: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        restored_process: None,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr("nmtkit.evaluation.curves.find_spec", lambda name: None)
+        assert self.call(monkeypatch, finished) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "pip install 'nmtkit[report]'" in error
+        assert not (finished / "report.html").exists()
+
+
+def test_a_damaged_file_of_a_run_is_named(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "run")
+    (copy / "scores.json").write_text("{")
+    with pytest.raises(DataError, match=r"scores\.json: not valid JSON"):
+        read_run(copy)
+
+
+def test_numbers_of_a_training_that_diverged_are_left_out_of_the_curves(finished: Path) -> None:
+    run = read_run(finished)
+    diverged = [*run.metrics, {**run.metrics[-1], "loss": float("nan"), "gradient_norm": float("inf"), "nll": None}]
+    page_data = Page(report_page([Run("r", finished, run.files, diverged)], with_attention=False)).data["curves"]
+    assert page_data["figures"]["loss"]["data"][0]["y"] == [line["loss"] for line in run.metrics]
+
+
+def test_a_name_that_is_no_text_is_shown(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "\udcff\u202e")
+    run = read_run(copy)
+    assert report_page([run], with_attention=False).encode("utf-8")
+    assert card(run).encode("utf-8")
+
+
+def test_a_picture_without_numbers_is_left_out(finished: Path) -> None:
+    run = read_run(finished)
+    lines = [{key: value for key, value in line.items() if key != "valid_bleu"} for line in run.metrics]
+    without_bleu = Run(run.name, run.folder, run.files, lines, run.model, run.state)
+    assert set(curves([run])) - set(curves([without_bleu])) == {"bleu"}
+    assert curves([Run("r", Path("r"), {})]) == {}

@@ -1,0 +1,199 @@
+"""Confidence intervals and paired tests are those of sacreBLEU's command line, to the last digit."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.evaluation.scoring import Scorer, scores_as_json
+from nmtkit.evaluation.significance import TRIALS, Method, as_json, paired_test
+
+NUM_LINES = 40
+NAMES = {"sacrebleu": "BLEU", "chrf2": "chrF2", "ter": "TER"}
+
+
+def noisy(lines: list[str], share: float, seed: int) -> list[str]:
+    """The lines with that share of their words replaced."""
+    rng = random.Random(seed)
+    return [" ".join(word if rng.random() > share else "nie" for word in line.split(" ")) for line in lines]
+
+
+def texts() -> dict[str, list[str]]:
+    rng = random.Random(3)
+    words = ["Der", "Hund", "hell-blau", "sieht", "und", "Ü-Wagen", "läuft", "heim", "(jetzt)", "gut", "Rad", "3,5"]
+    reference = [" ".join(rng.choices(words, k=rng.randint(4, 14))) + "." for _ in range(NUM_LINES)]
+    other = noisy(reference, 0.1, 5)
+    systems = {"a": noisy(reference, 0.30, 1), "b": noisy(reference, 0.33, 2), "c": noisy(reference, 0.5, 3)}
+    return {"reference": reference, "other": other, **systems}
+
+
+TEXTS = texts()
+SYSTEMS = {name: TEXTS[name] for name in "abc"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("texts")
+    for name, lines in TEXTS.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return {name: str(folder / name) for name in TEXTS}
+
+
+def of_the_command_line(*arguments: str) -> str:
+    command = [sys.executable, "-m", "sacrebleu", *arguments, "--quiet", "--width", "10", "--no-color"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+
+
+CELL = re.compile(r"([\d.]+)(?: \(([\d.]+) ± ([\d.]+)\))?(?: \(p = ([\d.]+)\))?")
+
+
+def table_of_the_command_line(*arguments: str) -> tuple[list[dict[str, list[float | None]]], list[str]]:
+    """For each system of a paired test score, mean, half width and p-value by metric; and the signatures."""
+    # as LaTeX, since its JSON fails on what chrF and TER give it (float32)
+    lines = of_the_command_line(*arguments, "--format", "latex").split("\n")
+    header, *rows = [line.rstrip("\\ ").split(" & ") for line in lines if " & " in line]
+    names = [cell.split()[0] for cell in header[1:]]
+    found = []
+    for row in rows:
+        cells = [CELL.search(cell) for cell in row[1:]]
+        found.append(
+            {
+                name: [None if value is None else float(value) for value in cell.groups()]
+                for name, cell in zip(names, cells, strict=True)
+                if cell is not None
+            }
+        )
+    return found, [line.split()[-1] for line in lines if line.startswith(" - ") and "|version:" in line]
+
+
+def scorer(*references: str, language: str | None = None) -> Scorer:
+    return Scorer([TEXTS[name] for name in references], target_language=language, text="plain")
+
+
+@pytest.mark.parametrize("references", [["reference"], ["reference", "other"]])
+def test_intervals_are_those_of_the_command_line(files: dict[str, str], references: list[str]) -> None:
+    found = scorer(*references).score(TEXTS["a"], list(NAMES), resamples=200)
+    arguments = [*(files[name] for name in references), "-i", files["a"], "-m", "bleu", "chrf", "ter"]
+    rows = json.loads(of_the_command_line(*arguments, "--format", "json", "--confidence", "--confidence-n", "200"))
+    for expected in rows:
+        (name,) = (name for name in NAMES if NAMES[name] == expected["name"])
+        interval = found[name].interval
+        assert interval is not None
+        assert found[name].score == pytest.approx(expected["score"], abs=1e-9)
+        assert interval.mean == pytest.approx(expected["confidence_mean"], abs=1e-9)
+        assert interval.half_width == pytest.approx(expected["confidence_var"], abs=1e-9)
+        assert (interval.resamples, interval.seed) == (200, "12345")
+        assert found[name].signature == expected["signature"].replace("|bs:200|seed:12345", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("bootstrap", ["--paired-bs", "--paired-bs-n", "150"]),
+        ("randomization", ["--paired-ar", "--paired-ar-n", "150"]),
+    ],
+)
+def test_paired_tests_are_those_of_the_command_line(
+    files: dict[str, str], method: Method, arguments: list[str]
+) -> None:
+    systems = ["-i", files["a"], files["b"], files["c"], "-m", "bleu", "chrf", "ter"]
+    rows, signatures = table_of_the_command_line(files["reference"], *systems, *arguments)
+    assert len(rows) == len(signatures) == 3
+    of_references = scorer("reference")
+    of_references.score(TEXTS["a"], resamples=10)  # leaves no trace in what follows
+    p_values = []
+    for (metric, name), signature in zip(NAMES.items(), signatures, strict=True):
+        results = paired_test(of_references, SYSTEMS, metric, method, trials=150)
+        assert list(results) == ["a", "b", "c"]
+        for result, row in zip(results.values(), rows, strict=True):
+            score, mean, half_width, p_value = row[name]
+            interval = result.interval
+            assert result.score == pytest.approx(score, abs=1e-9)
+            assert (interval is None) == (mean is None) == (method == "randomization")
+            if interval is not None:
+                assert [interval.mean, interval.half_width] == pytest.approx([mean, half_width], abs=1e-9)
+                assert (interval.resamples, interval.seed) == (150, "12345")
+            assert result.p_value == (None if p_value is None else pytest.approx(p_value, abs=5e-5))
+            assert result.difference == pytest.approx(score - rows[0][name][0], abs=1e-9)
+            assert result.signature == signature
+            p_values.append(result.p_value)
+    assert [value is None for value in p_values] == [True, False, False] * 3
+    assert len(set(p_values)) > 3
+
+
+def test_a_large_difference_is_marked_and_a_small_one_is_not() -> None:
+    results = paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=300)
+    assert [result.is_significant for result in results.values()] == [False, False, True]
+
+
+@pytest.mark.parametrize("method", TRIALS)
+def test_a_system_does_not_differ_from_itself_whatever_the_p_value(method: Method) -> None:
+    same = paired_test(scorer("reference"), {"a": TEXTS["a"], "b": TEXTS["a"]}, "chrf2", method, trials=50)["b"]
+    assert same.difference == 0
+    assert same.p_value == 1 / 51  # sacreBLEU's, as no shuffle differs by more than nothing
+    assert not same.is_significant
+
+
+def test_each_metric_is_tested_on_the_text_as_it_reads_it() -> None:
+    of_references = scorer("reference", language="de")
+    results = paired_test(of_references, SYSTEMS, "bleu-compound-split", "randomization", trials=20)
+    scores = {name: of_references.score(lines, ["bleu-compound-split"]) for name, lines in SYSTEMS.items()}
+    assert {name: result.score for name, result in results.items()} == pytest.approx(
+        {name: score["bleu-compound-split"].score for name, score in scores.items()}
+    )
+    signature = results["b"].signature
+    assert "|ar:20|seed:12345|" in signature
+    assert "|text:unicode-punctuation+moses-de+compound-split" in signature
+
+
+def test_the_numbers_of_trials_are_those_of_sacrebleu_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        asked.append((options["test_type"], options["n_samples"]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sacrebleu.significance.PairedTest", noted)
+    for method in TRIALS:
+        with pytest.raises(KeyboardInterrupt):
+            paired_test(scorer("reference"), SYSTEMS, "sacrebleu", method)
+    assert asked == [("bs", 1000), ("ar", 10000)]
+
+
+def test_one_system_unequal_lines_and_an_impossible_metric_are_told() -> None:
+    with pytest.raises(DataError, match="two systems or more"):
+        paired_test(scorer("reference"), {"a": TEXTS["a"]}, "sacrebleu", "bootstrap")
+    with pytest.raises(DataError, match=f"{NUM_LINES - 1} lines and the references {NUM_LINES}"):
+        paired_test(scorer("reference"), {"a": TEXTS["a"], "b": TEXTS["b"][1:]}, "sacrebleu", "bootstrap")
+    with pytest.raises(DataError, match="bleu-tokenized cannot be computed"):
+        paired_test(scorer("reference"), SYSTEMS, "bleu-tokenized", "bootstrap")
+
+
+def test_what_is_written_of_intervals_and_comparisons() -> None:
+    of_references = scorer("reference")
+    scores = of_references.score(TEXTS["b"], ["chrf2"], resamples=30)
+    interval = scores["chrf2"].interval
+    assert interval is not None
+    assert scores_as_json(scores)["chrf2"]["interval"] == {
+        "mean": interval.mean, "half_width": interval.half_width, "resamples": 30, "seed": "12345",
+    }  # fmt: skip
+    results = paired_test(of_references, SYSTEMS, "chrf2", "bootstrap", trials=30)
+    assert as_json(results["a"], "a") is None
+    assert as_json(results["b"], "a") == {
+        "baseline": "a", "difference": results["b"].difference, "p_value": results["b"].p_value,
+        "signature": results["b"].signature,
+    }  # fmt: skip
+
+
+def test_the_seed_of_sacrebleu_is_heeded_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    interval = scorer("reference").score(TEXTS["a"], ["sacrebleu"], resamples=50)["sacrebleu"].interval
+    assert interval is not None
+    assert interval.seed == "7"
+    results = paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=50)
+    assert "|bs:50|seed:7|" in results["b"].signature

@@ -1,0 +1,31 @@
+"""Ends a process by kill -9 at a chosen moment, for tests of what is left behind."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+FILE_OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+
+
+class Killer:
+    """Kills this process instead of the n-th of the calls it counts."""
+
+    def __init__(self, count: float) -> None:
+        self._left = count
+
+    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return counted
+
+    def count_file_operations(self) -> None:
+        """Counts what changes names on a disk, or waits for it."""
+        for name in FILE_OPERATIONS:
+            setattr(os, name, self.counting(getattr(os, name)))

@@ -1,0 +1,185 @@
+"""`average --search`: every average that is tried is the one that `average` makes, and its score that of validation."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TinyProject
+
+from nmtkit.config import stored_recipe
+from nmtkit.data.preparation import load_tokenizer
+from nmtkit.errors import ModelError
+from nmtkit.files import read_json
+from nmtkit.model_folder import load_model, step_of
+from nmtkit.training import averaging_search
+from nmtkit.training.averaging import average, choose_checkpoints
+from nmtkit.training.averaging_search import Search, Tried, candidates, search
+from nmtkit.training.validation import Validator
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with checkpoints at the updates 2, 4, 6, 8 and 10; tests only read it, or copy it."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("search") / "run")
+    steps = ["checkpoint_every_steps=2", "max_steps=10", "keep_last=9", "validate_every_steps=100"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        tiny_project.train(run, *(f"training.{step}" for step in steps))
+    return run
+
+
+def copy(run: Path, place: Path) -> Path:
+    return Path(shutil.copytree(run, place / "run"))
+
+
+def all_of(run: Path, project: TinyProject, criterion: Any = "nll") -> list[Search]:
+    return list(search(run, criterion, project.workers()))
+
+
+def test_candidates_are_what_the_checkpoints_allow() -> None:
+    assert candidates(1) == [(1, 1)]
+    assert candidates(3) == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert candidates(7)[-1] == (7, 1)  # all of them
+    found = candidates(20)
+    assert found[0] == (1, 1) and found[-1] == (20, 1)
+    assert {(10, 2), (5, 4), (4, 4)} <= set(found)
+    assert not {(1, 2), (11, 2), (12, 2), (6, 4)} & set(found)
+
+
+def test_each_score_is_that_of_validating_the_average_that_average_makes(
+    trained: Path, tiny: TinyProject, tmp_path: Path
+) -> None:
+    run = copy(trained, tmp_path)
+    *_, found = all_of(run, tiny)
+    assert [(one.n, one.spacing) for one in found.tried] == candidates(5)
+    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), run, load_tokenizer(run), tiny.workers())
+    for one in found.tried:
+        chosen = choose_checkpoints(run, last=one.n, spacing=one.spacing)
+        assert (step_of(chosen[0]), step_of(chosen[-1])) == (one.first_step, one.last_step)
+        average(chosen, tmp_path / "averaged")
+        validation = validator(load_model(tmp_path / "averaged").model)
+        assert validation is not None
+        assert (one.metric, one.score, one.nll) == ("nll", validation.nll, validation.nll)
+    assert len({one.score for one in found.tried}) == len(found.tried)
+    assert found.best.score == min(one.score for one in found.tried)
+
+
+def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
+    run = copy(trained, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(averaging_search, "candidates", lambda number: [(1, 1), (2, 2)])
+        *_, found = all_of(run, tiny, "bleu")
+    assert [one.metric for one in found.tried] == ["sacrebleu"] * 2
+    recipe = stored_recipe(run / "recipe.toml", "tiny")
+    recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_bleu": True})})
+    validator = Validator(recipe, run, load_tokenizer(run), tiny.workers())
+    average(choose_checkpoints(run, last=2, spacing=2), tmp_path / "averaged")
+    validation = validator(load_model(tmp_path / "averaged").model)
+    assert validation is not None
+    assert (found.tried[1].score, found.tried[1].nll) == (validation.bleu, validation.nll)
+
+
+def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(
+    trained: Path, tiny: TinyProject, tmp_path: Path
+) -> None:
+    run = copy(trained, tmp_path)
+    *_, found = all_of(run, tiny)
+    content = read_json(run / "averaging.json")
+    assert list(content) == ["best", "tried", "made_from"]
+    keys = ["n", "spacing", "metric", "score", "nll", "first_step", "last_step"]
+    assert [list(row) for row in content["tried"]] == [keys] * len(found.tried)
+    assert [Tried(**row) for row in content["tried"]] == found.tried
+    assert Tried(**content["best"]) == found.best
+    assert list(content["made_from"]["checkpoints"]) == [f"step-{step:08d}" for step in (2, 4, 6, 8, 10)]
+
+
+def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
+    trained: Path, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy(trained, tmp_path)
+    going = search(run, "nll", tiny.workers())
+    for _ in range(3):  # the beginning and two averages
+        next(going)
+    going.close()
+    assert len(read_json(run / "averaging.json")["tried"]) == 2
+    averaged = []
+    mean = averaging_search.mean_weights
+    monkeypatch.setattr(averaging_search, "mean_weights", lambda folders: averaged.append(folders) or mean(folders))
+    first, *_, last = all_of(run, tiny)
+    assert (len(first.tried), len(last.tried)) == (2, len(candidates(5)))
+    assert len(averaged) == len(candidates(5)) - 2
+    whole = read_json(run / "averaging.json")
+    (run / "averaging.json").unlink()
+    all_of(run, tiny)
+    assert read_json(run / "averaging.json") == whole
+    shutil.rmtree(run / "checkpoints" / "step-00000002")
+    first, *_, last = all_of(run, tiny)
+    assert (len(first.tried), len(last.tried)) == (0, len(candidates(4)))
+
+
+def test_of_equal_scores_the_smaller_average_is_the_best() -> None:
+    rows = [Tried(n, spacing, "sacrebleu", 20.0, 2.0, 1, 9) for n, spacing in ((5, 1), (2, 4), (2, 1))]
+    assert Search(rows, 3).best == rows[2]
+    higher = Tried(20, 1, "sacrebleu", 20.5, 3.0, 1, 9)
+    assert Search([*rows, higher], 4).best == higher
+    lower = Tried(20, 1, "nll", 1.5, 1.5, 1, 9)
+    assert Search([Tried(1, 1, "nll", 2.0, 2.0, 9, 9), lower], 2).best == lower
+
+
+def test_one_checkpoint_leaves_nothing_to_search(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
+    run = copy(trained, tmp_path)
+    for step in (2, 4, 6, 8):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+    with pytest.raises(ModelError, match=r"1 whole checkpoint, so there is nothing to choose from; .*keep_last"):
+        all_of(run, tiny)
+    assert not (run / "averaging.json").exists()
+
+
+def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> None:
+    def steps(last: int, spacing: int) -> list[int]:
+        return [step_of(folder) for folder in choose_checkpoints(trained, last=last, spacing=spacing)]
+
+    assert steps(2, 1) == [8, 10]
+    assert steps(3, 2) == [2, 6, 10]
+    assert steps(2, 4) == [2, 10]
+    with pytest.raises(ModelError, match="the last 3 checkpoints asked, each 3 apart, but only 2 are there"):
+        steps(3, 3)
+
+
+def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
+    trained: Path, tiny: TinyProject, tmp_path: Path, run_command: Callable[..., Any]
+) -> None:
+    run = copy(trained, tmp_path)
+    arguments = ["--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet"]
+    outcome = run_command("average", run, "--search", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    best = read_json(run / "averaging.json")["best"]
+    (row,) = (line.split() for line in outcome.out.split("\n") if line.endswith("best"))
+    assert row[:2] == [str(best["n"]), str(best["spacing"])]
+    assert f"{best['score']:.4f}" in row
+    assert not (run / "averaged").exists()
+    made = next(line for line in outcome.out.split("\n") if "nmtkit average" in line).split("nmtkit average ")[1]
+    assert run_command("average", *made.split(), "--quiet").out == f"{run / 'averaged'}\n"
+    sources = read_json(run / "averaged" / "provenance.json")["average_of"]
+    assert len(sources) == best["n"]
+    assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--spacing 2", "--last"),
+        ("--search --last 2", "--search"),
+        ("--metric nll", "--search"),
+        ("--device cpu", "--search"),
+        ("--search --metric chrf", "bleu, nll"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_wrong_usage(
+    run_command: Callable[..., Any], arguments: str, told: str
+) -> None:
+    outcome = run_command("average", "runs/x", *arguments.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in " ".join(outcome.err.split())

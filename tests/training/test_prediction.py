@@ -1,0 +1,183 @@
+"""What is told before a training comes true where it follows from the plan; the rest says what it assumes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TinyProject
+
+from nmtkit.config import Recipe, load_recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table
+from nmtkit.files import read_json
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.training.prediction import ASSUMED_MFU, Hardware, PairLengths, predict
+
+ROOT = Path(__file__).parent.parent.parent
+COUNTED = ("target_tokens", "flops", "flops_encoder", "flops_decoder", "flops_output", "flops_attention")
+
+
+def cpu(devices: int = 1, **changes: Any) -> Hardware:
+    return Hardware.stated("cpu", "float32", devices, changes.pop("rate", 1e9), **changes)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.max_steps=5"],
+        ["training.max_steps=14"],  # two whole epochs
+        ["training.max_steps=9", "training.r_drop=1.0"],
+        ["training.max_steps=100", "training.max_epochs=1"],
+    ],
+)
+def test_predicted_operations_and_tokens_are_those_that_training_counts(
+    tiny: TinyProject, tmp_path: Path, overrides: list[str]
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, *overrides)
+    predicted, cost = read_json(run / "prediction.json"), training_cost(run)
+    assert predicted["updates"] == cost["updates"] > 0
+    assert {key: predicted[key] for key in COUNTED} == {key: cost[key] for key in COUNTED}
+    assert predicted["flops_padding"] == pytest.approx(cost["flops_padding"], rel=0.2)
+    assert predicted["lengths"] == "the prepared data"
+    assert (predicted["rate"], predicted["mfu"]) == (1e9, ASSUMED_MFU["cpu"][0])
+    assert predicted["seconds"] == pytest.approx(predicted["flops"] / (1e9 * predicted["mfu"]))
+    assert cost["prediction"] == predicted
+
+
+def test_a_prediction_is_made_once_before_the_first_update(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, "training.max_steps=3")
+    before = (run / "prediction.json").read_bytes()
+    tiny.train(run, "training.max_steps=6")
+    assert (run / "prediction.json").read_bytes() == before
+    table = prediction_fared(training_cost(run))
+    assert ["updates", "3", "6", "2.000"] in table.rows
+
+
+def test_the_outcome_stands_beside_the_prediction_with_their_ratio(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    tiny.train(run, "training.max_steps=6")
+    cost = training_cost(run)
+    rows = {row[0]: row[1:] for row in prediction_fared(cost).rows}
+    assert rows["FLOPs"][2] == "1.000"
+    assert float(rows["seconds"][2]) == pytest.approx(cost["seconds"] / cost["prediction"]["seconds"], abs=0.001)
+    assert float(rows["MFU"][1]) == pytest.approx(cost["flops"] / cost["seconds"] / 1e9, rel=1e-3)
+    assert rows["memory, bytes"][1] != ""
+    short = {**cost, "updates": 4}
+    assert "ended before max_steps = 6" in prediction_fared(short).notes[-1]
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return load_recipe("wmt14-en-de-base")
+
+
+@pytest.fixture(scope="module")
+def lengths() -> PairLengths:
+    return PairLengths.assumed(256)
+
+
+@pytest.fixture(scope="module")
+def few(lengths: PairLengths) -> PairLengths:
+    """A part of the assumed lengths, which is faster to plan with."""
+    return PairLengths(lengths.source[:15_000], lengths.target[:15_000], None, lengths.origin)
+
+
+def test_time_goes_down_with_devices_rate_and_share(recipe: Recipe, few: PairLengths) -> None:
+    def seconds(**changes: Any) -> float:
+        return float(predict(recipe, few, (37000, 37000), cpu(**changes))["seconds"])
+
+    one = seconds(mfu=0.2)
+    assert seconds(mfu=0.4) == pytest.approx(one / 2)
+    assert seconds(mfu=0.2, devices=8) == pytest.approx(one / 8)
+    assert seconds(mfu=0.2, rate=5e9) == pytest.approx(one / 5)
+
+
+def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: PairLengths) -> None:
+    by_minutes = load_recipe("wmt14-en-de-base", ["training.max_minutes=10"])
+    predicted = predict(by_minutes, few, (37000, 37000), Hardware.named("h200", "auto", 1))
+    assert predicted["limit"] == "max_minutes = 10"
+    assert predicted["seconds"] == pytest.approx(600, rel=0.001)
+    by_epochs = load_recipe("multi30k-en-de", ["training.max_epochs=10"])
+    by_epochs = by_epochs.model_copy(update={"training": by_epochs.training.model_copy(update={"max_steps": None})})
+    with pytest.raises(NmtkitError, match=r"max_epochs = 10 says nothing .* run `nmtkit prepare` first"):
+        predict(by_epochs, few, (10000, 10000), cpu())
+    known = PairLengths(few.source, few.target, 15_000, "a test")
+    predicted = predict(by_epochs, known, (10000, 10000), cpu())
+    assert (predicted["limit"], predicted["epochs"]) == ("max_epochs = 10", 10.0)
+    assert predicted["target_tokens"] == 10 * int(known.target.sum())
+
+
+def test_a_gpu_of_the_table_has_its_rate_memory_and_precision(recipe: Recipe, few: PairLengths) -> None:
+    predicted = predict(recipe, few, (37000, 37000), Hardware.named("H200", "auto", 8))
+    assert (predicted["precision"], predicted["rate"], predicted["device_memory_bytes"]) == ("bf16", 989.5e12, 141e9)
+    assert (predicted["devices"], predicted["mfu"]) == (8, 0.30)
+    assert Hardware.named("v100", "auto", 1).precision == "float32"
+    assert Hardware.named("v100", "fp16", 1, mfu=0.5).mfu == 0.5
+    with pytest.raises(NmtkitError, match=r"v100: the table has no rate for bf16 \(only float32, fp16\)"):
+        Hardware.named("v100", "bf16", 1)
+
+
+def test_memory_is_that_of_the_weights_and_of_passes_that_fit(few: PairLengths) -> None:
+    big = load_recipe("wmt14-en-de-big")
+    plenty = predict(big, few, (37000, 37000), Hardware.named("h200", "auto", 1))
+    small = replace(Hardware.named("t4", "fp16", 1), memory=8e9)
+    tight = predict(big, few, (37000, 37000), small)
+    weights = 4 * 214_245_376
+    for predicted in (plenty, tight):
+        parts = predicted["memory_parts"]
+        assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (weights, weights, 2 * weights)
+        assert "exchange of gradients" not in parts
+        assert predicted["memory_bytes"] == sum(parts.values()) <= 0.9 * predicted["device_memory_bytes"]
+    assert tight["tokens_per_pass"] < plenty["tokens_per_pass"]
+    several = predict(big, few, (37000, 37000), Hardware.named("h200", "auto", 2))
+    assert several["memory_parts"]["exchange of gradients"] == weights
+    table = prediction_table(predict(big, few, (37000, 37000), replace(small, memory=2e9)))
+    assert any("does not fit" in row[1] for row in table.rows if row[0] == "memory of a device")
+
+
+def flops_per_target_token(name: str, lengths: PairLengths) -> float:
+    forward = forward_flops(load_recipe(name).model, 37_000, lengths.source, lengths.target).total
+    return TRAINING_FACTOR * forward / int(lengths.target.sum())
+
+
+def test_the_assumed_shares_are_what_published_runs_and_our_own_have_reached(lengths: PairLengths) -> None:
+    base, big = (flops_per_target_token(f"wmt14-en-de-{size}", lengths) for size in ("base", "big"))
+    by_nvidia = 235_000 * big / (8 * 125e12)
+    by_paper = [25_000 * base / 0.4 / (8 * 10.6e12), 25_000 * big / 1.0 / (8 * 10.6e12)]
+    assert by_nvidia == pytest.approx(ASSUMED_MFU["gpu"][0], abs=0.005)
+    assert by_paper == pytest.approx([0.28, 0.38], abs=0.006)
+    assert all(f"{share:.2f}" in ASSUMED_MFU["gpu"][1] for share in (by_nvidia, *by_paper))
+    ours = read_json(ROOT / "docs" / "results" / "multi30k-en-de-tiny" / "cost.json")
+    reached = ours["flops_per_second"] / ours["processes"] / ours["sustained_flops_per_second"]
+    assert reached == pytest.approx(ASSUMED_MFU["cpu"][0], abs=0.005)
+
+
+def test_assumed_lengths_have_the_means_they_state(lengths: PairLengths) -> None:
+    assert lengths.num_pairs is None
+    assert "29.5 and 30.6" in lengths.origin
+    assert (lengths.source.mean(), lengths.target.mean()) == pytest.approx((29.5, 30.6), abs=0.15)
+    assert int(max(lengths.source.max(), lengths.target.max())) <= 256
+    again = PairLengths.assumed(256)
+    assert np.array_equal(again.source, lengths.source)
+
+
+def test_this_machines_rate_is_measured_where_the_table_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmtkit.training.prediction.matmul_flops_per_second", lambda device, precision: 5e10)
+    here = Hardware.here(torch.device("cpu"), "float32", 2)
+    assert (here.rate, here.kind, here.devices, here.memory) == (5e10, "cpu", 2, None)
+    assert "measured" in here.rate_source
+    assert here.process_bytes > 10**7
+
+
+def test_a_gpu_of_this_machine_is_looked_up_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 10**9, 80 * 10**9))
+    here = Hardware.here(torch.device("cuda", 0), "bf16", 1, rate=1e12)
+    assert (here.rate, here.memory, here.process_bytes) == (989.5e12, 80e9, 0)
+    assert "H100 data sheet" in here.rate_source
