@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TinyProject
 
 from nmtkit.cli.main import main
 from nmtkit.files import read_json, write_lines
+from tests.conftest import TinyProject
 
 Command = Callable[..., tuple[int, str, str]]
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]

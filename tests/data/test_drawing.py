@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TinyProject, contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from nmtkit.data.preparation import load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.text.tokenizer import UNK, Side, Tokenizer
+from tests.conftest import TinyProject, contents
 
 SIDES: tuple[Side, Side] = ("source", "target")
 DRAW = Draw("data", seed=1, epoch=0, strength=0.3, max_tokens=0)

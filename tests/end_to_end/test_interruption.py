@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import write_corpus
 
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
@@ -25,6 +24,7 @@ from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.training import loop, tracking
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.workers import Workers
+from tests.conftest import write_corpus
 
 STEPS = 40
 DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")

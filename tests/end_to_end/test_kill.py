@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TinyProject, contents, determined
 from killing import Killer
 
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.run_lock import LOCK_NAME
+from tests.conftest import TinyProject, contents, determined
 
 Moment = tuple[str, float]
 """What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""

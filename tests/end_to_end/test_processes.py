@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import write_corpus
 
 import nmtkit
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.files import read_json_lines
+from tests.conftest import write_corpus
 
 STEPS = 150
 DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TinyProject
 
 from nmtkit.config import stored_recipe
 from nmtkit.data.preparation import load_tokenizer
@@ -17,6 +16,7 @@ from nmtkit.training import averaging_search
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.averaging_search import Search, Tried, candidates, search
 from nmtkit.training.validation import Validator
+from tests.conftest import TinyProject
 
 
 @pytest.fixture(scope="module")

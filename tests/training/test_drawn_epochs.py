@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TinyProject, determined
 
 from nmtkit.config import load_recipe
 from nmtkit.data.shards import PairData
@@ -14,6 +13,7 @@ from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import read_json, read_json_lines
 from nmtkit.training import drawn_epochs
 from nmtkit.training.drawn_epochs import training_pairs
+from tests.conftest import TinyProject, determined
 
 SAMPLING = "training.subword_sampling=0.2"
 STEPS = 14

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TinyProject
 
 from nmtkit.console import log
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import read_json_lines
 from nmtkit.training import energy
 from nmtkit.training.energy import Energy, EnergyMeter, nvml_counter, rapl_counter
+from tests.conftest import TinyProject
 
 CPU = torch.device("cpu")
 

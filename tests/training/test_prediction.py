@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TinyProject
 
 from nmtkit.config import Recipe, load_recipe
 from nmtkit.errors import NmtkitError
@@ -16,6 +15,7 @@ from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table
 from nmtkit.files import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training.prediction import ASSUMED_MFU, Hardware, PairLengths, predict
+from tests.conftest import TinyProject
 
 ROOT = Path(__file__).parent.parent.parent
 COUNTED = ("target_tokens", "flops", "flops_encoder", "flops_decoder", "flops_output", "flops_attention")

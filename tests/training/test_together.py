@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TinyProject
 from torch import Tensor
 
 from nmtkit.config import load_recipe
@@ -22,6 +21,7 @@ from nmtkit.training.resume import check_same_place
 from nmtkit.training.state import TrainingState
 from nmtkit.training.validation import Validator
 from nmtkit.workers import Workers, is_out_of_memory
+from tests.conftest import TinyProject
 
 
 class OtherPlace(Workers):

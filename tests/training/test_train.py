@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import TinyProject, contents, determined, metrics_without_time
 
 from nmtkit import model_folder, run_lock
 from nmtkit.config import load_recipe
@@ -28,6 +27,7 @@ from nmtkit.model_folder import read_tensors
 from nmtkit.run_lock import locked_run
 from nmtkit.training import loop, state, stop_request, validation
 from nmtkit.training import train as training
+from tests.conftest import TinyProject, contents, determined, metrics_without_time
 
 STEPS = 14
 
