@@ -126,7 +126,7 @@ class DataConfig(_Section):
     """One vocabulary for both sides."""
     byte_fallback: bool = False
     """Characters unseen in training become bytes instead of <unk>; costs 256 entries."""
-    subword_sample_pairs: int = Field(default=10_000_000, ge=1)
+    subword_sample_pairs: int = Field(default=1_000_000, ge=1)
     """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
     wordpiece_characters: int = Field(default=500, ge=1)
     """With subwords = "wordpiece": characters that get an entry, the most frequent ones. Wu et al. take 500 for Western
