@@ -13,6 +13,7 @@ from typing import Any
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation import attention_plot
+from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.curves import CURVES, OVER, RUN_COLOURS, averages, curves, library
 from nmtkit.evaluation.curves import STYLE as CURVE_STYLE
 from nmtkit.evaluation.report import (
@@ -449,6 +450,12 @@ def _cost(runs: Sequence[Run]) -> list[str]:
         "<p>FLOPs are those of the matrix products of forward and backward for the tokens seen. The paper's way is "
         "time × devices × sustained rate, which says what the devices could have done in that time.</p>"
     )
+    for run in counted:
+        for made in cost_tables(run.files["cost.json"], run.files.get("scores.json"))[1:]:
+            rows = [[text(cell) for cell in row] for row in made.rows]
+            notes = "".join(f"<p>{text(note)}</p>" for note in made.notes)
+            title = f"{_name(runs, run)}: {text(made.title)}" if len(runs) > 1 else text(made.title)
+            parts.append(f"<details><summary>{title}</summary>{table(made.columns, rows)}{notes}</details>")
     return parts
 
 

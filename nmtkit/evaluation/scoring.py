@@ -260,11 +260,9 @@ class Scorer:
     def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
         """One metric on text of its form."""
         metric = self.metric(name)
-        result = metric.corpus_score(lines, None, n_bootstrap=max(1, resamples))
-        interval = None
-        if resamples > 1:
-            interval = Interval(float(result._mean), float(result._ci), resamples, str(metric.seed))
-            metric.n_bootstrap = metric.seed = None  # else the score's signature would state what is the interval's
+        statistics = metric._extract_corpus_statistics(lines, None)
+        result = metric._aggregate_and_compute(statistics)
+        interval = _interval(metric, statistics, resamples) if resamples > 1 else None
         details = ""
         if result.name == "BLEU":
             details = (
@@ -272,6 +270,22 @@ class Scorer:
                 f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
             )
         return Score(float(result.score), self.signature(name, metric.get_signature()), details, interval)
+
+
+def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Interval":
+    """The confidence interval that sacreBLEU's ``corpus_score(n_bootstrap=resamples)`` gives.
+
+    It is asked step by step, because that call fails where the scores of its resamples are partly numpy's numbers and
+    partly Python's, as they are when some resamples have not one match (sacreBLEU 2.6).
+    """
+    from sacrebleu.significance import _bootstrap_resample
+
+    seed, found = _bootstrap_resample(statistics, metric, resamples)
+    if len({type(each.score) for each in found}) > 1:
+        for each in found:
+            each.score = float(each.score)
+    found[0].estimate_ci(found)
+    return Interval(float(found[0]._mean), float(found[0]._ci), resamples, str(seed))
 
 
 def score(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nmtkit.cli.main import main
 from nmtkit.errors import DataError
 from nmtkit.evaluation.card import card
+from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.curves import OVER, curves
 from nmtkit.evaluation.report import FORMS, Fact, Run, differs, read_run, setting_rows, translated
 from nmtkit.evaluation.report_page import report_page, shown
@@ -236,12 +237,27 @@ def test_what_a_run_does_not_have_yet_is_named(
     assert card(run)
 
 
+def test_each_run_stands_in_the_table_two_of_the_paper_and_beside_its_prediction(
+    both: tuple[list[Path], Page, str],
+) -> None:
+    folders, found, _ = both
+    assert sum(row[:1] == ["Transformer (big)"] for row in found.rows) == len(folders)
+    for folder in folders:
+        cost = read_json(folder / "cost.json")
+        assert any(row[:1] == [f"{folder.name}, counted"] and scientific(cost["flops"]) in row for row in found.rows)
+        numbers = [cost["prediction"]["target_tokens"], cost["target_tokens"]]
+        predicted = [f"{number:,.0f}" if number >= 1000 else f"{number:.4g}" for number in numbers]
+        assert ["target tokens", *predicted] in [row[:3] for row in found.rows]
+
+
 def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(finished, tmp_path / "run")
     scores = read_json(copy / "scores.json")
     scores["hostile"]["chrf2"]["interval"] = {"mean": 41.25, "half_width": 1.75, "resamples": 1000, "seed": "12345"}
     write_json(copy / "scores.json", scores)
-    write_json(copy / "cost.json", {**read_json(copy / "cost.json"), "prediction": {"seconds": 12.5}, "new_key": "<i>"})
+    cost = read_json(copy / "cost.json")
+    cost["prediction"]["seconds"] = 12.5
+    write_json(copy / "cost.json", {**cost, "new_key": "<i>"})
     tried = [
         {"n": n, "spacing": spacing, "metric": "sacrebleu", "score": 40.0 + n / spacing, "nll": 2.5,
          "first_step": 8 - n, "last_step": 8}
@@ -290,7 +306,8 @@ def test_the_card_holds_what_repeating_the_run_takes(finished: Path) -> None:
         assert told in content
     assert FORMS["flops"](cost["flops"]) in content
     for metric, entry in read_json(finished / "scores.json")["hostile"].items():
-        assert f"| `{metric}` | {entry['score']:.2f} | `{entry['signature']}` |".replace("|", "") in re.sub(
+        shown_score = f"{entry['score']:.2f} ± {entry['interval']['half_width']:.2f}"
+        assert f"| `{metric}` | {shown_score} | `{entry['signature']}` |".replace("|", "") in re.sub(
             r"\\?\|", "", content
         )
 

@@ -197,3 +197,11 @@ def test_the_seed_of_sacrebleu_is_heeded_and_told(monkeypatch: pytest.MonkeyPatc
     assert interval.seed == "7"
     results = paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=50)
     assert "|bs:50|seed:7|" in results["b"].signature
+
+
+def test_an_interval_is_found_where_some_resamples_have_not_one_match() -> None:
+    lines = Scorer([["ab cd", "ef gh", "ij kl"]], target_language="de", text="plain")
+    found = lines.score(["ab cd", "zz", "yy"], ["chrf2"], resamples=200)["chrf2"]
+    assert found.interval is not None
+    assert 0 < found.interval.mean < 100
+    assert found.interval.half_width == pytest.approx(50.0)  # from no match at all to nothing else
