@@ -355,7 +355,8 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; a kill on the way leaves nothing that looks like it."""
+    """Removes a folder; a kill on the way leaves nothing that looks like it, and the next start removes that."""
+    _clear_the_way(path)
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     path.rename(abandoned)

@@ -1,7 +1,7 @@
 """`nmtkit translate`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -230,8 +230,7 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            sums = [str(export.manifest["model_sha256"])]
-            weights = [export.folder / "model.bin"]
+            weights, sums = [export.manifest["files"]["model.bin"]], [str(export.manifest["model_sha256"])]
             _translate_file(plain, weights, sums, input_, output, status, strict=strict, workers=None)
         else:
             _translate_stream(plain, input_, output, status, strict=strict)
@@ -239,7 +238,6 @@ def command(
 
     from nmtkit.decoding.streams import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
-    from nmtkit.model_folder import find_model
     from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads
 
     asked = Asked(
@@ -272,8 +270,8 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            weights = [find_model(model) / "model.safetensors" for model in models]
-            _translate_file(work, weights, None, input_, output, status, strict=strict, workers=workers)
+            sums = translator.weights_sha256
+            _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=workers)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
 
@@ -286,8 +284,8 @@ def _lines(path: Path | None) -> list[str] | None:
 
 def _translate_file(
     work: "LineWork | PlainWork",
-    weights: list[Path],
-    model_sums: list[str] | None,
+    weights: Sequence[str],
+    model_sums: Sequence[str],
     input_: Path,
     output: Path,
     status: Path | None,
@@ -298,7 +296,8 @@ def _translate_file(
     """From file to file, with other processes if there are any; what is there of an earlier start is kept.
 
     Args:
-        model_sums: of the models' own weights, where ``weights`` are an export of them.
+        weights: sha256 sums of the weights that were read.
+        model_sums: of the models' own weights, which are others where an export was read.
     """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
@@ -311,37 +310,43 @@ def _translate_file(
     reader = LineReader(input_, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
     made_of: dict[str, Any] = {
-        "models": [sha256_of(path) for path in weights],
+        "models": list(weights),
         "input": sha256_of(input_),
         "window_lines": WINDOW_LINES,
         **work.description(),
     }
     parts = Parts(output, made_of)
-    there = parts.begin() if rank == 0 else 0
-    if there:
-        console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
-    if workers:
-        workers.wait()
-    with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
-        count = translate_windows(
-            reader,
-            lambda window: work.translate(window, reader.invalid_lines),
-            parts,
-            rank=rank,
-            num_processes=num_processes,
-            advance=lambda done: advance(done, note=f"{done:,} lines"),
-        )
-    if workers:
-        workers.wait()
-    if rank == 0:
-        outputs = [("output", output)] + ([("status", status)] if status is not None else [])
-        parts.join(count, outputs)
-        warn_of_invalid_lines(reader)
-        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
-            options = work.description()
-            stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
-            sums = model_sums or made_of["models"]
-            record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
+    with ExitStack() as stack:
+        there = 0
+        if rank == 0:
+            stack.enter_context(parts.locked())
+            there = parts.begin()
+        if there:
+            console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
+        if workers:
+            workers.wait()
+            parts.check()
+        with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
+            count = translate_windows(
+                reader,
+                lambda window: work.translate(window, reader.invalid_lines),
+                parts,
+                rank=rank,
+                num_processes=num_processes,
+                advance=lambda done: advance(done, note=f"{done:,} lines"),
+            )
+            parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+        if workers:
+            workers.wait()
+        if rank == 0:
+            outputs = [("output", output)] + ([("status", status)] if status is not None else [])
+            parts.join(count, outputs)
+            warn_of_invalid_lines(reader)
+            if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
+                options = work.description()
+                stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
+                sums = list(model_sums)
+                record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
 
 
 def _translate_stream(

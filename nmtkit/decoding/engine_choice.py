@@ -48,6 +48,8 @@ class Export:
             raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
         if missing := sorted(_KEYS - manifest.keys()):
             raise ModelError(f"{folder / 'manifest.json'}: damaged ({missing[0]} is missing)")
+        if not isinstance(manifest["files"], dict) or "model.bin" not in manifest["files"]:
+            raise ModelError(f"{folder / 'manifest.json'}: damaged (the sum of model.bin is missing)")
         return cls(folder, manifest)
 
     @property

@@ -1,18 +1,25 @@
 """Lines translated window by window: in bounded memory, as they come from a pipe; from file to file so that several
 processes share the work and a killed translation goes on.
 
-    OUTPUT.parts/manifest.json      what is translated by what and how: with anything else it begins anew
-    OUTPUT.parts/00000000.output    what was written for the first window of lines, whole or not there
-    OUTPUT.parts/00000000.status    and its lines for --status
+    .OUTPUT.lock                             held by the first process: nobody else translates to this output
+    OUTPUT.parts/manifest.json               what is translated by what and how: with anything else it begins anew
+    OUTPUT.parts/00000000-MADE_OF.output     what was written for the first window of lines, whole or not there
+    OUTPUT.parts/00000000-MADE_OF.status     and its lines for --status
 
-Window n is of process n modulo their number. When all are there, the first process joins them and removes the folder.
+MADE_OF is a sum over the manifest, so that windows of different translations never come together, even where a file
+system has no locks. Window n is of process n modulo their number. When all are there, the first process joins them and
+removes the folder.
 """
 
 import dataclasses
+import hashlib
 import json
 import queue
+import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +29,16 @@ from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
-from nmtkit.files import json_line, read_json, remove_folder, remove_leftovers, write_atomically, write_json
+from nmtkit.files import (
+    TEMPORARY_MARK,
+    json_line,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
+from nmtkit.run_lock import locked
 
 if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by window, too
     from nmtkit.decoding.translator import Asked, Batching, Translator
@@ -30,6 +46,10 @@ if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by wi
 WINDOW_LINES = 2000
 GATHERING_SECONDS = 0.02
 """How long the lines of a pipe wait for the next one, so that what is written quickly is translated together."""
+POLL_SECONDS = 0.2
+"""After which it is looked again whether other processes have written their windows."""
+_MANIFEST = "manifest.json"
+_KIND = "parts of a translation by nmtkit"
 
 
 @dataclass(frozen=True)
@@ -180,28 +200,88 @@ class Parts:
     """The folder of windows that are translated already."""
 
     def __init__(self, output: Path, made_of: dict[str, Any]) -> None:
-        """Opens or makes it; what was made of anything else is removed.
+        """Names it; nothing is read or written yet.
 
         Args:
             made_of: what decides the output, as JSON.
         """
         self.folder = output.parent / f"{output.name}.parts"
+        self._output = output
         self._made_of = made_of
+        self._mark = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps the output for the first process, and those that it works with, while a block runs.
+
+        Raises:
+            NmtkitError: another translation is writing it.
+            DataError: its folder cannot be made.
+        """
+        try:
+            self._output.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise DataError(f"{self._output.parent}: Not a directory; take another --output") from None
+        return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, "translate", "--output")
 
     def begin(self) -> int:
-        """Makes the folder ready, by one process before all others; returns the windows that are there already."""
-        manifest = self.folder / "manifest.json"
-        if self.folder.exists() and (not manifest.is_file() or read_json(manifest) != self._made_of):
+        """Makes the folder ready, by one process before all others; returns the windows that are there already.
+
+        Windows of another translation are removed.
+
+        Raises:
+            DataError: something that is not ours is in the way; it is left as it is.
+        """
+        self._check_is_ours()
+        if self.folder.exists() and self._found() != self._made_of:
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
-        write_json(manifest, self._made_of)
-        return sum(1 for _ in self.folder.glob("*.output"))
+        write_json(self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of})
+        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
+
+    def check(self) -> None:
+        """For the other processes, once the folder is ready: raises DataError where it is for something else."""
+        if self._found() != self._made_of:
+            raise DataError(
+                f"{self.folder}: the processes found different models or different text; leave both as they are while "
+                "they are used, and run the same command again"
+            )
+
+    def _check_is_ours(self) -> None:
+        """Raises DataError where the folder's name is that of anything else: it would be removed."""
+        if not (self.folder.exists() or self.folder.is_symlink()):
+            return
+        if not self.folder.is_dir() or self.folder.is_symlink():
+            other: str | None = "it is no folder"
+        else:
+            names = [entry.name for entry in self.folder.iterdir()]
+            other = next((f"{name} in it" for name in names if not _is_own_name(name)), None)
+            if other is None and _MANIFEST in names and self._found() is None:
+                other = f"{_MANIFEST} in it"
+        if other is not None:
+            raise DataError(
+                f"{self.folder}: finished parts are to go there, but it is something else ({other}); rename it, or take "
+                "another --output"
+            )
+
+    def _found(self) -> Any:
+        """What the windows that are there are made of; None where that is not told."""
+        try:
+            manifest = read_json(self.folder / _MANIFEST)
+        except DataError:
+            return None
+        return manifest.get("made_of") if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
 
     def has(self, number: int) -> bool:
         """Whether that window is there."""
         return self._file(number, "output").is_file()
+
+    def wait_for(self, count: int) -> None:
+        """Returns when all windows are there; the heartbeat ends this process where one that owes some is gone."""
+        for number in range(count):
+            while not self.has(number):
+                time.sleep(POLL_SECONDS)
 
     def write(self, number: int, written: Written) -> None:
         """Puts a window there; of its two files the output comes last."""
@@ -222,7 +302,12 @@ class Parts:
         remove_folder(self.folder)
 
     def _file(self, number: int, kind: str) -> Path:
-        return self.folder / f"{number:08d}.{kind}"
+        return self.folder / f"{number:08d}-{self._mark}.{kind}"
+
+
+def _is_own_name(name: str) -> bool:
+    is_window = re.fullmatch(r"\d{8}-[0-9a-f]{12}\.(output|status)", name) is not None
+    return is_window or name == _MANIFEST or TEMPORARY_MARK in name
 
 
 def translate_windows(

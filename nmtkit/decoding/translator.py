@@ -145,6 +145,7 @@ class Translator:
         tokenizer: text to ids and back.
         decoding: how to search.
         precision: of the matrix products.
+        weights_sha256: the sums of the files that the models were read from, in their order.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Translator:
         if precision == "fp16" and models[0].output_embedding.device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")
         self._decoders = [StepDecoder(model, dtype) for model in models]
+        self.weights_sha256: tuple[str, ...] = ()
         self.precision = precision
         self.tokenizer = tokenizer
         self.decoding = decoding
@@ -186,7 +188,9 @@ class Translator:
         """
         loaded = load_ensemble(models, device)
         first = loaded[0]
-        return cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision)
+        translator = cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision)
+        translator.weights_sha256 = tuple(entry.provenance["files"]["model.safetensors"] for entry in loaded)
+        return translator
 
     def translate(
         self,

@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,9 +24,10 @@ from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.streams import Parts
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.scoring import sentence_utility
-from nmtkit.files import TEMPORARY_MARK
+from nmtkit.files import TEMPORARY_MARK, read_json
 from nmtkit.training.train import train
 from nmtkit.workers import Workers
 
@@ -504,6 +506,44 @@ class TestGoingOn:
             assert outcome.err.count("\n") == 1
             assert fault in outcome.err
         assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in.txt"]
+
+    def test_a_second_translation_to_the_same_file_is_refused_in_one_line(
+        self, translate: Command, tmp_path: Path
+    ) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        with Parts(tmp_path / "out.txt", {}).locked():
+            outcome = translate(*where)
+            assert (outcome.code, outcome.out) == (1, b"")
+            assert outcome.err.startswith(f"error: {tmp_path / 'out.txt'}: in use by nmtkit translate, process ")
+            assert outcome.err.count("\n") == 1
+            assert not (tmp_path / "out.txt.parts").exists()
+        assert translate(*where).code == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+    def test_what_is_going_on_is_known_by_the_weights_that_were_read(
+        self, translate: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not by those that a training has put there since."""
+        run = tmp_path / "run"
+        shutil.copytree(model / "checkpoints" / "step-00000080", run / "averaged")
+        expected = read_json(run / "averaged" / "provenance.json")["files"]["model.safetensors"]
+        load, made_of = Translator.load, []
+
+        def then_trained(*arguments: Any) -> Translator:
+            loaded = load([run])
+            (run / "averaged" / "model.safetensors").write_bytes(b"newer")
+            return loaded
+
+        def begins(self: Parts) -> int:
+            made_of.append(self._made_of["models"])
+            raise SystemExit(143)
+
+        monkeypatch.setattr(Translator, "load", then_trained)
+        monkeypatch.setattr(Parts, "begin", begins)
+        (tmp_path / "in.txt").write_text("the cat\n")
+        assert translate("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt").code == 143
+        assert made_of == [[expected]]
 
     def test_folders_on_the_way_to_the_output_are_made(self, translate: Command, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("the cat\n")
