@@ -11,6 +11,8 @@ import typer
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
+    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+    from nmtkit.decoding.engine_choice import Export
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
     from nmtkit.decoding.streams import LineWork
@@ -219,13 +221,19 @@ def command(
 
     from nmtkit.decoding.engine_choice import choose_export
 
-    export = choose_export(models, engine, stated, [name for name, is_asked in only_torch.items() if is_asked])
-    if export is not None:
+    export = choose_export(
+        models,
+        engine,
+        stated,
+        [name for name, is_asked in only_torch.items() if is_asked],
+        max_source_tokens=max_source_tokens,
+        device=device,
+    )
+    fast = _load_fast(export, engine, stated, device, threads) if export is not None else None
+    if export is not None and fast is not None:
         from nmtkit.decoding.ctranslate2_engine import BATCH_TOKENS as TOKENS_AT_ONCE
-        from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
         from nmtkit.decoding.plain_work import PlainWork
 
-        fast = CTranslate2Translator.load(export, stated, device, threads)
         plain = PlainWork(fast, batch_size, batch_tokens or TOKENS_AT_ONCE, max_source_tokens)
         if from_file_to_file:
             assert input_ is not None
@@ -274,6 +282,23 @@ def command(
             _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=workers)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
+
+
+def _load_fast(
+    export: "Export", engine: str, stated: dict[str, object], device: str, threads: int | None
+) -> "CTranslate2Translator | None":
+    """The engine without torch; None where nobody asked for it and it cannot be used."""
+    from nmtkit import console
+    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+    from nmtkit.errors import ModelError
+
+    try:
+        return CTranslate2Translator.load(export, stated, device, threads)
+    except ModelError as error:
+        if engine != "auto" or export.model is None:
+            raise
+        console.log.warning("engine: torch after all, for %s", error)
+        return None
 
 
 def _lines(path: Path | None) -> list[str] | None:
