@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nmtkit.console import log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
@@ -122,12 +122,25 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """A file that says something of the translation of each line of the whole text.
+
+    Attributes:
+        option: with which it was given.
+    """
+
+    option: str
+    path: Path
+    lines: list[str]
+
+
+@dataclass(frozen=True)
 class LineWork:
     """What is done with each line.
 
     Attributes:
-        prefixes, required: None, or for each line of the whole text what its translation begins with, and the phrases
-            it holds, between tabs.
+        prefixes, required: None, or what the translation of each line begins with, and the phrases it holds, between
+            tabs.
         minimum_risk: None, or the metric by which of the samples asked for those most like all others are chosen.
         kept: how many of these.
     """
@@ -136,22 +149,33 @@ class LineWork:
     asked: "Asked"
     batching: "Batching"
     output: OutputFormat
-    prefixes: list[str] | None = None
-    required: list[str] | None = None
+    prefixes: Wishes | None = None
+    required: Wishes | None = None
     minimum_risk: str | None = None
     kept: int = 1
 
+    def check(self) -> None:
+        """Raises DataError where what is asked for is not possible, whatever the text."""
+        if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
+            _refuse(self.required, f"that of --prefix {len(self.prefixes.lines)}")
+        asked = dataclasses.replace(
+            self.asked,
+            prefixes=() if self.prefixes is None else self.prefixes.lines,
+            required=() if self.required is None else [_phrases(line) for line in self.required.lines],
+        )
+        files = ("" if wishes is None else str(wishes.path) for wishes in (self.prefixes, self.required))
+        self.translator.check(asked, *files)
+
     def check_lines(self, num_lines: int) -> None:
         """Raises DataError where prefixes or phrases are not one line for each line of the text."""
-        for what, given in (("--prefix", self.prefixes), ("--require", self.required)):
-            if given is not None and len(given) != num_lines:
-                raise DataError(
-                    f"the file of {what} has {len(given)} lines and the text {num_lines}; they must be equal"
-                )
+        for wishes in (self.prefixes, self.required):
+            if wishes is not None and len(wishes.lines) != num_lines:
+                _refuse(wishes, f"the text {num_lines}")
 
     def description(self) -> dict[str, Any]:
         """All that decides what is written for a text, as JSON."""
-        asked = {**dataclasses.asdict(self.asked), "prefixes": self.prefixes, "required": self.required}
+        asked = dataclasses.asdict(self.asked)
+        asked |= {"prefixes": self.prefixes and self.prefixes.lines, "required": self.required and self.required.lines}
         return {
             "decoding": self.translator.decoding.model_dump(mode="json"),
             "precision": self.translator.precision,
@@ -171,10 +195,13 @@ class LineWork:
             DataError: what is asked for is not possible; prefixes or phrases end before the text.
         """
         lines = slice(window.first_line - 1, window.first_line - 1 + len(window.lines))
+        for wishes in (self.prefixes, self.required):
+            if wishes is not None and len(wishes.lines) < lines.stop:
+                _refuse(wishes, "the text more")  # a pipe: how many lines will come is not known before
         asked = dataclasses.replace(
             self.asked,
-            prefixes=() if self.prefixes is None else self.prefixes[lines],
-            required=() if self.required is None else [_phrases(line) for line in self.required[lines]],
+            prefixes=() if self.prefixes is None else self.prefixes.lines[lines],
+            required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
             first_line=window.first_line,
         )
         found = self.translator.translations(window.lines, asked, batching=self.batching)
@@ -189,7 +216,15 @@ class LineWork:
             output += written(self.output, number, source, of_line)
             odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
             status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
+        if unmet := [str(number) for number, of_line in enumerate(found, window.first_line) if of_line[0].is_unmet]:
+            log.warning(
+                "without their prefix or required phrases, which other wishes forbid: line %s", ", ".join(unmet)
+            )
         return Written(output, status)
+
+
+def _refuse(wishes: Wishes, other: str) -> NoReturn:
+    raise DataError(f"the file of {wishes.option} has {len(wishes.lines)} lines and {other}; they must be equal")
 
 
 def _phrases(line: str) -> list[str]:
@@ -261,8 +296,8 @@ class Parts:
                 other = f"{_MANIFEST} in it"
         if other is not None:
             raise DataError(
-                f"{self.folder}: finished parts are to go there, but it is something else ({other}); rename it, or take "
-                "another --output"
+                f"{self.folder}: finished parts are to go there, but it is something else ({other}); rename it, or "
+                "take another --output"
             )
 
     def _found(self) -> Any:
