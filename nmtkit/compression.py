@@ -68,7 +68,8 @@ def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]
     """What compresses bytes into a stream of that name, which stays open; equal bytes become equal bytes."""
     kind = kind_of(name)
     if kind == "gzip":
-        return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+        packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+        return cast(AbstractContextManager[IO[bytes]], packed)
     if kind == "xz":
         return lzma.LZMAFile(stream, "wb")
     if kind == "bzip2":

@@ -260,8 +260,8 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            weights, sums = [export.manifest["files"]["model.bin"]], [str(export.manifest["model_sha256"])]
-            _translate_file(plain, weights, sums, input_, output, status, strict=strict, workers=None)
+            read, of_model = [export.manifest["files"]["model.bin"]], [str(export.manifest["model_sha256"])]
+            _translate_file(plain, read, of_model, input_, output, status, strict=strict, workers=None)
         else:
             _translate_stream(plain, input_, output, status, strict=strict)
         return
@@ -437,6 +437,8 @@ def _translate_stream(
     from nmtkit.files import LineReader, write_atomically
 
     work.check()
+    if output is None:
+        write_stdout_as_text()
     errors: Literal["strict", "replace"] = "strict" if strict else "replace"
     interactive = False
     if input_ is not None:
@@ -450,7 +452,6 @@ def _translate_stream(
         if output is not None:
             write = stack.enter_context(write_atomically(output)).write
         else:
-            write_stdout_as_text()
             stdout = sys.stdout  # a live progress bar puts something else in its place
             write = stdout.write
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
