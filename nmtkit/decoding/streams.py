@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nmtkit.console import log
+from nmtkit.console import listed, log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
@@ -216,10 +216,8 @@ class LineWork:
             output += written(self.output, number, source, of_line)
             odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
             status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
-        if unmet := [str(number) for number, of_line in enumerate(found, window.first_line) if of_line[0].is_unmet]:
-            log.warning(
-                "without their prefix or required phrases, which other wishes forbid: line %s", ", ".join(unmet)
-            )
+        if unmet := [number for number, of_line in enumerate(found, window.first_line) if of_line[0].is_unmet]:
+            log.warning("without their prefix or required phrases, which other wishes forbid: %s", listed(unmet))
         return Written(output, status)
 
 
