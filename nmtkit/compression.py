@@ -1,4 +1,4 @@
-"""Compressed files as streams of their bytes: gzip, xz, bzip2 and zstd, told by the end of the name.
+"""Compressed files as streams of their bytes, read and written: gzip, xz, bzip2 and zstd, told by the end of the name.
 
 Below all reading of text. Whatever the form, one that is cut short raises EOFError, one that is damaged raises one of
 DAMAGED, and one that unfolds to far more than its size raises DataError before it has filled a disk or a memory.
@@ -10,7 +10,8 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import IO, Any, BinaryIO, cast
 
 from nmtkit.errors import DataError
 
@@ -61,6 +62,23 @@ def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
         "zstd": _Zstd,
     }
     return io.BufferedReader(_Guarded(openers[kind](stream), stream, name), _BUFFER_BYTES)
+
+
+def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]:
+    """What compresses bytes into a stream of that name, which stays open; equal bytes become equal bytes."""
+    kind = kind_of(name)
+    if kind == "gzip":
+        packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+        return cast(AbstractContextManager[IO[bytes]], packed)
+    if kind == "xz":
+        return lzma.LZMAFile(stream, "wb")
+    if kind == "bzip2":
+        return bz2.BZ2File(stream, "wb")
+    if kind == "zstd":
+        import zstandard
+
+        return cast(AbstractContextManager[IO[bytes]], zstandard.ZstdCompressor().stream_writer(stream, closefd=False))
+    return nullcontext(stream)
 
 
 def check_expansion(name: str, num_read: int, num_unfolded: int) -> None:

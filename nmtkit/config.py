@@ -33,7 +33,7 @@ from nmtkit.files import open_plain
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -432,11 +432,11 @@ class DecodingConfig(_Section):
     length_penalty: Literal["wu", "length", "none"] = "wu"
     """What a hypothesis' log-probability is divided by, n counting the end symbol. wu: ((5 + n) / 6)^alpha, the
     paper's. length: n^alpha, as fairseq, CTranslate2 and Hugging Face use it. none: 1."""
-    alpha: float = Field(default=0.6, ge=0)
+    alpha: float = Field(default=0.6, ge=0, le=20)
     """Exponent of the length penalty."""
-    max_length_offset: int = Field(default=50, ge=0)
+    max_length_offset: int = Field(default=50, ge=0, le=1_000_000)
     """A translation has at most max_length_ratio times the tokens of its source, and that many more."""
-    max_length_ratio: float = Field(default=1.0, ge=0)
+    max_length_ratio: float = Field(default=1.0, ge=0, le=1000)
     """See max_length_offset; the paper's is 1."""
     max_length: int | None = Field(default=None, ge=1)
     """Most tokens of any translation, whatever its source."""
@@ -444,7 +444,7 @@ class DecodingConfig(_Section):
     """Tokens before which no translation ends."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """No translation says that many tokens in a row twice; 0: it may."""
-    coverage_penalty: float = Field(default=0.0, ge=0)
+    coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
     """Beta of Wu et al. 2016, equation 14: costs translations that look at parts of the source too little. 0: off."""
     average_last: int = Field(default=5, ge=1)
     """Checkpoints that `average` and `run` average."""

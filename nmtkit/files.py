@@ -8,7 +8,6 @@ import codecs
 import ctypes
 import errno
 import glob
-import gzip
 import hashlib
 import importlib.metadata
 import io
@@ -21,9 +20,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, TextIO, cast
+from typing import Any, BinaryIO, Literal, TextIO, cast
 
-from nmtkit.compression import DAMAGED, decompressed, kind_of
+from nmtkit.compression import DAMAGED, compressed, decompressed, kind_of
 from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
@@ -255,12 +254,8 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 text file with ``\\n`` line ends that appears under ``path`` whole; ``.gz`` is compressed."""
-    with write_bytes_atomically(path) as file, ExitStack() as stack:
-        binary: IO[bytes] = file
-        if path.suffix == ".gz":
-            compressed = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
-            binary = cast(IO[bytes], stack.enter_context(compressed))
+    """A UTF-8 text file with ``\\n`` line ends that appears under ``path`` whole, compressed if its name says so."""
+    with write_bytes_atomically(path) as file, compressed(file, path.name) as binary:
         text = io.TextIOWrapper(cast(BinaryIO, binary), encoding="utf-8", newline="\n", write_through=False)
         try:
             yield text
@@ -355,7 +350,8 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; a kill on the way leaves nothing that looks like it."""
+    """Removes a folder; a kill on the way leaves nothing that looks like it, and the next start removes that."""
+    _clear_the_way(path)
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     path.rename(abandoned)

@@ -130,17 +130,26 @@ def _read_json(path: Path) -> Any:
         raise ModelError(str(error)) from None
 
 
-def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
-    """Raises ModelError when the weights are not those that were written."""
-    expected = provenance.get("files", {}).get("model.safetensors")
-    if expected != sha256_of(folder / "model.safetensors"):
-        raise ModelError(f"{folder / 'model.safetensors'}: damaged, it does not have the sum in provenance.json")
+def _sums(folder: Path, provenance: Any) -> dict[str, Any]:
+    """The sums that provenance.json states."""
+    files = provenance.get("files", {}) if isinstance(provenance, dict) else None
+    if not isinstance(files, dict):
+        raise ModelError(f"{folder / 'provenance.json'}: damaged (the sums of the other files are not in it)")
+    return files
+
+
+def check_sum(folder: Path, provenance: Any) -> None:
+    """Raises ModelError when weights or description are not those that were written."""
+    expected = _sums(folder, provenance)
+    for name in ("model.safetensors", "model.json"):
+        if expected.get(name) != sha256_of(folder / name):
+            raise ModelError(f"{folder / name}: damaged, it does not have the sum in provenance.json")
 
 
 def damage(folder: Path) -> str | None:
     """What is wrong with the files of a model folder by the sums in its provenance.json; None if nothing is."""
     try:
-        expected = _read_json(folder / "provenance.json").get("files", {})
+        expected = _sums(folder, _read_json(folder / "provenance.json"))
         for name in expected or ("model.safetensors",):
             if sha256_of(folder / name) != expected.get(name):
                 return f"{folder / name}: damaged, it does not have the sum in provenance.json"
@@ -200,7 +209,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         decoding = DecodingConfig.model_validate(description["decoding"])
         sizes = description["vocab_sizes"]
         model = Transformer(config, sizes["source"], sizes["target"])
-    except (KeyError, ValidationError) as error:
+        tokenizer_sha256 = description["tokenizer_sha256"]
+    except (KeyError, TypeError, ValidationError) as error:
         raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))
@@ -208,7 +218,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder}: the weights do not belong to model.json ({reason[:200]})") from None
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    if tokenizer.fingerprint() != description["tokenizer_sha256"]:
+    if tokenizer.fingerprint() != tokenizer_sha256:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
     provenance = _read_json(folder / "provenance.json")
     check_sum(folder, provenance)
@@ -264,7 +274,9 @@ def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[P
     scored = []
     for path in checkpoints(run_dir):
         try:
-            cost = validation_cost(_read_json(path / "provenance.json"))
+            provenance = _read_json(path / "provenance.json")
+            _sums(path, provenance)
+            cost = validation_cost(provenance)
         except ModelError as error:
             log.warning("%s; this checkpoint is passed over, remove %s", error, path)
             continue

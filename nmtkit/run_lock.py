@@ -1,4 +1,4 @@
-"""One command at a time writes into a run folder: RUN/.lock is held for as long as that takes.
+"""One command at a time writes into a run folder, or a translation to its output: a lock is held for so long.
 
 The lock is one of the operating system's (flock): a killed process holds it no longer, whatever file it leaves behind.
 """
@@ -9,7 +9,7 @@ import fcntl
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nmtkit.console import log
@@ -29,16 +29,33 @@ def locked_run(run_dir: Path, command: str) -> Iterator[None]:
     Raises:
         NmtkitError: another process holds it, or the folder cannot be written.
     """
-    path = run_dir / LOCK_NAME
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(path)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        raise _unwritable(run_dir, os.strerror(error.errno)) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(run_dir / LOCK_NAME, run_dir, command, "--run-dir"))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise _unwritable(run_dir, os.strerror(error.errno)) from None
         _check_writable(run_dir)
+        yield
+
+
+@contextmanager
+def locked(path: Path, what: Path, command: str, option: str) -> Iterator[None]:
+    """Holds a lock while the block runs.
+
+    Args:
+        path: the file that is locked; it is made and removed.
+        what: what is to be written by one process at a time.
+        command: who holds it, for the message to others.
+        option: with which others can take something else than ``what``.
+
+    Raises:
+        NmtkitError: another process holds it.
+    """
+    descriptor = _lock(path, what, option)
+    try:
         with contextlib.suppress(OSError):  # on a full disk the lock holds just the same, without a name
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"nmtkit {command}, process {os.getpid()} on {platform.node()}".encode())
@@ -48,7 +65,7 @@ def locked_run(run_dir: Path, command: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, what: Path, option: str) -> int:
     """An open and locked file under ``path``."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -58,10 +75,10 @@ def _lock(path: Path) -> int:
             holder = os.read(descriptor, 1000).decode("utf-8", errors="replace") or "another process"
             os.close(descriptor)
             raise NmtkitError(
-                f"{path.parent}: in use by {holder}; wait until it has ended, or take another --run-dir"
+                f"{what}: in use by {holder}; wait until it has ended, or take another {option}"
             ) from None
         except OSError as error:
-            log.warning("%s cannot be locked (%s): see to it that nothing else uses this run", path, error.strerror)
+            log.warning("%s cannot be locked (%s): see to it that nothing else writes %s", path, error.strerror, what)
             return descriptor
         # Whoever held the lock has removed the file on its way out: then this one is locked in vain.
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):

@@ -31,7 +31,7 @@ PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another one is gone: `launch` tells what became of that one."""
 LAUNCHED = "NMTKIT_LAUNCHED"
 """Set in the environment of the processes of `launch`."""
-_GOING_ON = "; the same command goes on from the last save"
+_GOING_ON = "; the same command goes on from what was saved"
 _STARTING_TIMEOUT = timedelta(minutes=30)
 """For processes to meet, and for one exchange: who is gone is found out sooner by the heartbeat."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

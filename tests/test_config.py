@@ -553,3 +553,9 @@ class TestStoredRecipes:
     def test_data_and_cleaning_have_no_harmless_keys(self) -> None:
         data = DataConfig(source_language="en", target_language="de", train=("builtin/train",))
         assert differences(data, data.model_copy(update={"vocab_size": 9})) == ["vocab_size = 9 (was 37000)"]
+
+
+@pytest.mark.parametrize("value", ["alpha = 21", "alpha = inf", "max_length_ratio = nan", "coverage_penalty = inf"])
+def test_a_number_with_which_no_search_could_reckon_is_refused(folder: Folder, value: str) -> None:
+    with pytest.raises(RecipeError, match=value.split(" ")[0]):
+        folder.load(f"{DATA}[decoding]\n{value}\n")

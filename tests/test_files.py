@@ -422,3 +422,14 @@ class TestJson:
         with pytest.raises(DataError, match="line 2: not valid JSON") as caught:
             read_json_lines(path)
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2", ".zst"])
+def test_a_file_is_written_in_the_form_that_its_name_says(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.de{suffix}"
+    for _ in range(2):
+        with write_atomically(path) as file:
+            file.writelines(f"Häuser {number}\n" for number in range(1000))
+    assert read_lines(path) == [f"Häuser {number}" for number in range(1000)]
+    assert (path.read_bytes()[:6] == "Häuse".encode()) is (suffix == "")
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

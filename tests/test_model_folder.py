@@ -128,6 +128,15 @@ def edit_description(key: str, value: object) -> Callable[[Path], None]:
     return damage
 
 
+def without(key: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        description = json.loads((folder / "model.json").read_text())
+        del description[key]
+        (folder / "model.json").write_text(json.dumps(description))
+
+    return damage
+
+
 def overwrite(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content) and None
 
@@ -165,6 +174,15 @@ def foreign_weights(folder: Path) -> None:
         (foreign_tokenizer, "tokenizer is not the one"),
         (remove("provenance.json"), "no such file"),
         (cut("provenance.json", 0.5), "damaged"),
+        (overwrite("provenance.json", b"[]"), "damaged"),
+        (overwrite("provenance.json", b'{"files": []}'), "damaged"),
+        (overwrite("provenance.json", b"{}"), "damaged"),
+        (overwrite("model.json", b'{"format": 1}'), "damaged"),
+        (edit_description("tokenizer_sha256", None), "tokenizer is not the one"),
+        (edit_description("vocab_sizes", [9, 9]), "damaged"),
+        (edit_description("model", {**TINY, "num_heads": 4}), r"model\.json: damaged, it does not have the sum"),
+        (edit_description("decoding", {"beam": 3}), r"model\.json: damaged, it does not have the sum"),
+        (without("tokenizer_sha256"), "damaged"),
     ],
 )
 def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(
@@ -230,6 +248,14 @@ def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
     assert names(whole_checkpoints(tmp_path, 1)) == ["step-00000003"]
     warnings = [record.getMessage() for record in caplog.records]
     assert any(warning.startswith(str(best / name)) and f"remove {best}" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"files": []}', b'{"files": {}}'])
+def test_a_checkpoint_whose_provenance_holds_no_sums_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    for step in (1, 2):
+        save(tmp_path / "checkpoints" / f"step-{step:08d}")
+    (tmp_path / "checkpoints" / "step-00000002" / "provenance.json").write_bytes(content)
+    assert find_model(tmp_path).name == "step-00000001"
 
 
 def test_a_run_of_damaged_checkpoints_has_no_model(tmp_path: Path) -> None:

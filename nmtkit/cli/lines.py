@@ -38,14 +38,23 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
         with write_atomically(output) as file:
             yield lambda lines: file.writelines(f"{line}\n" for line in lines)
         return
+    write_stdout_as_text()
     stdout = sys.stdout
-    stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
     def write(lines: Iterable[str]) -> None:
         stdout.writelines(f"{line}\n" for line in lines)
         stdout.flush()
 
     yield write
+
+
+def write_stdout_as_text() -> None:
+    """Lets stdout take UTF-8 with ``\\n`` line ends; raises DataError where it is closed."""
+    from nmtkit.errors import DataError
+
+    if sys.stdout is None:
+        raise DataError("stdout is closed; name a file with --output")
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
 def warn_of_invalid_lines(reader: "LineReader") -> None:

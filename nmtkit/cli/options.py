@@ -70,6 +70,23 @@ BatchTokensOption = Annotated[
 ]
 
 
+def check_decoding(stated: dict[str, object]) -> None:
+    """Raises BadParameter for an option of the search whose value [decoding] of a recipe would not take."""
+    from pydantic import ValidationError
+
+    from nmtkit.config import DecodingConfig
+
+    try:
+        DecodingConfig.model_validate(stated)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = f"--{str(first['loc'][0]).replace('_', '-')}"
+        reason = f": {first['msg'].lower()}"
+        if first["type"] == "literal_error":
+            reason = f" is not one of {first['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+        raise typer.BadParameter(f"{first['input']!r}{reason}", param_hint=option) from None
+
+
 def _check_trackers(trackers: list[str] | None) -> list[str]:
     for tracker in trackers or []:
         if tracker not in ("tensorboard", "wandb"):

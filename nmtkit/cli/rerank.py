@@ -16,6 +16,7 @@ from nmtkit.cli.options import (
     QuietOption,
     ScoringPrecisionOption,
     ThreadsOption,
+    check_decoding,
 )
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ def command(
         raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
     if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
         raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
-    if length_penalty not in (None, "wu", "length", "none"):
-        raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
+    stated = {"length_penalty": length_penalty, "alpha": alpha}
+    check_decoding({key: value for key, value in stated.items() if value is not None})
     console.set_up(quiet=quiet)
     if input_ is None and sys.stdin is None:
         raise DataError("stdin is closed; give lists there or a file with --input")

@@ -1,20 +1,23 @@
 """`nmtkit translate`."""
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_decoding
 
 if TYPE_CHECKING:
+    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+    from nmtkit.decoding.engine_choice import Export
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
-    from nmtkit.decoding.streams import LineWork
-    from nmtkit.decoding.translator import Precision
+    from nmtkit.decoding.streams import LineWork, Wishes
+    from nmtkit.decoding.translator import Precision, Sampling
     from nmtkit.workers import Workers
 
 
@@ -25,10 +28,15 @@ def command(
     ],
     input_: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="Text, plain or .gz.  [default: stdin; on a terminal a prompt]"),
+        typer.Option(
+            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; on a terminal a prompt]"
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Translations, plain or .gz.  [default: stdout]")
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
+        ),
     ] = None,
     json_: Annotated[
         bool,
@@ -48,8 +56,8 @@ def command(
         typer.Option(
             "--status",
             metavar="FILE",
-            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, copied_source, repeats, "
-            "leftover; of trees mended.",
+            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet, copied_source, "
+            "repeats, leftover; of trees mended.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,
@@ -112,15 +120,22 @@ def command(
         bool, typer.Option("--sample", help="Draws translations (as many as --n-best) instead of searching the best.")
     ] = False,
     temperature: Annotated[
-        float, typer.Option("--temperature", metavar="X", min=1e-6, help="Of samples: below 1 less varied.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            "--temperature", metavar="X", min=1e-6, max=1e6, help="Of samples: below 1 less varied.  [default: 1]"
+        ),
+    ] = None,
     top_k: Annotated[
-        int, typer.Option("--top-k", metavar="N", min=0, help="Samples from the N likeliest tokens; 0: all.")
-    ] = 0,
+        int | None,
+        typer.Option("--top-k", metavar="N", min=0, help="Samples from the N likeliest tokens.  [default: 0: all]"),
+    ] = None,
     top_p: Annotated[
-        float, typer.Option("--top-p", metavar="X", min=0, max=1, help="Samples from that share of probability.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of samples.")] = 1,
+        float | None,
+        typer.Option(
+            "--top-p", metavar="X", min=0, max=1, help="Samples from that share of probability.  [default: 1: all]"
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Of samples.  [default: 1]")] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
@@ -128,8 +143,9 @@ def command(
         ),
     ] = None,
     mbr_metric: Annotated[
-        str, typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.")
-    ] = "chrf2",
+        str | None,
+        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.  [default: chrf2]"),
+    ] = None,
     max_source_tokens: Annotated[
         int,
         typer.Option(
@@ -179,23 +195,30 @@ def command(
 
     if batch_size is not None and batch_tokens is not None:
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
-    if length_penalty not in (None, "wu", "length", "none"):
-        raise typer.BadParameter(f"{length_penalty!r} is not one of wu, length, none", param_hint="--length-penalty")
     if engine not in ("auto", "torch", "ctranslate2"):
         raise typer.BadParameter(f"{engine!r} is not one of auto, torch, ctranslate2", param_hint="--engine")
     if precision not in ("float32", "bf16", "fp16"):
         raise typer.BadParameter(f"{precision!r} is not one of float32, bf16, fp16", param_hint="--precision")
-    if mbr_metric not in ("chrf2", "sacrebleu"):
+    if mbr_metric not in (None, "chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and mbr < n_best:
         raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
     if alignment and not json_:
         raise typer.BadParameter("--alignment needs --json")
+    if mbr_metric is not None and mbr is None:
+        raise typer.BadParameter("it needs --mbr", param_hint="--mbr-metric")
+    drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
+    _check_drawing(drawing, beam, is_drawn=sample or mbr is not None)
+    _check_files(
+        {"--output": output, "--status": status}, {"--input": input_, "--prefix": prefix, "--require": require}
+    )
     from_file_to_file = (
         input_ is not None and output is not None and input_.is_file() and (output.is_file() or not output.exists())
     )
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if max(processes, launched) > 1 and not from_file_to_file:
+        if input_ is not None and not input_.exists():
+            raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
         raise typer.BadParameter("several processes share a file: give --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         from nmtkit.launcher import launch
@@ -211,6 +234,7 @@ def command(
         "min_length": min_length, "no_repeat_ngram": no_repeat_ngram,
     }  # fmt: skip
     stated: dict[str, object] = {key: value for key, value in settings.items() if value is not None}
+    check_decoding(stated)
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
         "--prefix": prefix, "--sample": sample, "--mbr": mbr, "--processes": launched > 1,
@@ -219,32 +243,36 @@ def command(
 
     from nmtkit.decoding.engine_choice import choose_export
 
-    export = choose_export(models, engine, stated, [name for name, is_asked in only_torch.items() if is_asked])
-    if export is not None:
+    export = choose_export(
+        models,
+        engine,
+        stated,
+        [name for name, is_asked in only_torch.items() if is_asked],
+        max_source_tokens=max_source_tokens,
+        device=device,
+    )
+    fast = _load_fast(export, engine, stated, device, threads) if export is not None else None
+    if export is not None and fast is not None:
         from nmtkit.decoding.ctranslate2_engine import BATCH_TOKENS as TOKENS_AT_ONCE
-        from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
         from nmtkit.decoding.plain_work import PlainWork
 
-        fast = CTranslate2Translator.load(export, stated, device, threads)
         plain = PlainWork(fast, batch_size, batch_tokens or TOKENS_AT_ONCE, max_source_tokens)
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            sums = [str(export.manifest["model_sha256"])]
-            weights = [export.folder / "model.bin"]
-            _translate_file(plain, weights, sums, input_, output, status, strict=strict, workers=None)
+            read, of_model = [export.manifest["files"]["model.bin"]], [str(export.manifest["model_sha256"])]
+            _translate_file(plain, read, of_model, input_, output, status, strict=strict, workers=None)
         else:
             _translate_stream(plain, input_, output, status, strict=strict)
         return
 
     from nmtkit.decoding.streams import LineWork
-    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Sampling, Translator
-    from nmtkit.model_folder import find_model
+    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
     from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads
 
     asked = Asked(
         n_best=mbr or n_best,
-        sampling=Sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
+        sampling=_sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
         forbidden=tuple(forbid or ()),
         attention=alignment,
         max_source_tokens=max_source_tokens,
@@ -264,30 +292,76 @@ def command(
             asked,
             batching,
             output_format,
-            _lines(prefix),
-            _lines(require),
-            mbr_metric if mbr else None,
+            _wishes("--prefix", prefix),
+            _wishes("--require", require),
+            (mbr_metric or "chrf2") if mbr else None,
             n_best,
         )
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            weights = [find_model(model) / "model.safetensors" for model in models]
-            _translate_file(work, weights, None, input_, output, status, strict=strict, workers=workers)
+            sums = translator.weights_sha256
+            _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=workers)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
 
 
-def _lines(path: Path | None) -> list[str] | None:
+def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_drawn: bool) -> None:
+    """Raises BadParameter for options of samples where none are drawn, and the other way round."""
+    for name, value in options.items():
+        if value is not None and not is_drawn:
+            raise typer.BadParameter("it is of samples: give --sample or --mbr", param_hint=name)
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter("it has to be finite", param_hint=name)
+    if beam is not None and is_drawn:
+        raise typer.BadParameter("samples are drawn without a beam; --n-best says how many", param_hint="--beam")
+
+
+def _check_files(written: dict[str, Path | None], read: dict[str, Path | None]) -> None:
+    """Raises BadParameter where a file that is written is one of the others, for that would be lost."""
+    seen: dict[Path, str] = {}
+    for name, path in [*read.items(), *written.items()]:
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # such as /dev/null
+        other = seen.setdefault(path.resolve(), name)
+        if other != name and name in written:
+            raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
+
+
+def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
+    from nmtkit.decoding.translator import Sampling
+
+    return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
+
+
+def _load_fast(
+    export: "Export", engine: str, stated: dict[str, object], device: str, threads: int | None
+) -> "CTranslate2Translator | None":
+    """The engine without torch; None where nobody asked for it and it cannot be used."""
+    from nmtkit import console
+    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+    from nmtkit.errors import ModelError
+
+    try:
+        return CTranslate2Translator.load(export, stated, device, threads)
+    except ModelError as error:
+        if engine != "auto" or export.model is None:
+            raise
+        console.log.warning("engine: torch after all, for %s", error)
+        return None
+
+
+def _wishes(option: str, path: Path | None) -> "Wishes | None":
+    from nmtkit.decoding.streams import Wishes
     from nmtkit.files import read_lines
 
-    return read_lines(path) if path is not None else None
+    return Wishes(option, path, read_lines(path)) if path is not None else None
 
 
 def _translate_file(
     work: "LineWork | PlainWork",
-    weights: list[Path],
-    model_sums: list[str] | None,
+    weights: Sequence[str],
+    model_sums: Sequence[str],
     input_: Path,
     output: Path,
     status: Path | None,
@@ -298,7 +372,8 @@ def _translate_file(
     """From file to file, with other processes if there are any; what is there of an earlier start is kept.
 
     Args:
-        model_sums: of the models' own weights, where ``weights`` are an export of them.
+        weights: sha256 sums of the weights that were read.
+        model_sums: of the models' own weights, which are others where an export was read.
     """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
@@ -306,42 +381,49 @@ def _translate_file(
     from nmtkit.files import LineReader, sha256_of
     from nmtkit.translation_record import record, set_translated_as
 
+    work.check()
     total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
     work.check_lines(total)
     reader = LineReader(input_, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
     made_of: dict[str, Any] = {
-        "models": [sha256_of(path) for path in weights],
+        "models": list(weights),
         "input": sha256_of(input_),
         "window_lines": WINDOW_LINES,
         **work.description(),
     }
     parts = Parts(output, made_of)
-    there = parts.begin() if rank == 0 else 0
-    if there:
-        console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
-    if workers:
-        workers.wait()
-    with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
-        count = translate_windows(
-            reader,
-            lambda window: work.translate(window, reader.invalid_lines),
-            parts,
-            rank=rank,
-            num_processes=num_processes,
-            advance=lambda done: advance(done, note=f"{done:,} lines"),
-        )
-    if workers:
-        workers.wait()
-    if rank == 0:
-        outputs = [("output", output)] + ([("status", status)] if status is not None else [])
-        parts.join(count, outputs)
-        warn_of_invalid_lines(reader)
-        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
-            options = work.description()
-            stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
-            sums = model_sums or made_of["models"]
-            record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
+    with ExitStack() as stack:
+        there = 0
+        if rank == 0:
+            stack.enter_context(parts.locked())
+            there = parts.begin()
+        if there:
+            console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
+        if workers:
+            workers.wait()
+            parts.check()
+        with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
+            count = translate_windows(
+                reader,
+                lambda window: work.translate(window, reader.invalid_lines),
+                parts,
+                rank=rank,
+                num_processes=num_processes,
+                advance=lambda done: advance(done, note=f"{done:,} lines"),
+            )
+            parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+        if workers:
+            workers.wait()
+        if rank == 0:
+            outputs = [("output", output)] + ([("status", status)] if status is not None else [])
+            parts.join(count, outputs)
+            warn_of_invalid_lines(reader)
+            if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
+                options = work.description()
+                stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
+                sums = list(model_sums)
+                record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
 
 
 def _translate_stream(
@@ -349,11 +431,14 @@ def _translate_stream(
 ) -> None:
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
-    from nmtkit.cli.lines import warn_of_invalid_lines
+    from nmtkit.cli.lines import warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.streams import WINDOW_LINES, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 
+    work.check()
+    if output is None:
+        write_stdout_as_text()
     errors: Literal["strict", "replace"] = "strict" if strict else "replace"
     interactive = False
     if input_ is not None:
@@ -368,7 +453,6 @@ def _translate_stream(
             write = stack.enter_context(write_atomically(output)).write
         else:
             stdout = sys.stdout  # a live progress bar puts something else in its place
-            stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
             write = stdout.write
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
         total = None

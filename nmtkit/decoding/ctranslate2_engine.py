@@ -51,8 +51,8 @@ class CTranslate2Translator:
         self.tokenizer = tokenizer
         self.decoding = decoding
         self._translator = translator
-        self._max_positions = int(export.manifest["max_positions"])
-        self._has_learned_positions = bool(export.manifest["has_learned_positions"])
+        self._max_positions = export.max_positions
+        self._has_learned_positions = export.has_learned_positions
         self._source_pieces = tokenizer.pieces(range(tokenizer.vocab_size("source")), "source")
         target_pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
         self._target_ids = {piece: index for index, piece in enumerate(target_pieces)}
@@ -136,15 +136,22 @@ class CTranslate2Translator:
         CTranslate2 has one limit of length a call, nmtkit one a source. A batch is searched up to the limit of its
         longest source; the few searches that went on beyond their own are made again, among sources of the same limit.
         So what a source is translated with makes no difference.
+
+        Raises:
+            ModelError: CTranslate2 fails, such as for want of memory, or has too few positions.
         """
         limits = [self._limit(len(ids)) for ids in sources]
-        order = sorted(range(len(sources)), key=lambda index: len(sources[index]), reverse=True)
+        asked = [index for index in range(len(sources)) if limits[index] > 0]  # CTranslate2 takes no limit of 0
+        order = sorted(asked, key=lambda index: len(sources[index]), reverse=True)
         if batch_sentences is not None:
             runs = [(start, start + batch_sentences) for start in range(0, len(order), batch_sentences)]
         else:
-            share = sum(map(len, sources)) // self._translator.num_translators + 1  # so that no thread is left idle
+            share = (
+                sum(len(sources[index]) for index in order) // self._translator.num_translators + 1
+            )  # so that no thread is left idle
             runs = cut_by_padded_tokens([len(sources[index]) + 1 for index in order], min(batch_tokens, share))
-        found = dict(self._search_batches(sources, limits, [order[start:stop] for start, stop in runs]))
+        found: dict[int, list[int]] = {index: [] for index in range(len(sources)) if limits[index] == 0}
+        found.update(self._search_batches(sources, limits, [order[start:stop] for start, stop in runs]))
         beyond: dict[int, list[int]] = {}
         for index in order:
             if index not in found:
@@ -167,7 +174,11 @@ class CTranslate2Translator:
         ]
         for batch, longest, results in zip(batches, longest_of, calls, strict=True):
             for index, waiting in zip(batch, results, strict=True):
-                result = waiting.result()
+                try:
+                    result = waiting.result()
+                except RuntimeError as error:
+                    reason = " ".join(str(error).split())
+                    raise ModelError(f"CTranslate2 failed ({reason}); try a smaller --batch-tokens") from None
                 limit = limits[index]
                 if self.decoding.beam == 1:
                     # Greedy search does not look ahead: with its own limit it would have stopped just there.

@@ -5,7 +5,7 @@ translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engin
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from nmtkit.config import DecodingConfig
 from nmtkit.console import log
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import find_model, is_model_folder, read_description
@@ -32,10 +33,13 @@ class Export:
 
     Attributes:
         manifest: what its manifest.json holds.
+        model: the model folder beside which it was found. How to search is then said there: a recipe's [decoding] can
+            change without the weights. None of an export that was named itself.
     """
 
     folder: Path
     manifest: dict[str, Any]
+    model: Path | None = None
 
     @classmethod
     def read(cls, folder: Path) -> "Export":
@@ -48,6 +52,8 @@ class Export:
             raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
         if missing := sorted(_KEYS - manifest.keys()):
             raise ModelError(f"{folder / 'manifest.json'}: damaged ({missing[0]} is missing)")
+        if not isinstance(manifest["files"], dict) or "model.bin" not in manifest["files"]:
+            raise ModelError(f"{folder / 'manifest.json'}: damaged (the sum of model.bin is missing)")
         return cls(folder, manifest)
 
     @property
@@ -57,11 +63,25 @@ class Export:
 
     def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
         """How to search: as the model says, but for the values given."""
+        if self.model is None:
+            place, stated = self.folder / "manifest.json", self.manifest
+        else:
+            place, stated = self.model / "model.json", read_description(self.model)
         try:
-            return DecodingConfig.model_validate({**self.manifest["decoding"], **overrides})
-        except (TypeError, ValidationError) as error:
+            return DecodingConfig.model_validate({**stated["decoding"], **overrides})
+        except (KeyError, TypeError, ValidationError) as error:
             reason = " ".join(str(error).split())
-            raise ModelError(f"{self.folder / 'manifest.json'}: its decoding cannot be used ({reason})") from None
+            raise ModelError(f"{place}: its decoding cannot be used ({reason})") from None
+
+    @property
+    def max_positions(self) -> int:
+        """Most tokens of a source, its end symbol counted, and of a translation."""
+        return int(self.manifest["max_positions"])
+
+    @property
+    def has_learned_positions(self) -> bool:
+        """Whether the model, too, has no more positions than the export."""
+        return bool(self.manifest["has_learned_positions"])
 
     def is_made_from(self, model_folder: Path) -> bool:
         """Whether weights and tokenizer are those of a model folder, by the sums that both state."""
@@ -83,8 +103,9 @@ def exports_of(path: Path) -> list[Export]:
 
     They are looked for in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
     """
+    path = path.resolve()  # the parent of "." would be "."
     model = find_model(path)
-    places = dict.fromkeys(place.resolve() for place in (path, model, model.parent, model.parent.parent))
+    places = dict.fromkeys((path, model, model.parent, model.parent.parent))
     found = []
     for folder in (folder for place in places for folder in sorted(place.glob("export/ctranslate2*"))):
         if is_export(folder):
@@ -94,21 +115,31 @@ def exports_of(path: Path) -> list[Export]:
                 log.warning("%s; it is passed over", error)
                 continue
             if export.is_made_from(model):
-                found.append(export)
+                found.append(replace(export, model=model))
+            else:
+                log.info("%s: made from another model than %s; it is passed over", folder, model)
     return sorted(found, key=lambda export: export.quantization != "float32")
 
 
 def choose_export(
-    models: Sequence[Path], engine: str, overrides: dict[str, object], unsupported: Sequence[str] = ()
+    models: Sequence[Path],
+    engine: str,
+    overrides: dict[str, object],
+    unsupported: Sequence[str] = (),
+    *,
+    max_source_tokens: int = MAX_SOURCE_TOKENS,
+    device: str = "auto",
 ) -> Export | None:
     """What CTranslate2 is to translate with, None where torch is to translate; the log says which, where both could.
 
     Args:
         models: the MODEL arguments; an export among them is for CTranslate2 alone.
         engine: one of ENGINES. auto takes CTranslate2 only where translations are the same: with an export in float32
-            that is made from exactly this model, and greedy search.
+            that is made from exactly this model and has room for every source and translation, and greedy search.
         overrides: values of [decoding] that were asked for.
         unsupported: options that were asked for and that only torch's search has.
+        max_source_tokens: longer sources are cut.
+        device: auto, cpu, cuda or mps.
 
     Raises:
         ModelError: CTranslate2 is asked for and cannot do what is asked, or torch for what it cannot read.
@@ -117,7 +148,9 @@ def choose_export(
     if engine == "torch" or (engine == "auto" and not named):
         if named:
             raise ModelError(f"{named[0]}: an export for CTranslate2; name the model itself, or --engine ctranslate2")
-        return None if engine == "torch" else _same_translations(models, overrides, unsupported)
+        return (
+            None if engine == "torch" else _same_translations(models, overrides, unsupported, max_source_tokens, device)
+        )
     if len(models) > 1:
         raise ModelError("CTranslate2 takes one model, not an ensemble; choose --engine torch and name models")
     if unsupported:
@@ -139,24 +172,44 @@ def choose_export(
 
 
 def _same_translations(
-    models: Sequence[Path], overrides: dict[str, object], unsupported: Sequence[str]
+    models: Sequence[Path],
+    overrides: dict[str, object],
+    unsupported: Sequence[str],
+    max_source_tokens: int,
+    device: str,
 ) -> Export | None:
     """The export that `auto` takes, None where there is none or its translations could be others."""
     exports = exports_of(models[0]) if len(models) == 1 else []
     if not exports:
         return None
     first = exports[0]
-    beam = first.decoding(overrides).beam
+    decoding = first.decoding(overrides)
     if find_spec("ctranslate2") is None:
         reason = "CTranslate2 is not installed"
     elif first.quantization != "float32":
         reason = f"its {first.quantization} weights translate otherwise"
     elif unsupported:
         reason = f"CTranslate2 has no {unsupported[0]}"
-    elif beam > 1:
-        reason = f"CTranslate2's search with a beam of {beam} may find other translations"
+    elif device == "mps":
+        reason = "CTranslate2 has no device mps"
+    elif decoding.beam > 1:
+        reason = f"CTranslate2's search with a beam of {decoding.beam} may find other translations"
+    elif too_short := _lacks_positions(first, decoding, max_source_tokens):
+        reason = too_short
     else:
         log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
         return first
     log.info("engine: torch; %s is there, but %s (--engine ctranslate2 takes it)", first.folder, reason)
+    return None
+
+
+def _lacks_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> str | None:
+    """What an export has no positions for though its model has; learned ones are the model's own limit, too."""
+    longest = longest_translation(decoding, max_source_tokens)
+    if export.has_learned_positions:
+        return None
+    if max_source_tokens >= export.max_positions:
+        return f"it has {export.max_positions} positions, too few for sources of {max_source_tokens} tokens"
+    if longest > export.max_positions:
+        return f"it has {export.max_positions} positions, too few for translations of {longest} tokens"
     return None

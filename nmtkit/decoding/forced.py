@@ -19,7 +19,7 @@ from torch import Tensor
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.errors import ModelError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
@@ -94,8 +94,11 @@ class ForcedDecoder:
 
         Raises:
             ModelError: one is not there or damaged, or their vocabularies differ.
+            NmtkitError: float64 on a device that has none.
         """
         place = torch.device("cpu" if device is None else device)
+        if precision == "float64" and place.type == "mps":
+            raise NmtkitError("precision float64: the device mps has none; choose float32, or --device cpu")
         loaded = load_ensemble(models, place)
         first = loaded[0]
         if precision is None:

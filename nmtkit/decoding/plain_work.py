@@ -21,6 +21,9 @@ class PlainWork:
     batch_tokens: int
     max_source_tokens: int
 
+    def check(self) -> None:
+        """Nothing is asked for that could not be."""
+
     def check_lines(self, num_lines: int) -> None:
         """Any number of lines will do."""
 

@@ -59,6 +59,11 @@ def with_required(phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], 
     return choose
 
 
+def holds(tokens: Ids, phrase: Ids) -> bool:
+    """Whether the phrase stands in a row of tokens."""
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
+
+
 def progress(tokens: Ids, phrases: Sequence[Ids]) -> tuple[int, list[int]]:
     """How many tokens of the phrases a hypothesis holds, and the tokens by which it would get further.
 
@@ -66,7 +71,7 @@ def progress(tokens: Ids, phrases: Sequence[Ids]) -> tuple[int, list[int]]:
     """
     held, furthest, following = 0, 0, []
     for phrase in phrases:
-        if any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1)):
+        if holds(tokens, phrase):
             held += len(phrase)
             continue
         sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)

@@ -29,8 +29,11 @@ def minimum_length(min_tokens: int, eos: int) -> Rule:
     return rule
 
 
-def no_repeated_ngrams(size: int) -> Rule:
+def no_repeated_ngrams(size: int, given: Sequence[int] = ()) -> Rule:
     """No ``size`` tokens in a row that the translation has had already.
+
+    Args:
+        given: how many tokens each sentence's translation begins with by force; these may repeat what they like.
 
     Source: Paulus et al. 2017 (arXiv 1705.04304), section 2.5.
     """
@@ -46,6 +49,9 @@ def no_repeated_ngrams(size: int) -> Rule:
         ngrams = said.unfold(2, size, 1)  # [sentences, live, places, size]
         last = said[:, :, said.size(2) - size + 1 :]  # what the next token would complete
         repeats = (ngrams[..., :-1] == last[:, :, None]).all(3)  # [sentences, live, places]
+        if any(given):
+            is_free = [said.size(2) >= given[sentence] for sentence in sentences]
+            repeats &= torch.tensor(is_free, device=step.device)[:, None, None]
         row, slot, place = repeats.nonzero(as_tuple=True)
         step[row, slot, ngrams[row, slot, place, -1]] = -torch.inf
 

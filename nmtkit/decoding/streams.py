@@ -1,28 +1,44 @@
 """Lines translated window by window: in bounded memory, as they come from a pipe; from file to file so that several
 processes share the work and a killed translation goes on.
 
-    OUTPUT.parts/manifest.json      what is translated by what and how: with anything else it begins anew
-    OUTPUT.parts/00000000.output    what was written for the first window of lines, whole or not there
-    OUTPUT.parts/00000000.status    and its lines for --status
+    .OUTPUT.lock                             held by the first process: nobody else translates to this output
+    OUTPUT.parts/manifest.json               what is translated by what and how: with anything else it begins anew
+    OUTPUT.parts/00000000-MADE_OF.output     what was written for the first window of lines, whole or not there
+    OUTPUT.parts/00000000-MADE_OF.status     and its lines for --status
 
-Window n is of process n modulo their number. When all are there, the first process joins them and removes the folder.
+MADE_OF is a sum over the manifest, so that windows of different translations never come together, even where a file
+system has no locks. Window n is of process n modulo their number. When all are there, the first process joins them and
+removes the folder.
 """
 
 import dataclasses
+import hashlib
 import json
 import queue
+import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from nmtkit.console import log
+from nmtkit.console import listed, log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
-from nmtkit.files import json_line, read_json, remove_folder, remove_leftovers, write_atomically, write_json
+from nmtkit.files import (
+    TEMPORARY_MARK,
+    json_line,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
+from nmtkit.run_lock import locked
 
 if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by window, too
     from nmtkit.decoding.translator import Asked, Batching, Translator
@@ -30,6 +46,10 @@ if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by wi
 WINDOW_LINES = 2000
 GATHERING_SECONDS = 0.02
 """How long the lines of a pipe wait for the next one, so that what is written quickly is translated together."""
+POLL_SECONDS = 0.2
+"""After which it is looked again whether other processes have written their windows."""
+_MANIFEST = "manifest.json"
+_KIND = "parts of a translation by nmtkit"
 
 
 @dataclass(frozen=True)
@@ -102,12 +122,25 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """A file that says something of the translation of each line of the whole text.
+
+    Attributes:
+        option: with which it was given.
+    """
+
+    option: str
+    path: Path
+    lines: list[str]
+
+
+@dataclass(frozen=True)
 class LineWork:
     """What is done with each line.
 
     Attributes:
-        prefixes, required: None, or for each line of the whole text what its translation begins with, and the phrases
-            it holds, between tabs.
+        prefixes, required: None, or what the translation of each line begins with, and the phrases it holds, between
+            tabs.
         minimum_risk: None, or the metric by which of the samples asked for those most like all others are chosen.
         kept: how many of these.
     """
@@ -116,22 +149,33 @@ class LineWork:
     asked: "Asked"
     batching: "Batching"
     output: OutputFormat
-    prefixes: list[str] | None = None
-    required: list[str] | None = None
+    prefixes: Wishes | None = None
+    required: Wishes | None = None
     minimum_risk: str | None = None
     kept: int = 1
 
+    def check(self) -> None:
+        """Raises DataError where what is asked for is not possible, whatever the text."""
+        if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
+            _refuse(self.required, f"that of --prefix {len(self.prefixes.lines)}")
+        asked = dataclasses.replace(
+            self.asked,
+            prefixes=() if self.prefixes is None else self.prefixes.lines,
+            required=() if self.required is None else [_phrases(line) for line in self.required.lines],
+        )
+        files = ("" if wishes is None else str(wishes.path) for wishes in (self.prefixes, self.required))
+        self.translator.check(asked, *files)
+
     def check_lines(self, num_lines: int) -> None:
         """Raises DataError where prefixes or phrases are not one line for each line of the text."""
-        for what, given in (("--prefix", self.prefixes), ("--require", self.required)):
-            if given is not None and len(given) != num_lines:
-                raise DataError(
-                    f"the file of {what} has {len(given)} lines and the text {num_lines}; they must be equal"
-                )
+        for wishes in (self.prefixes, self.required):
+            if wishes is not None and len(wishes.lines) != num_lines:
+                _refuse(wishes, f"the text {num_lines}")
 
     def description(self) -> dict[str, Any]:
         """All that decides what is written for a text, as JSON."""
-        asked = {**dataclasses.asdict(self.asked), "prefixes": self.prefixes, "required": self.required}
+        asked = dataclasses.asdict(self.asked)
+        asked |= {"prefixes": self.prefixes and self.prefixes.lines, "required": self.required and self.required.lines}
         return {
             "decoding": self.translator.decoding.model_dump(mode="json"),
             "precision": self.translator.precision,
@@ -151,10 +195,13 @@ class LineWork:
             DataError: what is asked for is not possible; prefixes or phrases end before the text.
         """
         lines = slice(window.first_line - 1, window.first_line - 1 + len(window.lines))
+        for wishes in (self.prefixes, self.required):
+            if wishes is not None and len(wishes.lines) < lines.stop:
+                _refuse(wishes, "the text more")  # a pipe: how many lines will come is not known before
         asked = dataclasses.replace(
             self.asked,
-            prefixes=() if self.prefixes is None else self.prefixes[lines],
-            required=() if self.required is None else [_phrases(line) for line in self.required[lines]],
+            prefixes=() if self.prefixes is None else self.prefixes.lines[lines],
+            required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
             first_line=window.first_line,
         )
         found = self.translator.translations(window.lines, asked, batching=self.batching)
@@ -169,7 +216,13 @@ class LineWork:
             output += written(self.output, number, source, of_line)
             odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
             status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
+        if unmet := [number for number, of_line in enumerate(found, window.first_line) if of_line[0].is_unmet]:
+            log.warning("without their prefix or required phrases, which other wishes forbid: %s", listed(unmet))
         return Written(output, status)
+
+
+def _refuse(wishes: Wishes, other: str) -> NoReturn:
+    raise DataError(f"the file of {wishes.option} has {len(wishes.lines)} lines and {other}; they must be equal")
 
 
 def _phrases(line: str) -> list[str]:
@@ -180,28 +233,88 @@ class Parts:
     """The folder of windows that are translated already."""
 
     def __init__(self, output: Path, made_of: dict[str, Any]) -> None:
-        """Opens or makes it; what was made of anything else is removed.
+        """Names it; nothing is read or written yet.
 
         Args:
             made_of: what decides the output, as JSON.
         """
         self.folder = output.parent / f"{output.name}.parts"
+        self._output = output
         self._made_of = made_of
+        self._mark = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps the output for the first process, and those that it works with, while a block runs.
+
+        Raises:
+            NmtkitError: another translation is writing it.
+            DataError: its folder cannot be made.
+        """
+        try:
+            self._output.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise DataError(f"{self._output.parent}: Not a directory; take another --output") from None
+        return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, "translate", "--output")
 
     def begin(self) -> int:
-        """Makes the folder ready, by one process before all others; returns the windows that are there already."""
-        manifest = self.folder / "manifest.json"
-        if self.folder.exists() and (not manifest.is_file() or read_json(manifest) != self._made_of):
+        """Makes the folder ready, by one process before all others; returns the windows that are there already.
+
+        Windows of another translation are removed.
+
+        Raises:
+            DataError: something that is not ours is in the way; it is left as it is.
+        """
+        self._check_is_ours()
+        if self.folder.exists() and self._found() != self._made_of:
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
-        write_json(manifest, self._made_of)
-        return sum(1 for _ in self.folder.glob("*.output"))
+        write_json(self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of})
+        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
+
+    def check(self) -> None:
+        """For the other processes, once the folder is ready: raises DataError where it is for something else."""
+        if self._found() != self._made_of:
+            raise DataError(
+                f"{self.folder}: the processes found different models or different text; leave both as they are while "
+                "they are used, and run the same command again"
+            )
+
+    def _check_is_ours(self) -> None:
+        """Raises DataError where the folder's name is that of anything else: it would be removed."""
+        if not (self.folder.exists() or self.folder.is_symlink()):
+            return
+        if not self.folder.is_dir() or self.folder.is_symlink():
+            other: str | None = "it is no folder"
+        else:
+            names = [entry.name for entry in self.folder.iterdir()]
+            other = next((f"{name} in it" for name in names if not _is_own_name(name)), None)
+            if other is None and _MANIFEST in names and self._found() is None:
+                other = f"{_MANIFEST} in it"
+        if other is not None:
+            raise DataError(
+                f"{self.folder}: finished parts are to go there, but it is something else ({other}); rename it, or "
+                "take another --output"
+            )
+
+    def _found(self) -> Any:
+        """What the windows that are there are made of; None where that is not told."""
+        try:
+            manifest = read_json(self.folder / _MANIFEST)
+        except DataError:
+            return None
+        return manifest.get("made_of") if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
 
     def has(self, number: int) -> bool:
         """Whether that window is there."""
         return self._file(number, "output").is_file()
+
+    def wait_for(self, count: int) -> None:
+        """Returns when all windows are there; the heartbeat ends this process where one that owes some is gone."""
+        for number in range(count):
+            while not self.has(number):
+                time.sleep(POLL_SECONDS)
 
     def write(self, number: int, written: Written) -> None:
         """Puts a window there; of its two files the output comes last."""
@@ -222,7 +335,12 @@ class Parts:
         remove_folder(self.folder)
 
     def _file(self, number: int, kind: str) -> Path:
-        return self.folder / f"{number:08d}.{kind}"
+        return self.folder / f"{number:08d}-{self._mark}.{kind}"
+
+
+def _is_own_name(name: str) -> bool:
+    is_window = re.fullmatch(r"\d{8}-[0-9a-f]{12}\.(output|status)", name) is not None
+    return is_window or name == _MANIFEST or TEMPORARY_MARK in name
 
 
 def translate_windows(

@@ -6,6 +6,7 @@ line -> normalised -> ids -> (cut where longer than the model takes) -> batches 
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.decoding.required import with_required
+from nmtkit.decoding.required import holds, with_required
 from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_length, no_repeated_ngrams
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import (
@@ -111,6 +112,7 @@ class Translation:
             source's end symbol left aside.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
+        is_unmet: whether it does not begin as asked for, or lacks a required phrase.
         is_mended: of a tree, whether what the model said was not one over the words; None of text.
     """
 
@@ -122,6 +124,7 @@ class Translation:
     alignment: tuple[int, ...] | None = None
     hit_limit: bool = False
     parts: int = 1
+    is_unmet: bool = False
     is_mended: bool | None = None
 
 
@@ -145,6 +148,7 @@ class Translator:
         tokenizer: text to ids and back.
         decoding: how to search.
         precision: of the matrix products.
+        weights_sha256: the sums of the files that the models were read from, in their order.
     """
 
     def __init__(
@@ -159,6 +163,7 @@ class Translator:
         if precision == "fp16" and models[0].output_embedding.device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")
         self._decoders = [StepDecoder(model, dtype) for model in models]
+        self.weights_sha256: tuple[str, ...] = ()
         self.precision = precision
         self.tokenizer = tokenizer
         self.decoding = decoding
@@ -186,7 +191,9 @@ class Translator:
         """
         loaded = load_ensemble(models, device)
         first = loaded[0]
-        return cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision)
+        translator = cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision)
+        translator.weights_sha256 = tuple(entry.provenance["files"]["model.safetensors"] for entry in loaded)
+        return translator
 
     def translate(
         self,
@@ -219,17 +226,14 @@ class Translator:
         A line without text has one translation, the empty one.
 
         Raises:
-            DataError: what is asked for is not possible: more translations than the beam, samples with required
-                phrases, text that the vocabulary cannot express, not one prefix or list of phrases for each line.
+            DataError: what is asked for is not possible (see `check`), or is not one prefix or list of phrases for
+                each line.
         """
-        if asked.sampling is None and asked.n_best > self.decoding.beam:
-            raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
-        if asked.sampling is not None and any(asked.required):
-            raise DataError("samples cannot be made to hold required phrases; search for the best instead")
+        self._check_search(asked)
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
         parts = self._parts(lines, asked)
-        rules = self._rules(asked)
+        forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
         order = sorted(range(len(parts)), key=lambda index: len(parts[index].ids), reverse=True)
         if batching.sentences is not None:
             runs = [(start, start + batching.sentences) for start in range(0, len(order), batching.sentences)]
@@ -239,9 +243,8 @@ class Translator:
         for start, stop in runs:
             before_batch()
             batch = [parts[index] for index in order[start:stop]]
-            for index, hypotheses in zip(order[start:stop], self._search(batch, rules, asked), strict=True):
-                limit = self._max_length(parts[index])
-                found[index] = [self._translation(one, limit) for one in hypotheses[: asked.n_best]]
+            for index, hypotheses in zip(order[start:stop], self._search(batch, forbidden, asked), strict=True):
+                found[index] = [self._translation(one, parts[index]) for one in hypotheses[: asked.n_best]]
         of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
@@ -250,56 +253,104 @@ class Translator:
             return joined
         return [[_parsed(line, one) for one in of_line] for line, of_line in zip(lines, joined, strict=True)]
 
+    def check(self, asked: Asked, prefix_file: str = "", required_file: str = "") -> None:
+        """Looks before anything is translated whether what is asked for is possible.
+
+        Args:
+            prefix_file, required_file: where prefixes and phrases come from, for messages.
+
+        Raises:
+            DataError: more translations than the beam; samples with required phrases; a prefix or phrase that the
+                vocabulary cannot express, that holds a forbidden one, or that is longer than translations can be.
+        """
+        self._check_search(asked)
+        self._target_ids(asked.forbidden, "forbidden phrase")
+        self._wishes(asked, max(len(asked.prefixes), len(asked.required)), prefix_file, required_file)
+
+    def _check_search(self, asked: Asked) -> None:
+        if asked.sampling is None and asked.n_best > self.decoding.beam:
+            raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
+        if asked.sampling is not None and any(asked.required):
+            raise DataError("samples cannot be made to hold required phrases; search for the best instead")
+
+    def _wishes(
+        self, asked: Asked, num_lines: int, prefix_file: str = "", required_file: str = ""
+    ) -> list[tuple[Ids, tuple[Ids, ...]]]:
+        """The prefix and the required phrases of each line."""
+        for what, given in (("prefixes", asked.prefixes), ("lists of required phrases", asked.required)):
+            if given and len(given) != num_lines:
+                raise DataError(f"{len(given)} {what} for {num_lines} lines: there has to be one for each line")
+        forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
+        wishes = []
+        for index in range(num_lines):
+            line = f"line {asked.first_line + index}: "
+            in_file = [f"{file}, {line}" if file else line for file in (prefix_file, required_file)]
+            prefixes = self._target_ids(asked.prefixes[index : index + 1], "prefix", in_file[0], forbidden)
+            phrases = asked.required[index] if asked.required else ()
+            required = self._target_ids(phrases, "required phrase", in_file[1], forbidden)
+            tokens = sum(len(ids) for ids in (*prefixes, *required))
+            if self._max_tokens is not None and tokens > self._max_tokens:
+                raise DataError(
+                    f"{in_file[0] if prefix_file else in_file[1]}prefix and required phrases have {tokens} tokens, and "
+                    f"the model has positions for {self._max_tokens}"
+                )
+            wishes.append((prefixes[0] if prefixes else (), tuple(required)))
+        return wishes
+
     def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
         longest = min(asked.max_source_tokens, self._max_tokens or asked.max_source_tokens)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
-        nothing: list[Ids] = [()] * len(lines)
-        prefixes = self._target_ids(asked.prefixes, "prefix", asked.first_line) if asked.prefixes else nothing
-        required = [self._target_ids(phrases, "required phrase") for phrases in asked.required] or [[]] * len(lines)
-        for what, given in (("prefixes", prefixes), ("lists of required phrases", required)):
-            if len(given) != len(lines):
-                raise DataError(f"{len(given)} {what} for {len(lines)} lines: there has to be one for each line")
+        wishes = self._wishes(asked, len(lines))
         parts = []
         for number, ids in enumerate(sources):
             if not lines[number].strip():
                 continue
             for place, part in enumerate(cut_source(self.tokenizer, ids, longest)):
                 # What is said of a line holds for its first part.
-                wishes = (prefixes[number], tuple(required[number])) if place == 0 else ((), ())
-                parts.append(_Part(number, part, place, *wishes))
+                prefix, required = wishes[number] if place == 0 else ((), ())
+                parts.append(_Part(number, part, place, prefix, required))
         return parts
 
-    def _rules(self, asked: Asked) -> list[Rule]:
-        """Those that are the same for every sentence."""
+    def _rules(self, parts: Sequence[_Part], forbidden: Sequence[Ids]) -> tuple[Rule, ...]:
+        prefixes = [part.prefix for part in parts]
         rules = []
         if self.decoding.min_length:
             rules.append(minimum_length(self.decoding.min_length, EOS))
         if self.decoding.no_repeat_ngram:
-            rules.append(no_repeated_ngrams(self.decoding.no_repeat_ngram))
-        if asked.forbidden:
-            rules.append(forbidden_phrases(self._target_ids(asked.forbidden, "forbidden phrase")))
-        return rules
+            rules.append(no_repeated_ngrams(self.decoding.no_repeat_ngram, [len(prefix) for prefix in prefixes]))
+        if forbidden:
+            rules.append(forbidden_phrases(forbidden))
+        if any(prefixes):
+            rules.append(forced_prefixes(prefixes))
+        return tuple(rules)
 
-    def _target_ids(self, texts: Sequence[str], what: str, first_line: int | None = None) -> list[Ids]:
+    def _target_ids(self, texts: Sequence[str], what: str, where: str = "", forbidden: Sequence[Ids] = ()) -> list[Ids]:
         """The ids of pieces of translations.
 
         Raises:
-            DataError: one holds what the vocabulary cannot express; or it is no prefix, and empty.
+            DataError: one is no text, or holds what the vocabulary cannot express or what is forbidden; or it is no
+                prefix, and empty.
         """
-        found = self.tokenizer.encode([self.tokenizer.normalize(text, "target") for text in texts], "target")
-        for number, (text, ids) in enumerate(zip(texts, found, strict=True)):
-            where = f"line {first_line + number}: " if first_line is not None else ""
+        if not texts:
+            return []
+        if bad := next((text for text in texts if re.search("[\ud800-\udfff]", text)), None):
+            raise DataError(f"{where}the {what} {bad!r} is not valid UTF-8")
+        normalized = [self.tokenizer.normalize(text, "target") for text in texts]
+        found = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
+        for text, ids in zip(texts, found, strict=True):
             if UNK in ids:
                 raise DataError(
                     f"{where}the {what} {text!r} holds characters that the model's vocabulary does not have"
                 )
-            if not ids and first_line is None:
-                raise DataError(f"a {what} is empty; leave it out")
-        return [tuple(ids) for ids in found]
+            if not ids and what != "prefix":
+                raise DataError(f"{where}a {what} is empty; leave it out")
+            if any(holds(ids, phrase) for phrase in forbidden):
+                raise DataError(f"{where}the {what} {text!r} holds what is forbidden; take back one of the two")
+        return found
 
     @torch.inference_mode()
-    def _search(self, parts: Sequence[_Part], rules: Sequence[Rule], asked: Asked) -> list[list[Hypothesis]]:
+    def _search(self, parts: Sequence[_Part], forbidden: Sequence[Ids], asked: Asked) -> list[list[Hypothesis]]:
         """The finished hypotheses of each source."""
         lengths = [len(part.ids) + 1 for part in parts]
         max_lengths = [self._max_length(part) for part in parts]
@@ -310,11 +361,9 @@ class Translator:
             choose = drawn(seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
         elif any(part.required for part in parts):
             choose = with_required([part.required for part in parts], max_lengths, EOS)
-        if any(part.prefix for part in parts):
-            rules = [*rules, forced_prefixes([part.prefix for part in parts])]
         options = SearchOptions(
             n_best=asked.n_best,
-            rules=tuple(rules),
+            rules=self._rules(parts, forbidden),
             choose=choose,
             sampled=asked.sampling is not None,
             coverage=self.decoding.coverage_penalty,
@@ -340,7 +389,7 @@ class Translator:
         limit = max(limit, len(part.prefix) + sum(len(phrase) for phrase in part.required))
         return limit if self._max_tokens is None else min(limit, self._max_tokens)
 
-    def _translation(self, hypothesis: Hypothesis, limit: int) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, part: _Part) -> Translation:
         attention = hypothesis.attention
         return Translation(
             text=self.tokenizer.translation(hypothesis.ids),
@@ -349,7 +398,9 @@ class Translator:
             pieces=tuple(self.tokenizer.pieces(hypothesis.ids, "target")),
             token_log_probs=hypothesis.token_log_probs,
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
-            hit_limit=len(hypothesis.ids) >= limit,
+            hit_limit=len(hypothesis.ids) >= self._max_length(part),
+            is_unmet=hypothesis.ids[: len(part.prefix)] != part.prefix
+            or not all(holds(hypothesis.ids, phrase) for phrase in part.required),
         )
 
 
@@ -389,4 +440,5 @@ def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         alignment=tuple(alignment[:-1]) if parts[0].alignment is not None else None,
         hit_limit=any(part.hit_limit for part in parts),
         parts=len(parts),
+        is_unmet=any(part.is_unmet for part in parts),
     )

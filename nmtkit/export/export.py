@@ -52,7 +52,7 @@ def export(
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
-    sample = take_sample(loaded, (path, model_folder.parent, model_folder.parent.parent), sample_file)
+    sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
     ours = {beam: _ours(loaded, sample, beam) for beam in sorted({1, loaded.decoding.beam})}
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -82,12 +82,16 @@ def _check_output(folder: Path) -> None:
     """Raises DataError when the folder holds anything but an export, for it is replaced."""
     if not folder.exists():
         return
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is a file; name a folder with --output")
     try:
-        is_ours = folder.is_dir() and (not any(folder.iterdir()) or "to" in read_json(folder / "manifest.json"))
-    except (DataError, TypeError):
-        is_ours = False
-    if not is_ours:
-        raise DataError(f"{folder}: holds something else than an export; name another folder with --output")
+        manifest = read_json(folder / "manifest.json")
+        exported = {"manifest.json", *manifest["files"]} if "to" in manifest else set()
+    except (DataError, TypeError, KeyError):
+        exported = set()
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    if other := next((name for name in files if name not in exported), None):
+        raise DataError(f"{folder}: holds something else than an export ({other}); name another folder with --output")
 
 
 def _ours(loaded: LoadedModel, sample: Sample, beam: int) -> list[Ids]:

@@ -184,10 +184,11 @@ class Transformer(nn.Module):
         if self.positions is not None:
             assert end <= self.config.max_positions, "the caller cuts sentences to max_positions"
             return self.positions[side][first:end]
-        if self._sinusoids.size(0) < end:
-            table = sinusoidal_positions(max(end, 512, 2 * self._sinusoids.size(0)), self.config.d_model)
-            self._sinusoids = table.to(self.output_embedding)
-        return self._sinusoids[first:end]
+        table = self._sinusoids  # read once: another thread may put a larger one, or a smaller one, in its place
+        if table.size(0) < end:
+            longer = sinusoidal_positions(max(end, 512, 2 * table.size(0)), self.config.d_model)
+            table = self._sinusoids = longer.to(self.output_embedding)
+        return table[first:end]
 
     def encode(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]

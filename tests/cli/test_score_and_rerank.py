@@ -472,6 +472,7 @@ class TestRerank:
             ("--model a --original-weight inf", "finite"),
             ("--model a --length-penalty nonsense", "wu, length, none"),
             ("--model a --alpha -1", "--alpha"),
+            ("--model a --alpha 1000", "--alpha"),
         ],
     )
     def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, told: str) -> None:

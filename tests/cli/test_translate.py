@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +20,16 @@ from typing import Any
 import pytest
 import torch
 
+from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.streams import Parts
 from nmtkit.decoding.translator import Translator
+from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
-from nmtkit.files import TEMPORARY_MARK
+from nmtkit.files import TEMPORARY_MARK, read_json
 from nmtkit.training.train import train
 from nmtkit.workers import Workers
 
@@ -134,6 +138,11 @@ class TestStreams:
             assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
         translate("--input", tmp_path / "in.txt", "--output", tmp_path / "out.gz")
         assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == as_bytes(expected)
+
+    def test_a_closed_stdout_is_told_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdout", None)
+        with pytest.raises(DataError, match=r"^stdout is closed; name a file with --output$"):
+            write_stdout_as_text()
 
     def test_no_lines_in_give_no_lines_out(self, translate: Command, tmp_path: Path) -> None:
         assert translate(stdin=b"") == Outcome(0, b"", "")
@@ -279,6 +288,24 @@ class TestOptions:
         translate(stdin=text)
         assert sizes == [12]
 
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--temperature", "0.5"], ["--top-k", "3"], ["--top-p", "0.5"], ["--seed", "1"],
+            ["--mbr-metric", "chrf2"], ["--sample", "--mbr-metric", "chrf2"],
+            ["--sample", "--beam", "4"], ["--mbr", "4", "--beam", "4"],
+            ["--sample", "--temperature", "nan"], ["--sample", "--top-p", "nan"],
+            ["--max-length-ratio", "inf"], ["--alpha", "1000"], ["--alpha", "nan"], ["--coverage-penalty", "inf"],
+            ["--length-penalty", "short"], ["--max-length-offset", "9999999"],
+        ],
+    )  # fmt: skip
+    def test_an_option_that_would_count_for_nothing_or_has_no_sense_is_wrong_usage(
+        self, translate: Command, options: list[str]
+    ) -> None:
+        outcome = translate(*options, stdin=b"the cat\n")
+        assert (outcome.code, outcome.out) == (2, b"")
+        assert next(option for option in reversed(options) if option.startswith("--")) in outcome.err
+
     def test_several_models_form_an_ensemble(self, translate: Command, model: Path, expected: list[str]) -> None:
         checkpoint = model / "checkpoints" / "step-00000080"
         assert translate(checkpoint, stdin=as_bytes(sentences(40, seed=2))).lines == expected
@@ -397,6 +424,48 @@ class TestWishes:
         assert outcome.err == f"error: the file of {option} has 2 lines and the text 1; they must be equal\n"
         assert not (tmp_path / "out").exists()
 
+    def test_impossible_wishes_are_told_with_file_and_line_before_anything_is_done(
+        self, translate: Command, tmp_path: Path
+    ) -> None:
+        (tmp_path / "in.txt").write_text("the cat\na dog\n")
+        (tmp_path / "wishes").write_text("neue\n\u2603\n")
+        (tmp_path / "short").write_text("neue\n")
+        where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out"]
+        for options, message in (
+            (["--prefix", tmp_path / "wishes"], f"{tmp_path}/wishes, line 2: the prefix "),
+            (["--require", tmp_path / "wishes"], f"{tmp_path}/wishes, line 2: the required phrase "),
+            (["--require", tmp_path / "wishes", "--mbr", 4], "samples cannot be made to hold required phrases"),
+            (["--prefix", tmp_path / "wishes", "--forbid", "neue"], f"{tmp_path}/wishes, line 1: the prefix 'neue'"),
+            (["--prefix", tmp_path / "short", "--require", tmp_path / "wishes"], "the file of --require has 2"),
+            (["--n-best", 9], "9 translations of a line need a beam of as many"),
+            (["--forbid", "\udcff"], "the forbidden phrase '\\udcff' is not valid UTF-8"),
+        ):  # fmt: skip
+            for arguments in (where, []):
+                outcome = translate(*arguments, *options, stdin=b"")
+                assert (outcome.code, outcome.out) == (1, b"")
+                assert outcome.err.startswith(f"error: {message}")
+                assert outcome.err.count("\n") == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "short", "wishes"]
+
+    def test_lines_of_a_pipe_beyond_the_wishes_are_not_translated_without_them(
+        self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 2)
+        (tmp_path / "prefix").write_text("neue\n" * 3)
+        outcome = translate("--prefix", tmp_path / "prefix", stdin=b"the cat\n" * 9)
+        assert (outcome.code, len(outcome.lines)) == (1, 2)
+        assert outcome.err == "error: the file of --prefix has 3 lines and the text more; they must be equal\n"
+
+    def test_a_translation_without_what_was_asked_for_is_told(self, translate: Command, tmp_path: Path) -> None:
+        (tmp_path / "required").write_text("neue neue\n\n")
+        options = ["--require", tmp_path / "required", "--no-repeat-ngram", 1, "--status", tmp_path / "status"]
+        outcome = translate(*options, stdin=b"the cat\nthe dog\n")
+        assert outcome.code == 0
+        assert "without their prefix or required phrases, which other wishes forbid: line 1\n" in outcome.err
+        first, second = (json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines())
+        assert "unmet" in first
+        assert "unmet" not in second
+
     def test_samples_differ_by_seed_only(self, translate: Command, expected: list[str]) -> None:
         text = as_bytes(sentences(40, seed=2))
         first = translate("--sample", "--seed", "3", stdin=text).lines
@@ -505,14 +574,76 @@ class TestGoingOn:
             assert fault in outcome.err
         assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in.txt"]
 
+    def test_a_second_translation_to_the_same_file_is_refused_in_one_line(
+        self, translate: Command, tmp_path: Path
+    ) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        with Parts(tmp_path / "out.txt", {}).locked():
+            outcome = translate(*where)
+            assert (outcome.code, outcome.out) == (1, b"")
+            assert outcome.err.startswith(f"error: {tmp_path / 'out.txt'}: in use by nmtkit translate, process ")
+            assert outcome.err.count("\n") == 1
+            assert not (tmp_path / "out.txt.parts").exists()
+        assert translate(*where).code == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+    def test_what_is_going_on_is_known_by_the_weights_that_were_read(
+        self, translate: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not by those that a training has put there since."""
+        run = tmp_path / "run"
+        shutil.copytree(model / "checkpoints" / "step-00000080", run / "averaged")
+        expected = read_json(run / "averaged" / "provenance.json")["files"]["model.safetensors"]
+        load, made_of = Translator.load, []
+
+        def then_trained(*arguments: Any) -> Translator:
+            loaded = load([run])
+            (run / "averaged" / "model.safetensors").write_bytes(b"newer")
+            return loaded
+
+        def begins(self: Parts) -> int:
+            made_of.append(self._made_of["models"])
+            raise SystemExit(143)
+
+        monkeypatch.setattr(Translator, "load", then_trained)
+        monkeypatch.setattr(Parts, "begin", begins)
+        (tmp_path / "in.txt").write_text("the cat\n")
+        assert translate("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt").code == 143
+        assert made_of == [[expected]]
+
     def test_folders_on_the_way_to_the_output_are_made(self, translate: Command, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("the cat\n")
         output = tmp_path / "a" / "b" / "out"
         assert translate("--input", tmp_path / "in.txt", "--output", output).code == 0
         assert output.read_text().count("\n") == 1
 
-    def test_several_processes_need_files(self, translate: Command) -> None:
+    def test_several_processes_need_files(self, translate: Command, tmp_path: Path) -> None:
         assert translate("--processes", "2", stdin=b"the cat\n").code == 2
+        missing = translate("--processes", "2", "--input", tmp_path / "none", "--output", tmp_path / "out")
+        assert missing.code == 2
+        assert "no such file" in missing.err
+
+    @pytest.mark.parametrize("link", [False, True])
+    def test_a_file_is_not_written_over_another_one_of_the_same_command(
+        self, translate: Command, tmp_path: Path, link: bool
+    ) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        (tmp_path / "link").symlink_to(tmp_path)
+        names = {name: tmp_path / ("link" if link else ".") / name for name in ("in.txt", "out.txt")}
+        for options in (
+            ["--output", tmp_path / "out.txt", "--status", names["out.txt"]],
+            ["--output", names["in.txt"]],
+            ["--output", tmp_path / "out.txt", "--status", names["in.txt"]],
+            ["--output", names["in.txt"], "--prefix", tmp_path / "in.txt"],
+        ):
+            outcome = translate("--input", tmp_path / "in.txt", *options)
+            assert outcome.code == 2
+            assert "name another one" in outcome.err.replace("\n", " ")
+        assert (tmp_path / "in.txt").read_text() == "the cat\n"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "link"]
+        for nowhere in (["--output", "/dev/null", "--status", "/dev/null"], ["--prefix", "/dev/null"]):
+            assert translate(*nowhere, stdin=b"").code == 0
 
 
 class TestConversation:

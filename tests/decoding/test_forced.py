@@ -11,7 +11,7 @@ from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
 from nmtkit.decoding.search import beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
-from nmtkit.errors import ModelError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
@@ -296,3 +296,8 @@ def test_an_ensemble_of_other_vocabularies_is_refused_by_name(tokenizer: Tokeniz
     with pytest.raises(ModelError) as caught:
         ForcedDecoder.load([tmp_path / "one", tmp_path / "other"])
     assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary is not that of")
+
+
+def test_a_precision_that_a_device_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NmtkitError, match="the device mps has none; choose float32"):
+        ForcedDecoder.load(tmp_path / "none", "mps", "float64")

@@ -46,6 +46,7 @@ def test_json_has_everything_in_one_line() -> None:
         ("the dog", translation("  "), ["empty"]),
         ("the dog", translation("der Hund", parts=2), ["split"]),
         ("the dog", translation("der Hund", hit_limit=True, parts=3), ["split", "length_limit"]),
+        ("the dog", translation("der Hund", hit_limit=True, is_unmet=True), ["length_limit", "unmet"]),
         ("the  dog", translation("the dog"), ["copied_source"]),
         ("the dog", translation("der der Hund"), ["ok"]),
         ("the dog", translation("der der der Hund"), ["repeats"]),

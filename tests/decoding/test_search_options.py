@@ -103,6 +103,15 @@ def test_rules_act_together() -> None:
     assert found[0].ids == allowed[0][2]
 
 
+def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
+    rules = (no_repeated_ngrams(1, [3, 0]), forced_prefixes([(4, 4, 4), ()]))
+    found = find(history_table(3), [5, 5], WIDE, SearchOptions(rules=rules))
+    assert found[0][0].ids[:3] == (4, 4, 4)
+    for hypothesis in found[0]:
+        assert not repeats(hypothesis.ids[2:], 1)
+    assert not any(repeats(hypothesis.ids, 1) for hypothesis in found[1])
+
+
 def test_a_hypothesis_that_may_not_go_on_ends() -> None:
     rules = (minimum_length(9, EOS), forbidden_phrases([(4,), (5,), (6,)]))
     [found] = find(history_table(0), [5], 3, SearchOptions(rules=rules))

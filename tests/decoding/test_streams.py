@@ -1,3 +1,5 @@
+import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +8,8 @@ import pytest
 
 from nmtkit.decoding import streams
 from nmtkit.decoding.streams import Parts, Window, Written, as_they_come, translate_windows, windows
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import TEMPORARY_MARK, remove_folder
 
 
 def test_windows_hold_all_lines_in_order_and_know_their_numbers() -> None:
@@ -131,3 +134,97 @@ def test_no_lines_make_an_empty_file(tmp_path: Path) -> None:
     parts.begin()
     parts.join(translate_windows([], shouted, parts), [("output", tmp_path / "out")])
     assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
+    parts, others = Parts(tmp_path / "new" / "out", {"model": 1}), Parts(tmp_path / "new" / "out", {"model": 2})
+    with parts.locked():
+        message = f"{tmp_path}/new/out: in use by nmtkit translate, process {os.getpid()} on .*; .* another --output$"
+        with pytest.raises(NmtkitError, match=message), others.locked():
+            pytest.fail("both have it")
+        assert [path.name for path in (tmp_path / "new").iterdir()] == [".out.lock"]
+    assert list((tmp_path / "new").iterdir()) == []
+    with others.locked():
+        pass
+
+
+def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: Path) -> None:
+    """As two translations would write them that share a folder in spite of the lock."""
+    parts, others = Parts(tmp_path / "out", {"model": 1}), Parts(tmp_path / "out", {"model": 2})
+    parts.begin()
+    others.write(0, shouted(Window(0, 1, ["of another"])))
+    assert not parts.has(0)
+    parts.join(translate_windows(LINES, shouted, parts), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.mark.parametrize("name", ["mine", "manifest.json", "00000000.output", None])
+def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, name: str | None) -> None:
+    place = tmp_path / "out.parts"
+    if name is None:
+        place.write_text("precious")
+    else:
+        place.mkdir()
+        (place / name).write_text(json.dumps("precious"))
+    with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is no folder'}.*--output$"):
+        Parts(tmp_path / "out", {}).begin()
+    assert "precious" in (place if name is None else place / name).read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parts"]
+
+
+def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {})
+    parts.begin()
+    (tmp_path / "out.parts" / "notes").write_text("precious")
+    with pytest.raises(DataError, match="notes in it"):
+        Parts(tmp_path / "out", {"another": 1}).begin()
+    assert (tmp_path / "out.parts" / "notes").read_text() == "precious"
+
+
+def test_an_empty_folder_of_that_name_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "out.parts").mkdir()
+    assert Parts(tmp_path / "out", {}).begin() == 0
+
+
+def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:
+    left = tmp_path / f".out.parts{TEMPORARY_MARK}999999999-gone"
+    left.mkdir()
+    (left / "00000000.output").touch()
+    (tmp_path / "out.parts").mkdir()
+    remove_folder(tmp_path / "out.parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    parts = Parts(tmp_path / "out", {})
+    parts.begin()
+    count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
+    goes_on = threading.Event()
+
+    def slowly(window: Window) -> Written:
+        goes_on.wait()
+        return shouted(window)
+
+    other = threading.Thread(
+        target=translate_windows, args=(LINES, slowly, parts), kwargs={"rank": 1, "num_processes": 2}
+    )
+    waiting = threading.Thread(target=parts.wait_for, args=(count,))
+    other.start()
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    goes_on.set()
+    for thread in (other, waiting):
+        thread.join()
+    parts.join(count, [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_processes_that_found_different_models_do_not_work_together(tmp_path: Path) -> None:
+    Parts(tmp_path / "out", {"models": ["a"]}).begin()
+    Parts(tmp_path / "out", {"models": ["a"]}).check()
+    with pytest.raises(DataError, match="found different models or different text"):
+        Parts(tmp_path / "out", {"models": ["b"]}).check()

@@ -471,12 +471,54 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         ),
         (Asked(forbidden=["\u2603"]), "the forbidden phrase '\u2603' holds characters"),
         (Asked(forbidden=[" "]), "a forbidden phrase is empty"),
+        (Asked(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' holds"),
+        (Asked(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
+        (Asked(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
+        (
+            Asked(prefixes=["", "Der Hund sieht", *[""] * 5], forbidden=["Katze", "Hund"]),
+            "line 2: the prefix 'Der Hund sieht' holds what is forbidden",
+        ),
+        (
+            Asked(required=[[], ["Haus", "Hund"], *[[]] * 5], forbidden=["Hund"]),
+            "line 2: the required phrase 'Hund' holds what is forbidden",
+        ),
         (Asked(required=[["a"]] * 7, sampling=Sampling()), "samples cannot be made to hold required phrases"),
     ],
 )
 def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, asked: Asked, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         asked_of(tokenizer, asked)
+
+
+def test_what_is_asked_for_is_looked_at_before_anything_is_translated(tokenizer: Tokenizer) -> None:
+    translator = translator_of(tokenizer)
+    translator.check(Asked(prefixes=["Der Hund"], required=[["Katze"]]), "mine", "others")
+    for asked, message in (
+        (Asked(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
+        (Asked(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
+        (Asked(n_best=9), "9 translations of a line need a beam of as many"),
+        (Asked(forbidden=["\u2603"]), "the forbidden phrase"),
+    ):
+        with pytest.raises(DataError, match=f"^{message}"):
+            translator.check(asked, "mine", "others")
+
+
+def test_wishes_longer_than_the_models_positions_are_refused(tokenizer: Tokenizer) -> None:
+    model = model_for(tokenizer, positions="learned", max_positions=6)
+    tokens = len(tokenizer.encode(["Eine Katze sieht den Hund"], "target")[0])
+    assert tokens > 5
+    with pytest.raises(DataError, match=f"^line 1: prefix and required phrases have {tokens} tokens, and .* for 5$"):
+        translator_of(tokenizer, model).translations(["dog"], Asked(prefixes=["Eine Katze sieht den Hund"]))
+
+
+def test_a_prefix_may_repeat_itself_and_a_phrase_that_other_wishes_forbid_is_told(tokenizer: Tokenizer) -> None:
+    translator = translator_of(tokenizer, no_repeat_ngram=1)
+    [[begun]] = translator.translations(LINES[:1], Asked(prefixes=["Hund Hund Hund"]))
+    assert begun.text.startswith("Hund Hund Hund")
+    assert not begun.is_unmet
+    [[without]] = translator.translations(LINES[:1], Asked(required=[["Hund Hund"]]))
+    assert "Hund Hund" not in without.text
+    assert without.is_unmet
 
 
 @pytest.mark.parametrize(

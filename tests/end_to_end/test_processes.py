@@ -119,8 +119,8 @@ def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path
     assert time.monotonic() - begun < 30
     errors = [line for line in log.read_text().splitlines() if line.startswith(("error", "Traceback"))]
     assert errors == [
-        "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from the "
-        "last save"
+        "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from what "
+        "was saved"
     ]
 
 

@@ -201,6 +201,17 @@ def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, tmp_pat
     assert (tmp_path / "mine.txt").read_text() == "kept"
 
 
+def test_an_older_export_with_something_of_yours_in_it_is_not_replaced(
+    model: Path, exported: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(exported, tmp_path / "older")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").write_text("kept")
+    with pytest.raises(DataError, match=r"something else than an export \(notes/mine\.txt\)"):
+        export(model, "ctranslate2", output=folder)
+    assert (folder / "notes" / "mine.txt").read_text() == "kept"
+
+
 class TestEngine:
     @pytest.mark.parametrize("penalty", ["wu", "length", "none"])
     def test_what_a_sentence_is_translated_with_makes_no_difference(self, exported: Path, penalty: str) -> None:
@@ -217,6 +228,8 @@ class TestEngine:
             {"no_repeat_ngram": 2},
             {"min_length": 30, "max_length": 7},
             {"max_length_ratio": 0.5, "max_length_offset": 3},
+            {"max_length_ratio": 0.1, "max_length_offset": 0},
+            {"max_length_ratio": 0.0, "max_length_offset": 0},
         ],
     )
     def test_what_greedy_search_is_asked_for_besides_is_done_alike(
@@ -266,6 +279,23 @@ class TestEngine:
         (folder / "model.bin").write_bytes(content)
         with pytest.raises(ModelError, match=r"model\.bin: damaged, it does not have the sum in manifest\.json"):
             engine(folder)
+
+    def test_a_failure_while_it_translates_is_told_in_one_line(
+        self, exported: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Failing:
+            num_translators = 1
+
+            def translate_batch(self, sources: list[list[str]], **options: object) -> list["Failing"]:
+                return [self for _ in sources]
+
+            def result(self) -> None:
+                raise RuntimeError("CUDA failed with error\nout of memory")
+
+        translator = engine(exported, beam=1)
+        monkeypatch.setattr(translator, "_translator", Failing())
+        with pytest.raises(ModelError, match=r"^CTranslate2 failed \(CUDA failed with error out of memory\); try"):
+            translator.search([[5, 6]])
 
     def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
         with pytest.raises(ModelError, match="the export has 2048; ask for less"):

@@ -4,6 +4,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,76 @@ class TestAuto:
         assert choose_export([run], "auto", GREEDY) is None
         assert "its int8 weights translate otherwise" in log_text.text
 
-    def test_an_export_of_another_model_is_none_of_this_one(self, exported_run: Path, tmp_path: Path) -> None:
+    def test_an_export_of_another_model_is_none_of_this_one(
+        self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
         other = make_run(tmp_path / "other", seed=2)
         shutil.copytree(exported_run / "export", other / "export")
         assert exports_of(other) == []
+        assert f"made from another model than {other / 'averaged'}; it is passed over" in log_text.text
         assert choose_export([other], "auto", GREEDY) is None
         with pytest.raises(
             ModelError, match=r"no export for CTranslate2 that is made from exactly this model; run `nmt"
         ):
             choose_export([other], "ctranslate2", {})
+
+    @pytest.mark.parametrize("engine", ["auto", "ctranslate2"])
+    def test_the_search_is_as_the_model_says_and_not_as_it_said_when_it_was_exported(
+        self, exported_run: Path, tmp_path: Path, engine: str
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
+        description = read_json(run / "averaged" / "model.json")
+        description["decoding"]["min_length"] = 4
+        write_json(run / "averaged" / "model.json", description)
+        chosen = choose_export([run], engine, GREEDY)
+        assert chosen is not None
+        assert chosen.decoding(GREEDY).min_length == 4
+        # A copy of the export is all there is; it says itself how to search.
+        named = choose_export([run / "export" / "ctranslate2"], engine, GREEDY)
+        assert named is not None
+        assert named.decoding(GREEDY).min_length == 0
+        del description["decoding"]
+        write_json(run / "averaged" / "model.json", description)
+        with pytest.raises(ModelError, match=r"model\.json: its decoding cannot be used"):
+            choose_export([run], engine, GREEDY)
+
+    @pytest.mark.parametrize(
+        ("overrides", "max_source_tokens", "reason"),
+        [
+            ({"max_length_offset": 3000}, 1024, "too few for translations of 4024 tokens"),
+            ({"max_length_ratio": 3.0}, 1024, "too few for translations of 3077 tokens"),
+            ({"max_length": 9}, 2048, "too few for sources of 2048 tokens"),
+        ],
+    )
+    def test_what_needs_more_positions_than_the_export_has_is_left_to_torch(
+        self,
+        exported_run: Path,
+        log_text: pytest.LogCaptureFixture,
+        overrides: dict[str, object],
+        max_source_tokens: int,
+        reason: str,
+    ) -> None:
+        asked = {**GREEDY, **overrides}
+        assert choose_export([exported_run], "auto", asked, max_source_tokens=max_source_tokens) is None
+        assert f"it has 2048 positions, {reason}" in log_text.text
+        within = {**asked, "max_length": 9}
+        assert choose_export([exported_run], "auto", within, max_source_tokens=min(max_source_tokens, 2047)) is not None
+
+    def test_learned_positions_are_no_reason_for_torch_which_has_no_more(self, exported_run: Path) -> None:
+        found = Export.read(exported_run / "export" / "ctranslate2")
+        learned = replace(found, manifest={**found.manifest, "max_positions": 24, "has_learned_positions": True})
+        assert engine_choice._lacks_positions(learned, learned.decoding(GREEDY), 1024) is None
+
+    def test_a_device_that_ctranslate2_does_not_have_means_torch(
+        self, exported_run: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
+        assert choose_export([exported_run], "auto", GREEDY, device="mps") is None
+        assert "CTranslate2 has no device mps" in log_text.text
+
+    def test_the_folder_one_is_in_can_be_named(self, exported_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(exported_run / "averaged")
+        assert [export.quantization for export in exports_of(Path())] == ["float32", "int8"]
 
     def test_a_damaged_manifest_is_passed_over(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture

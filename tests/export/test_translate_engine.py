@@ -1,5 +1,6 @@
 """`nmtkit translate --engine`."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,17 @@ def test_from_file_to_file_it_is_the_same_too(exported_run: Path, tmp_path: Path
     assert outputs[0] == outputs[1]
     assert len(outputs[0].split("\n")) == len(VALID) + 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ctranslate2", "in", "torch"]
+
+
+def test_auto_does_without_an_export_that_cannot_be_used(exported_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(exported_run, tmp_path / "run")
+    (run / "export" / "ctranslate2" / "model.bin").write_bytes(b"damaged")
+    result = translate(run, "--beam", 1)
+    assert result.returncode == 0, result.stderr
+    assert "engine: torch after all, for " in result.stderr
+    assert "model.bin: damaged" in result.stderr
+    assert len(result.stdout.split("\n")) == len(VALID) + 1
+    assert translate(run, "--beam", 1, "--engine", "ctranslate2").returncode == 1
 
 
 def test_what_only_torch_has_is_refused_in_one_line(exported_run: Path) -> None:

@@ -553,3 +553,14 @@ def test_attention_by_products_equals_torchs_in_value_and_gradient(
         results.append([logits, *gradients])
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_positions_are_as_many_as_asked_for_whatever_another_thread_keeps() -> None:
+    class Raced(Transformer):
+        """Another thread that needs fewer positions always comes right after."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value[:4] if name == "_sinusoids" and isinstance(value, Tensor) else value)
+
+    rows = Raced(tiny_config(), VOCAB, VOCAB).position_rows("source", 2, 9)
+    assert_close(rows, sinusoidal_positions(11, 16)[2:].to(rows), 1e-6)

@@ -338,7 +338,7 @@ def test_a_broken_exchange_names_the_process_to_blame_and_a_bug_stays_a_bug(monk
     monkeypatch.setattr(torch.distributed, "all_reduce", failing)
     with (
         pytest.raises(
-            PeerLostError, match=r"^process 1 of 2 answers no more; the same command goes on from the last save$"
+            PeerLostError, match=r"^process 1 of 2 answers no more; the same command goes on from what was saved$"
         ),
         workers,
     ):
