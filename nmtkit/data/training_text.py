@@ -79,7 +79,7 @@ class TrainingText:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.paths = folder / "spool.source", folder / "spool.target"
+        self.paths = folder / "source.txt", folder / "target.txt"
         self.states = bytearray()
         self.words: dict[str, list[int]] = {side: [0] * (MAX_WORDS_SHOWN + 1) for side in ("source", "target")}
         self._blocks: list[tuple[int, int, int, int]] = []

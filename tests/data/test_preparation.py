@@ -464,7 +464,7 @@ class TestAgain:
     def test_what_a_killed_preparation_left_is_removed(self, project: Project) -> None:
         leftover = project.run / f".data{TEMPORARY_MARK}999999999"
         leftover.mkdir(parents=True)
-        (leftover / "spool.source").write_text("half")
+        (leftover / "source.txt").write_text("half")
         project.prepare()
         assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
 

@@ -229,10 +229,10 @@ class TestWhatIsMadeAgain:
         made.clear()
         stage = run / "prepare" / "text"
         if damage == "changed":
-            content = (stage / "spool.source").read_bytes()
-            (stage / "spool.source").write_bytes(content.replace(b"tree", b"free", 1))
+            content = (stage / "source.txt").read_bytes()
+            (stage / "source.txt").write_bytes(content.replace(b"tree", b"free", 1))
         elif damage == "missing":
-            (stage / "spool.target").unlink()
+            (stage / "target.txt").unlink()
         else:
             (stage / "stage.json").write_text("{")
         (run / "data" / "manifest.json").unlink()

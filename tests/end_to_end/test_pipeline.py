@@ -14,6 +14,7 @@ import pytest
 
 from nmtkit.config import load_recipe, stored_recipe
 from nmtkit.decoding.translator import Translator
+from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.scoring import Score
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
 from nmtkit.model_folder import checkpoints
@@ -210,7 +211,7 @@ class TestNumbers:
         assert run_command("translate", checkpoint, *made).code == 0
         asked: list[tuple[list[str], ...]] = []
 
-        class OfComet:
+        class OfComet(Comet):
             def __init__(self, model: str, device: Any) -> None:
                 pass
 
