@@ -61,6 +61,8 @@ from nmtkit.workers import choose_device
 
 DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "compiled", "graphs", "compiled-graphs", "ctranslate2")
+OF_IDS = {"normalize": [], "source_language": "en", "target_language": "de"}
+"""Settings of a tokenizer that is asked for no text."""
 SEARCH = ("topk", "amax", "max_", "sort", "radix", "gather", "nonzero", "aten::cat", "masked_fill", "index_fill")
 """What operators and kernels that only the search has are called."""
 GOAL, GOAL_FROM, GOAL_MODELS = 0.7, 64, ("base", "big")
@@ -179,7 +181,7 @@ class CTranslate2:
 
         self._pieces = MadeUpPieces(weights.output_embedding.size(0))
         compute_type = "float16" if device.type == "cuda" else "float32"
-        loaded = LoadedModel(weights, Tokenizer({}, {"joint": self._pieces}), DecodingConfig(), {})
+        loaded = LoadedModel(weights, Tokenizer(OF_IDS, {"joint": self._pieces}), DecodingConfig(), {})
         ctranslate2_export.write(folder, loaded, compute_type)
         # In a process of its own first: libraries that do not fit can end a process without an exception.
         command = [sys.executable, "-c", PROBE, device.type, str(folder), compute_type]
