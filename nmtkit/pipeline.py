@@ -14,7 +14,7 @@ import torch
 from nmtkit.config import Recipe, stored_recipe
 from nmtkit.console import log, progress
 from nmtkit.data.preparation import prepare, read_text_pair, test_sets
-from nmtkit.decoding.streams import windows
+from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.comet import Comet
@@ -22,7 +22,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.linter import findings
 from nmtkit.evaluation.made_with import doubts
 from nmtkit.evaluation.scoring import Score, Scorer, plain_text, resamples_for, score, scores_as_json
-from nmtkit.files import read_json, read_lines, sha256_of, write_json, write_lines
+from nmtkit.files import read_json, read_lines, sha256_of, write_json
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
@@ -30,6 +30,7 @@ from nmtkit.translation_record import is_as_recorded, record, translation_of
 from nmtkit.workers import Workers, check_trackers, choose_device
 
 _WINDOW_LINES = 500
+"""Lines of a test set that are written, and so kept by a stop, at once."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,22 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         if translator is None:
             translator = Translator.load([model], device)
             translator.decoding = recipe.decoding
-        lines = read_lines(source)
-        hypotheses: list[str] = []
-        with progress(f"translating {name}", len(lines)) as advance:
-            for window in windows(lines, _WINDOW_LINES):
-                hypotheses += translator.translate(window.lines)
-                advance(len(hypotheses))
-        write_lines(output, hypotheses)
+        _translate_file(translator, source, output, made_from)
         record(run_dir, name, made_from)
+
+
+def _translate_file(translator: Translator, source: Path, output: Path, made_from: dict[str, Any]) -> None:
+    """Translates a test set in windows, of which a stop loses only the one that it falls into."""
+
+    def translate(window: Window) -> Written:
+        return Written(translator.translate(window.lines), [])
+
+    lines = read_lines(source)
+    parts = Parts(output, made_from)
+    with parts.locked(), progress(f"translating {output.stem}", len(lines)) as advance:
+        parts.begin()
+        count = translate_windows(lines, translate, parts, window_lines=_WINDOW_LINES, advance=advance)
+        parts.join(count, [("output", output)])
 
 
 def score_run(

@@ -20,7 +20,7 @@ from typing import IO, Any
 import torch
 
 from nmtkit.ablation.rows import PlannedRun
-from nmtkit.config import Recipe, to_toml
+from nmtkit.config import Recipe, differences, stored_recipe, to_toml
 from nmtkit.console import log
 from nmtkit.data.preparation import prepare
 from nmtkit.errors import DataError, ModelError, NmtkitError
@@ -35,6 +35,34 @@ from nmtkit.workers import Workers, choose_device, threads_each
 
 _SECONDS_TO_SAVE = 120.0
 """What runs have to save and end in when the sweep is stopped."""
+
+
+def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
+    """Sees, before anything is written, that what is in the folder was made with the same data and settings.
+
+    Raises:
+        NmtkitError: trained runs have other data, or a finished one had other settings.
+    """
+    prepared = folder / "prepared"
+    if (prepared / "recipe.toml").is_file() and any(_is_trained(place) for place in folder.glob("*-seed*")):
+        old = stored_recipe(prepared / "recipe.toml", recipe.name)
+        changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
+        changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
+        if changes:
+            raise NmtkitError(_another_sweep(folder, changes))
+    for run in runs:
+        with suppress(DataError, KeyError):
+            before, now = read_json(folder / run.name / "ablation.json")["settings"], _settings(run)
+            changes = [f"{name}.{key}" for name in now for key in now[name] if before[name].get(key) != now[name][key]]
+            if changes:
+                raise NmtkitError(_another_sweep(folder / run.name, changes))
+
+
+def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
+    return (
+        f"{folder} was made with other settings; changed: {', '.join(changes)}. Take another --sweep-dir, or undo the "
+        "change"
+    )
 
 
 def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
@@ -80,7 +108,7 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     """
     data = run_dir / "data"
     is_there = (data / "manifest.json").is_file() and read_json(data / "manifest.json")["fingerprint"] == fingerprint
-    if any((run_dir / name).is_dir() for name in ("checkpoints", "resume")):
+    if _is_trained(run_dir):
         if not is_there:
             raise NmtkitError(f"{run_dir} has been trained with other data; take another --sweep-dir, or remove it")
         return
@@ -90,6 +118,10 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
             shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
     with write_atomically(run_dir / "recipe.toml") as file:
         file.write(to_toml(recipe))
+
+
+def _is_trained(run_dir: Path) -> bool:
+    return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
 
 
 def _link_or_copy(source: str, target: str) -> None:

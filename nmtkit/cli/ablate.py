@@ -74,8 +74,16 @@ def command(
     folder = sweep_dir if sweep_dir is not None else Path("runs") / f"{loaded.name}-ablations"
 
     from nmtkit.ablation.report import make_report, write_report
-    from nmtkit.ablation.runs import default_jobs, finished_result, prepare_sweep, run_here, run_in_processes
+    from nmtkit.ablation.runs import (
+        default_jobs,
+        finished_result,
+        prepare_sweep,
+        refuse_another_sweep,
+        run_here,
+        run_in_processes,
+    )
 
+    refuse_another_sweep(loaded, runs, folder)
     fingerprint = prepare_sweep(loaded, folder, mirror)
     if only is not None:
         run = next((run for run in runs if run.name == only), None)
@@ -154,6 +162,6 @@ def _print(report: dict[str, Any]) -> None:
 
     print_table(f"{report['title']}; recipe {report['recipe']}", COLUMNS, row_cells(report), notes=[NOTE, ""])
     if report["findings"]:
-        print_table("Findings of the paper", FINDING_COLUMNS, finding_cells(report))
+        print_table("Findings", FINDING_COLUMNS, finding_cells(report))
     for failure in failures_of(report):
         print(f"failed: {failure}")

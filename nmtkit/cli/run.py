@@ -49,7 +49,11 @@ def command(
     from nmtkit.evaluation.scoring import scores_as_json
     from nmtkit.pipeline import run
 
-    result = run(loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [])
+    try:
+        result = run(loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [])
+    except SystemExit:  # by a signal, outside of training
+        console.log.info("stopped; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
+        raise
     if result.training.signal is not None:
         console.log.info("saved; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
         sys.exit(128 + result.training.signal)

@@ -1,6 +1,7 @@
 """`nmtkit translate`."""
 
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -403,16 +404,21 @@ def _translate_file(
         if workers:
             workers.wait()
             parts.check()
-        with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
-            count = translate_windows(
-                reader,
-                lambda window: work.translate(window, reader.invalid_lines),
-                parts,
-                rank=rank,
-                num_processes=num_processes,
-                advance=lambda done: advance(done, note=f"{done:,} lines"),
-            )
-            parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+        try:
+            with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
+                count = translate_windows(
+                    reader,
+                    lambda window: work.translate(window, reader.invalid_lines),
+                    parts,
+                    rank=rank,
+                    num_processes=num_processes,
+                    advance=lambda done: advance(done, note=f"{done:,} lines"),
+                )
+                parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+        except SystemExit:  # by a signal
+            if rank == 0:
+                console.log.info("stopped; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
+            raise
         if workers:
             workers.wait()
         if rank == 0:

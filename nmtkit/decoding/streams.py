@@ -350,15 +350,17 @@ def translate_windows(
     *,
     rank: int = 0,
     num_processes: int = 1,
+    window_lines: int | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> int:
     """Translates the windows of one process that are not there yet; returns how many windows there are in all.
 
     Args:
+        window_lines: lines of a window; by default as many as `translate` takes.
         advance: told the lines that are done, of this process' windows and of those passed over.
     """
     count = done = 0
-    for window in windows(lines, WINDOW_LINES):
+    for window in windows(lines, window_lines or WINDOW_LINES):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
             parts.write(window.number, translate(window))

@@ -114,9 +114,9 @@ def _check_data(recipe: Recipe, run_dir: Path) -> None:
     if not changes:
         changes = changed_text(recipe.data, manifest)
     if changes:
-        raise NmtkitError(
-            f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}. Run prepare again"
-        )
+        is_trained = any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
+        advice = "undo the change, or take another --run-dir" if is_trained else "run `nmtkit prepare` again"
+        raise NmtkitError(f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}; {advice}")
     damaged = damaged_files(run_dir, manifest)
     if damaged:
         raise DataError(

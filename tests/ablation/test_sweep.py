@@ -207,6 +207,20 @@ def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) 
         run_here(planned[0], tmp_path, fingerprint, "cpu", 1)
 
 
+@pytest.mark.parametrize(
+    ("setting", "changed"), [("data.vocab_size=120", "data.vocab_size"), ("training.warmup_steps=9", "warmup_steps")]
+)
+def test_another_sweep_in_the_folder_is_refused_before_anything_is_written(
+    swept: Swept, setting: str, changed: str
+) -> None:
+    before = sha256_of_files(swept.folder)
+    done = ablate(swept.recipe, swept.rows, swept.folder, "--set", setting)
+    assert done.returncode == 1
+    assert changed in done.stderr
+    assert "Take another --sweep-dir" in done.stderr
+    assert sha256_of_files(swept.folder) == before
+
+
 def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "nmtkit", "ablate", str(swept.recipe), "--rows-file", str(swept.rows)]
     command += ["--sweep-dir", str(tmp_path), "--rows", "base", "--device", "cpu", "--threads", "1"]

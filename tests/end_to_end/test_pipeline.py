@@ -201,6 +201,32 @@ class TestNumbers:
             told = pipeline.done[command].stderr
             assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
+    def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
+        self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Callable[..., Any]
+    ) -> None:
+        run = shutil.copytree(pipeline.run, tmp_path / "run")
+        shutil.rmtree(run / "translations")
+        sizes: list[int] = []
+        translate = Translator.translate
+
+        def stopped(translator: Translator, lines: Sequence[str]) -> list[str]:
+            sizes.append(len(lines))
+            if len(sizes) == 3:
+                raise SystemExit(143)
+            return translate(translator, lines)
+
+        monkeypatch.setattr("nmtkit.pipeline._WINDOW_LINES", 6)
+        monkeypatch.setattr(Translator, "translate", stopped)
+        again = ("run", pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
+        outcome = run_command(*again)
+        assert outcome.code == 143
+        assert "stopped; the same command goes on: nmtkit" in outcome.err
+        assert not (run / "translations" / "small.txt").exists()
+        assert run_command(*again).code == 0
+        assert sizes == [6, 6, 6, 6, 2]
+        assert (run / "translations" / "small.txt").read_bytes() == pipeline.state["translations/small.txt"][1]
+        assert list((run / "translations").glob("*.parts")) == []
+
     def test_scoring_warns_of_another_model_and_search_and_takes_comet_too(
         self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
