@@ -720,16 +720,22 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     errors = error.errors(include_url=False)
     # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
     tables = {"LocalPair", "NamedCorpus"}
-    first = next((e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"), errors[0])
+    meant = [e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"]
+    first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "tuple_type":
+        message = "must be a list, in [ ]"
     if not key:
         where = f"[{section}] " if section else ""
         return f"{layers[-1].name}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
         return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
     if tables & {*first["loc"]}:
-        message = f"{first['loc'][-1]}: {message}"
+        name = str(first["loc"][-1])
+        if first["type"] == "extra_forbidden":
+            message = f"unknown key{_nearest(name, [*LocalPair.model_fields, *NamedCorpus.model_fields])}"
+        message = f"{name}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
             return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"

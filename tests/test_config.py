@@ -223,6 +223,10 @@ class TestWrongKeys:
 
 
 class TestNumbers:
+    def test_an_unknown_key_of_a_corpus_is_told_with_the_nearest(self, folder: Folder) -> None:
+        message = folder.complaint(DATA, 'data.train=[{ src = "a.en", target = "a.de" }]')
+        assert message.endswith("src: unknown key; did you mean source?")
+
     @pytest.mark.parametrize(
         "setting",
         ["training.max_steps=true", "model.d_k=false", "model.dropout=false", "training.adam_betas=[true, 0.98]"],
@@ -438,6 +442,7 @@ class TestOverrides:
             ("training.sead=2", "--set: unknown key training.sead; did you mean seed?"),
             ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
             ("training.seed=two", "--set: training.seed = 'two': "),
+            ("data.normalize=nfc", "--set: data.normalize = 'nfc': must be a list, in [ ]"),
             ("model.seed=2", "--set: unknown key model.seed; it belongs into [training]"),
         ],
     )

@@ -174,7 +174,10 @@ def command(
         raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
         if source or of_files:
-            raise typer.BadParameter("a RUN says all itself; --source, --text and the others go with --hypothesis")
+            raise typer.BadParameter(
+                "a RUN says all itself; --source, --text, --metric, --paired, --sentences, --json and the like go with "
+                "--hypothesis RUN/translations/TEST.txt and --reference RUN/data/test/TEST.reference.txt"
+            )
         _score_run(run, confidence, comet, device, threads)
         return
     if not hypotheses or bool(references) == bool(test_set):

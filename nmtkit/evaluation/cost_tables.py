@@ -28,6 +28,9 @@ Source: Table 2. The FLOPs of the Transformers stand between the columns there; 
 on 8 P100 of 9.5 TFLOP/s.
 """
 
+_SHORTEST_UPDATE_SECONDS = 0.02
+"""Under which other things than products are likely to take the time of an update."""
+
 _METRIC_OF_PAIR = {("en", "de"): "bleu-compound-split", ("en", "fr"): "bleu-tokenized"}
 """In which metric the paper's BLEU can be compared."""
 
@@ -192,6 +195,11 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
     rows.append(["tokens in a pass", f"{predicted['tokens_per_pass']:,}, padding counted"])
     notes = [f"Lengths of the pairs: {predicted['lengths']}.", "Memory is what tensors need, by estimate."]
+    if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
+        notes.append(
+            "Do not trust the time: so short an update is bound by what the estimate leaves out (starting operations, "
+            "exchanging gradients, making batches), not by the device's rate."
+        )
     return Table("What the training is expected to take", ["what", "value"], rows, notes)
 
 

@@ -193,5 +193,7 @@ def test_a_prediction_says_what_it_assumes() -> None:
     assert shown["memory of a device"] == "3 GB of 141 GB"
     assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
     assert table.notes[0] == "Lengths of the pairs: assumed."
+    assert not [note for note in table.notes if "Do not trust the time" in note]
+    assert "Do not trust the time" in prediction_table({**predicted, "seconds": 0.5}).notes[-1]
     unknown = prediction_table({**predicted, "flops_padding": None})
     assert rows_of(unknown)["besides, for padding"] == "known once the data are prepared"
