@@ -221,12 +221,12 @@ class TestWrongKeys:
         assert "should be a valid string" not in message
         assert "target" in message.replace("traget", "").replace("target_language", "")
 
-
-class TestNumbers:
     def test_an_unknown_key_of_a_corpus_is_told_with_the_nearest(self, folder: Folder) -> None:
         message = folder.complaint(DATA, 'data.train=[{ src = "a.en", target = "a.de" }]')
         assert message.endswith("src: unknown key; did you mean source?")
 
+
+class TestNumbers:
     @pytest.mark.parametrize(
         "setting",
         ["training.max_steps=true", "model.d_k=false", "model.dropout=false", "training.adam_betas=[true, 0.98]"],
