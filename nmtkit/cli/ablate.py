@@ -95,7 +95,7 @@ def command(
         console.log.info("%s: %s", run.name, _in_short(outcome))
         return
 
-    arguments = _arguments(recipe, rows_file, seeds, scale, folder, set_ or [], mirror, device)
+    arguments = _arguments(recipe, rows_file, rows, seeds, scale, folder, set_ or [], mirror, device)
     jobs = jobs or default_jobs(device)
 
     results = {run.name: found for run in runs if (found := finished_result(run, folder, fingerprint)) is not None}
@@ -129,13 +129,14 @@ def command(
 
 
 def _arguments(
-    recipe: str, rows_file: Path | None, seeds: int, scale: bool, folder: Path, overrides: list[str],
+    recipe: str, rows_file: Path | None, rows: str | None, seeds: int, scale: bool, folder: Path, overrides: list[str],
     mirror: Path | None, device: str,
 ) -> list[str]:  # fmt: skip
     """The command that does one run of the same sweep, but for which one."""
     arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
     arguments += ["--scale"] if scale else []
     arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
+    arguments += ["--rows", rows] if rows else []
     arguments += ["--mirror", str(mirror)] if mirror is not None else []
     return [*arguments, *(part for override in overrides for part in ("--set", override))]
 

@@ -119,7 +119,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     Raises:
         NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
     """
-    remove_leftovers(run_dir)
+    for folder in (run_dir, run_dir / "prepare"):
+        remove_leftovers(folder)
     data = recipe.data
     tokenizer = _given_tokenizer(data)
     train, valid, tests = _fetch_corpora(data, mirror)

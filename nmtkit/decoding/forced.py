@@ -24,6 +24,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
 from nmtkit.text.treebank import linearised_line
+from nmtkit.text.trees import escape_brackets
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -119,12 +120,12 @@ class ForcedDecoder:
         Raises:
             DataError: a parser's hypothesis is no tree.
         """
-        sources = self._encode([source for source, _ in pairs], "source")
-        texts = [hypothesis for _, hypothesis in pairs]
+        lines, texts = [source for source, _ in pairs], [hypothesis for _, hypothesis in pairs]
         if self.tokenizer.makes_trees:
+            lines = [escape_brackets(line) for line in lines]
             tagged = self.tokenizer.settings["text"] == "tagged-trees"
             texts = [linearised_line(text, repr(text), tagged=tagged) for text in texts]
-        hypotheses = self._encode(texts, "target")
+        sources, hypotheses = self._encode(lines, "source"), self._encode(texts, "target")
         return self.score_ids(
             sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
         )

@@ -45,7 +45,7 @@ def attention_maps(loaded: LoadedModel, source: str, target: str) -> list[Attent
 
 
 def _ids(tokenizer: Tokenizer, text: str, side: Side, limit: int) -> list[int]:
-    ids = tokenizer.encode([tokenizer.normalize(text)], side, 1)[0]
+    ids = tokenizer.encode([tokenizer.normalize(text, side)], side, 1)[0]
     if not ids:
         raise DataError(f"the {side} has no text; attention needs some")
     if len(ids) > limit:

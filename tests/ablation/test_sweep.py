@@ -221,6 +221,16 @@ def test_another_sweep_in_the_folder_is_refused_before_anything_is_written(
     assert sha256_of_files(swept.folder) == before
 
 
+def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+    (folder / "base-seed1" / "ablation.json").unlink()  # so that a process has to do it again
+    rows = tmp_path / "rows.toml"
+    rows.write_text(ROWS + '[[rows]]\nname = "odd"\nmodel = { num_heads = 7 }\n', encoding="utf-8")
+    done = ablate(swept.recipe, rows, folder, "--rows", "base")
+    assert done.returncode == 0, done.stderr
+    assert "1/1 base-seed1: perplexity" in done.stderr
+
+
 def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "nmtkit", "ablate", str(swept.recipe), "--rows-file", str(swept.rows)]
     command += ["--sweep-dir", str(tmp_path), "--rows", "base", "--device", "cpu", "--threads", "1"]

@@ -467,6 +467,10 @@ class TestAgain:
         (leftover / "source.txt").write_text("half")
         project.prepare()
         assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
+        leftover = project.run / "prepare" / f".text{TEMPORARY_MARK}999999999"
+        leftover.mkdir()
+        project.prepare()
+        assert not leftover.exists()
 
     def test_the_stored_recipe_is_made_again_where_a_kill_came_before_it(self, project: Project) -> None:
         project.prepare()

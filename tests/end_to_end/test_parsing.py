@@ -109,6 +109,13 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     assert ended.value.code in (None, 0)
 
 
+def test_the_words_of_a_given_tree_are_read_as_those_of_a_sentence_to_parse(project: Project) -> None:
+    decoder = ForcedDecoder.load([project.run], torch.device("cpu"))
+    tree = "(TOP (NP (XX -LRB-) (XX dog)))"
+    escaped, plain = decoder.score([("-LRB- dog", tree), ("( dog", tree)])
+    assert plain.log_prob == pytest.approx(escaped.log_prob, rel=1e-5)
+
+
 def test_files_of_trees_are_scored_by_the_command(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.cli.main import main
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.attention import MAX_TOKENS, attention_maps
 from nmtkit.evaluation.attention_plot import (
@@ -23,7 +24,9 @@ from nmtkit.evaluation.attention_plot import (
     strongest,
     to_words,
 )
+from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel, load_model
+from nmtkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +180,14 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path, monkey
     with pytest.raises(NmtkitError, match=r"pip install 'nmtkit\[report\]'"):
         figure_file(tmp_path / "a.svg", AttentionMap("encoder", tokens, tokens, np.ones((1, 1, 1, 1))), 0, [0])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_side_is_read_by_the_rules_of_its_own_language() -> None:
+    pairs = [("l'eau, c'est bon.", "l'eau, c'est bon.")] * 3
+    values = {"source_language": "en", "target_language": "fr", "train": ["mine/train"], "vocab_size": 20}
+    data = DataConfig.model_validate({**values, "normalize": ["moses-tokenize"], "subwords": "wordpiece"})
+    model = Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2), 20, 20).eval()
+    loaded = LoadedModel(model, Tokenizer.learn(data, lambda: pairs), DecodingConfig(), {})
+    encoder, decoder, _ = attention_maps(loaded, "l'eau", "l'eau")
+    assert encoder.rows.words[:2] == ("l", "'eau")
+    assert decoder.rows.words[:2] == ("l'", "eau")
