@@ -53,8 +53,8 @@ class CTranslate2Translator:
         self._translator = translator
         self._max_positions = export.max_positions
         self._has_learned_positions = export.has_learned_positions
-        self._source_pieces = tokenizer.pieces(range(tokenizer.vocab_size("source")), "source")
-        target_pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+        self._source_pieces = tokenizer.entries("source")
+        target_pieces = tokenizer.entries("target")
         self._target_ids = {piece: index for index, piece in enumerate(target_pieces)}
 
     @classmethod

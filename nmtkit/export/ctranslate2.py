@@ -93,7 +93,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
 
 def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
     """The pieces in the order of their ids; CTranslate2 tells tokens by their pieces."""
-    pieces = loaded.tokenizer.pieces(range(loaded.tokenizer.vocab_size(side)), side)
+    pieces = loaded.tokenizer.entries(side)
     if len(set(pieces)) < len(pieces):
         twice = next(piece for piece in pieces if pieces.count(piece) > 1)
         raise ModelError(f"the {side} vocabulary holds the piece {twice!r} twice, which CTranslate2 cannot tell apart")

@@ -75,6 +75,8 @@ def check(loaded: LoadedModel) -> None:
     ]
     if settings["subwords"] not in ("bpe", "unigram"):
         missing.append(f'subwords = "{settings["subwords"]}"')
+    if settings.get("source_prefixes"):
+        missing.append(f"source_prefix = {', '.join(settings['source_prefixes'])}")
     if missing:
         raise ModelError(f"a Marian model cannot hold {', '.join(missing)}; choose --format ctranslate2")
 
@@ -183,7 +185,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     for path in sources.iterdir():
         path.unlink()
     sources.rmdir()
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    pieces = tokenizer.entries("target")
     write_json(folder / "vocab.json", {piece: index for index, piece in enumerate(pieces)})
     MarianTokenizer(
         str(folder / "source.spm"),

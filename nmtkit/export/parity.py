@@ -82,7 +82,7 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
 def search(loaded: LoadedModel, sample: Sample, decoding: DecodingConfig) -> list[Ids]:
     """The ids that nmtkit translates each line to."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
-    pieces = loaded.tokenizer.pieces(range(loaded.tokenizer.vocab_size("target")), "target")
+    pieces = loaded.tokenizer.entries("target")
     index = {piece: number for number, piece in enumerate(pieces)}
     return [[index[piece] for piece in best.pieces] for best, *_ in translator.translations(sample.lines, Asked())]
 

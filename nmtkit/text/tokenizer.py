@@ -34,6 +34,9 @@ _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581 and would give one in the text back as a blank; in its models a character that
 Unicode promises never to assign stands for it."""
 
+_TAG_SIGN = "\ufdd1"
+"""Another such character. It begins the entry of a tag: sentencepiece takes the characters of a control symbol out of
+the text that it learns from, inside of words too, and a text may hold a piece that is called like the tag."""
 _UNKNOWN_TEXT = " \u2047 "
 """What <unk> becomes in text."""
 _LONGEST_LEARNED_BYTES = 4192
@@ -114,7 +117,7 @@ class _SentencePiece:
                 bos_id=BOS,
                 eos_id=EOS,
                 unk_surface=_UNKNOWN_TEXT,
-                control_symbols=list(tags),
+                control_symbols=[_TAG_SIGN + tag for tag in tags],
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -171,7 +174,7 @@ class _WordPieces:
     def learn(
         cls, lines: Iterable[str], size: int, num_characters: int, byte_fallback: bool, tags: Sequence[str]
     ) -> "_WordPieces":
-        specials = (*SPECIAL_PIECES, *tags)
+        specials = (*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags))
         return cls(WordPieces.learn(lines, size, specials, UNK, num_characters, byte_fallback).pieces, tags)
 
     def __len__(self) -> int:
@@ -200,13 +203,14 @@ class _PieceList:
     def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         self._pieces = pieces
         self._mark = mark
-        # A word of the text that looks like a special piece or a tag is none.
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= len(SPECIAL_PIECES) + len(tags)}
+        self._first = len(SPECIAL_PIECES) + len(tags)
+        # A word of the text that looks like a special piece is none.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= self._first}
 
     @classmethod
     def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
         counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
-        entries = [*SPECIAL_PIECES, *tags]
+        entries = [*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags)]
         for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -219,7 +223,8 @@ class _PieceList:
         return [[self._index.get(piece, UNK) for piece in line.split(" ") if piece] for line in lines]
 
     def decode(self, ids: list[int]) -> str:
-        return join_segments(" ".join(self._pieces[index] for index in ids if index not in (PAD, BOS, EOS)), self._mark)
+        said = (self._pieces[index] for index in ids if index == UNK or index >= self._first)
+        return join_segments(" ".join(said), self._mark)
 
     def piece(self, index: int) -> str:
         return self._pieces[index]
@@ -254,7 +259,7 @@ class Tokenizer:
         self._normalizations = {
             side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
         }
-        self._tags = {tag: source.id_of(tag) for tag in settings.get("source_prefixes", ())}
+        self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
@@ -369,8 +374,13 @@ class Tokenizer:
         return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
-        """The pieces that ids stand for."""
-        return [self._side(side).piece(int(index)) for index in ids]
+        """The pieces that ids stand for, as they are shown."""
+        return [self._side(side).piece(int(index)).removeprefix(_TAG_SIGN) for index in ids]
+
+    def entries(self, side: Side) -> list[str]:
+        """The names of all entries of a side's vocabulary, in the order of their ids; no two are the same."""
+        vocabulary = self._side(side)
+        return [vocabulary.piece(index) for index in range(len(vocabulary))]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
         """For each id whether a new word begins with it."""

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config import LocalPair, NamedCorpus, load_recipe
+from nmtkit.config import DataConfig, LocalPair, NamedCorpus, load_recipe
 from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.preparation import load_tokenizer, prepare
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import RecipeError
+from nmtkit.text.tokenizer import Tokenizer
 
 parts_of_some_weight = st.lists(
     st.builds(Part, pairs=st.integers(0, 40), weight=st.floats(0.01, 5)), min_size=1, max_size=4
@@ -121,7 +122,7 @@ class TestRecipe:
         ("old", "new", "message"),
         [
             ("weight = 0.5", "weight = 0", "weight: Input should be greater than 0"),
-            ("weight = 3", "wieght = 3", "wieght: Extra inputs are not permitted"),
+            ("weight = 3", "wieght = 3", "wieght: unknown key; did you mean weight?"),
             ("weight = 3", "weight = true", "must be a number"),
             ('"<bt>"', '"<b t>"', "source_prefix: String should match"),
             ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
@@ -180,6 +181,24 @@ class TestPreparedMixture:
         pieces = [tokenizer.pieces(ids, "source") for ids in tokenizer.encode(lines, "source")]
         assert [row.count("<bt>") for row in pieces] == [0, 0, 1]
         assert "<bt>" not in tokenizer.pieces(tokenizer.encode(["<bt> tree"], "target")[0], "target")
+
+    @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece"])
+    def test_a_tag_changes_nothing_of_what_is_learned(self, subwords: str) -> None:
+        pairs = [("the news of the old town then", "die neuen Dinge der alten Stadt dann")] * 9
+
+        def learn(size: int, **entry: str) -> Tokenizer:
+            values = {"source_language": "en", "target_language": "de", "subwords": subwords, "vocab_size": size}
+            corpus = {"source": "a.en", "target": "a.de", **entry}
+            return Tokenizer.learn(DataConfig.model_validate({**values, "train": [corpus]}), lambda: pairs)
+
+        plain, tagged = learn(26), learn(27, source_prefix="the")
+        assert tagged.entries("source")[5:] == plain.entries("source")[4:]
+        assert len(set(tagged.entries("source"))) == 27
+        [ids], [with_tag] = (one.encode(["the old town"], "source") for one in (plain, tagged))
+        assert with_tag[0] == 4
+        assert tagged.pieces(with_tag, "source")[0] == "the"
+        assert tagged.decode(with_tag) == "old town"
+        assert plain.decode(ids) == "the old town"
 
     def test_the_shards_know_the_weights_and_the_plan_keeps_to_them(self, run: Path) -> None:
         data = PairData(run / "data" / "train")
