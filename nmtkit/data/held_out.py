@@ -2,20 +2,24 @@
 
 import hashlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 
 from nmtkit.data.training_text import TrainingText
 from nmtkit.errors import DataError
 from nmtkit.text.normalization import normalize
 
 
-def hold_out(text: TrainingText, wanted: int, steps: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
+def hold_out(
+    text: TrainingText, wanted: int, steps: Sequence[str], tagged: Collection[int] = ()
+) -> tuple[list[tuple[str, str]], int]:
     """Takes that many distinct pairs out of training, and every pair that shares a side with one.
 
     The pairs are those with the smallest hash, so the choice depends neither on order nor on what else is there.
 
     Args:
         steps: `data.normalize`; texts that are equal after it are the same text.
+        tagged: numbers of the corpora with a tag, such as back-translated ones: no pair of theirs is held out.
 
     Returns:
         the pairs, raw, and how many others were taken out for a side that they share.
@@ -25,7 +29,8 @@ def hold_out(text: TrainingText, wanted: int, steps: Sequence[str]) -> tuple[lis
     """
     first_of: dict[bytes, int] = {}
     largest: list[tuple[int, bytes]] = []  # a heap of the smallest hashes, negated
-    for number, source, target in text.pairs():
+    eligible = (block.pairs() for block in text.blocks() if block.corpus not in tagged)
+    for number, source, target in chain.from_iterable(eligible):
         both = f"{normalize(source, steps)}\n{normalize(target, steps)}"
         key = hashlib.blake2b(both.encode(), digest_size=16).digest()
         if key in first_of:
@@ -40,7 +45,8 @@ def hold_out(text: TrainingText, wanted: int, steps: Sequence[str]) -> tuple[lis
         first_of[key] = number
     if len(largest) < wanted:
         raise DataError(
-            f"data.valid = {wanted}: the training corpora hold only {len(largest)} different pairs after cleaning"
+            f"data.valid = {wanted}: the training corpora hold only {len(largest)} different pairs "
+            f"{'without a tag ' if tagged else ''}after cleaning"
         )
     chosen = set(first_of.values())
     held_out = [(source, target) for number, source, target in text.pairs() if number in chosen]

@@ -296,6 +296,8 @@ def _text_fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
         settings["data"][key] = [corpus_name(entry) for entry in entries]
     for key in _TEXT_LEAVES_ASIDE:
         settings["data"].pop(key, None)
+    if isinstance(recipe.data.valid, int) and (tagged := _tagged(recipe.data)):
+        settings["data"]["tagged"] = tagged
     content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
     return fingerprint_of("text", FORMAT, settings, content, versions())
 
@@ -312,6 +314,11 @@ def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
     for key in ("treebank", "silver_trees"):  # places, whose content is in the sums of the corpora
         settings["data"].pop(key)
     return settings
+
+
+def _tagged(data: DataConfig) -> list[int]:
+    """The numbers of the training corpora with a tag."""
+    return [number for number, entry in enumerate(data.train) if not isinstance(entry, str) and entry.source_prefix]
 
 
 def _corpora_of(data: DataConfig) -> dict[str, tuple[str | NamedCorpus | LocalPair, ...]]:
@@ -408,7 +415,8 @@ class _Preparer:
         text, corpora = self._read_training_text(train, folder, check_only=False)
         held_out = None
         if isinstance(self._data.valid, int):
-            held_out, copies = hold_out(text, self._data.valid, without_moses(self._data.normalize))
+            steps = without_moses(self._data.normalize)
+            held_out, copies = hold_out(text, self._data.valid, steps, _tagged(self._data))
             self._findings.dropped[HELD_OUT_COPY] += copies
         if not len(text):
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")

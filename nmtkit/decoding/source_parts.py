@@ -12,10 +12,12 @@ def cut_source(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[
     """Cuts a source of more than ``longest`` tokens at sentence ends, else between words, else anywhere.
 
     Returns:
-        The parts in order, [] for a source without tokens.
+        The parts in order, each with the source's tag if it has one; [] for a source without tokens.
     """
     if len(ids) <= longest:
         return [ids] if ids else []
+    if ids[0] in tokenizer.tag_ids and longest > 1:
+        return [[ids[0], *part] for part in cut_source(tokenizer, ids[1:], longest - 1)]
     pieces = tokenizer.pieces(ids, "source")
     starts_word = tokenizer.word_starts(ids, "source")
     ends_sentence = [re.search(r"[.!?\u3002\uff01\uff1f]\W?$", piece) is not None for piece in pieces]

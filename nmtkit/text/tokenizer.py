@@ -319,6 +319,11 @@ class Tokenizer:
         """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
         return self.settings["text"] in TREES
 
+    @property
+    def tag_ids(self) -> frozenset[int]:
+        """The ids of tags (`source_prefix`), which stand at the beginning of a source only."""
+        return frozenset(self._tags.values())
+
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""
         return len(self._side(side))

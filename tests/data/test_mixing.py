@@ -13,7 +13,8 @@ from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.preparation import load_tokenizer, prepare
 from nmtkit.data.shards import PairData, Part
-from nmtkit.errors import RecipeError
+from nmtkit.decoding.source_parts import cut_source
+from nmtkit.errors import DataError, RecipeError
 from nmtkit.text.tokenizer import Tokenizer
 
 parts_of_some_weight = st.lists(
@@ -199,6 +200,29 @@ class TestPreparedMixture:
         assert tagged.pieces(with_tag, "source")[0] == "the"
         assert tagged.decode(with_tag) == "old town"
         assert plain.decode(ids) == "the old town"
+
+    def test_each_part_of_a_long_source_has_its_tag(self, run: Path) -> None:
+        tokenizer = load_tokenizer(run)
+        [ids] = tokenizer.encode(["<bt> " + "tree house " * 9], "source")
+        parts = cut_source(tokenizer, ids, 7)
+        assert len(parts) > 2
+        assert all(part[0] == ids[0] and len(part) <= 7 for part in parts)
+        assert [index for part in parts for index in part[1:]] == ids[1:]
+
+    def test_no_tagged_pair_is_held_out_for_validation(self, run: Path) -> None:
+        text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
+        recipe = load_recipe(
+            write_recipe(run.parent, text), ["data.valid=20", "data.subwords=none", "data.vocab_size=60"]
+        )
+        prepare(recipe, run.parent / "held-out", workers=1)
+        back = set((run.parent / "back.en").read_text().split("\n"))
+        held_out = (run.parent / "held-out" / "data" / "valid.source.txt").read_text().split("\n")[:-1]
+        assert len(held_out) == 20
+        assert not back & set(held_out)
+        with pytest.raises(DataError, match="hold only 60 different pairs without a tag after cleaning"):
+            prepare(
+                recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": 61})}), run.parent / "few"
+            )
 
     def test_the_shards_know_the_weights_and_the_plan_keeps_to_them(self, run: Path) -> None:
         data = PairData(run / "data" / "train")
