@@ -22,7 +22,7 @@ import torch
 from nmtkit.ablation.rows import PlannedRun
 from nmtkit.config import Recipe, differences, stored_recipe, to_toml
 from nmtkit.console import log
-from nmtkit.data.preparation import prepare
+from nmtkit.data.preparation import is_trained, prepare
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
@@ -44,7 +44,7 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
         NmtkitError: trained runs have other data, or a finished one had other settings.
     """
     prepared = folder / "prepared"
-    if (prepared / "recipe.toml").is_file() and any(_is_trained(place) for place in folder.glob("*-seed*")):
+    if (prepared / "recipe.toml").is_file() and any(is_trained(place) for place in folder.glob("*-seed*")):
         old = stored_recipe(prepared / "recipe.toml", recipe.name)
         changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
         changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
@@ -108,7 +108,7 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     """
     data = run_dir / "data"
     is_there = (data / "manifest.json").is_file() and read_json(data / "manifest.json")["fingerprint"] == fingerprint
-    if _is_trained(run_dir):
+    if is_trained(run_dir):
         if not is_there:
             raise NmtkitError(f"{run_dir} has been trained with other data; take another --sweep-dir, or remove it")
         return
@@ -118,10 +118,6 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
             shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
     with write_atomically(run_dir / "recipe.toml") as file:
         file.write(to_toml(recipe))
-
-
-def _is_trained(run_dir: Path) -> bool:
-    return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
 
 
 def _link_or_copy(source: str, target: str) -> None:

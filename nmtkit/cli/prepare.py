@@ -21,7 +21,10 @@ def command(
     set_: SetOption = None,
     mirror: MirrorOption = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="Threads that cut text.  [default: all cores]")
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Processes that examine and cut text.  [default: all cores]"
+        ),
     ] = None,
     download_only: Annotated[
         bool, typer.Option("--download-only", help="Only fetch and verify the files of the recipe's corpora.")
@@ -53,7 +56,7 @@ def command(
         return
     folder = run_folder(loaded.name, run_dir)
     if check:
-        _check(loaded, folder, mirror)
+        _check(loaded, folder, mirror, workers)
         return
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
     if not preparation.is_new:
@@ -71,12 +74,12 @@ def print_files(files: "list[CorpusFile]") -> None:
     console.print_table("Verified files", ["file", "MB", "sha256"], rows)
 
 
-def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None") -> None:
+def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: int | None) -> None:
     from nmtkit import console
     from nmtkit.data.preparation import check
     from nmtkit.errors import DataError
 
-    found = check(recipe, run_dir, mirror=mirror)
+    found = check(recipe, run_dir, mirror=mirror, workers=workers)
     print_report(found.report)
     if found.folder is not None:
         console.log.info("with pictures: %s", found.folder / "report.html")

@@ -130,7 +130,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     if (folder / "manifest.json").is_file():
         manifest = read_json(folder / "manifest.json")
         if manifest.get("fingerprint") == fingerprint:
-            if not _is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
+            if not is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
                 with locked_run(run_dir, "prepare"):
                     _store_recipe(recipe, run_dir)
             return Preparation(manifest, is_new=False)
@@ -143,7 +143,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     return Preparation(manifest, is_new=True)
 
 
-def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None) -> Check:
+def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
     """Reads the corpora of a recipe once and says what is wrong with them, whatever the rules would do about it.
 
     The report is left in RUN/data, unless there are prepared data, whose report stays.
@@ -159,7 +159,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None) -> Check
         is_prepared = (folder / "manifest.json").is_file()
         written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
         temporary = stack.enter_context(written)
-        report = _Preparer(recipe, findings, None).check(train, valid, tests, temporary)
+        report = _Preparer(recipe, findings, workers).check(train, valid, tests, temporary)
     return Check(report, findings.refused(), None if is_prepared else folder)
 
 
@@ -203,7 +203,8 @@ def _store_recipe(recipe: Recipe, run_dir: Path) -> None:
             file.write(to_toml(recipe))
 
 
-def _is_trained(run_dir: Path) -> bool:
+def is_trained(run_dir: Path) -> bool:
+    """Whether a training has saved something in a run, which then keeps its data."""
     return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
 
 
@@ -328,7 +329,7 @@ def _corpora_of(data: DataConfig) -> dict[str, tuple[str | NamedCorpus | LocalPa
 
 
 def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
-    if not _is_trained(run_dir):
+    if not is_trained(run_dir):
         return
     old = stored_recipe(run_dir / "recipe.toml", recipe.name)
     changes = [f"data.{change}" for change in differences(old.data, recipe.data)]

@@ -24,7 +24,6 @@ FORMAT = 1
 _SUMS = {"model_sha256", "tokenizer_sha256", "files"}
 _KEYS = {"quantization", "decoding", "max_positions", "has_learned_positions", *_SUMS}
 """What an engine needs of it."""
-ENGINES = ("auto", "torch", "ctranslate2")
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ def choose_export(
 
     Args:
         models: the MODEL arguments; an export among them is for CTranslate2 alone.
-        engine: one of ENGINES. auto takes CTranslate2 only where translations are the same: with an export in float32
-            that is made from exactly this model and has room for every source and translation, and greedy search.
+        engine: auto, torch or ctranslate2. auto takes CTranslate2 only where translations are the same: with an export
+            in float32 that is made from exactly this model and has room for every source and translation, and greedy search.
         overrides: values of [decoding] that were asked for.
         unsupported: options that were asked for and that only torch's search has.
         max_source_tokens: longer sources are cut.

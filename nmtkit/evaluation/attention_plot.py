@@ -36,7 +36,6 @@ HOW_TO_READ = (
 PARTS = 10_000
 """Weights stand in a page as whole numbers of ten-thousandths."""
 NUM_COLOURS = 8
-FIGURE_FORMATS = (".svg", ".pdf", ".png")
 _WEAKEST = 0.01
 """A weaker line of a figure cannot be seen."""
 

@@ -2,8 +2,8 @@
 
     RUN --read_run--> Run: its files as they are --fact--> Fact: a value, where it stands, how it is shown
 
-Every number of a report is a Fact: it is looked up in a file at a place, and the page says which. What a run does not
-have yet is None, never a guess.
+Every number that a file holds is a Fact: it is looked up there at a place, and the page says which. What a run does
+not have yet is None, never a guess.
 """
 
 import json

@@ -12,7 +12,7 @@ import torch
 
 from nmtkit.config import Recipe, differences, stored_recipe, to_toml
 from nmtkit.console import duration, log
-from nmtkit.data.preparation import changed_text, damaged_files, load_tokenizer
+from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.files import (
@@ -114,8 +114,7 @@ def _check_data(recipe: Recipe, run_dir: Path) -> None:
     if not changes:
         changes = changed_text(recipe.data, manifest)
     if changes:
-        is_trained = any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
-        advice = "undo the change, or take another --run-dir" if is_trained else "run `nmtkit prepare` again"
+        advice = "undo the change, or take another --run-dir" if is_trained(run_dir) else "run `nmtkit prepare` again"
         raise NmtkitError(f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}; {advice}")
     damaged = damaged_files(run_dir, manifest)
     if damaged:
