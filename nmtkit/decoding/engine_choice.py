@@ -134,7 +134,8 @@ def choose_export(
     Args:
         models: the MODEL arguments; an export among them is for CTranslate2 alone.
         engine: auto, torch or ctranslate2. auto takes CTranslate2 only where translations are the same: with an export
-            in float32 that is made from exactly this model and has room for every source and translation, and greedy search.
+            in float32 that is made from exactly this model and has room for every source and translation, and greedy
+            search.
         overrides: values of [decoding] that were asked for.
         unsupported: options that were asked for and that only torch's search has.
         max_source_tokens: longer sources are cut.
