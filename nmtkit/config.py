@@ -446,6 +446,8 @@ class DecodingConfig(_Section):
     """No translation says that many tokens in a row twice; 0: it may."""
     coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
     """Beta of Wu et al. 2016, equation 14: costs translations that look at parts of the source too little. 0: off."""
+    whole_trees: bool = False
+    """Of trees: the search says only what is a tree over the words of the source. The paper's says anything."""
     average_last: int = Field(default=5, ge=1)
     """Checkpoints that `average` and `run` average."""
 
@@ -481,6 +483,8 @@ class Recipe(_Section):
             )
         if self.data.has_trees and self.training.validate_bleu:
             raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
+        if self.decoding.whole_trees and not self.data.has_trees:
+            raise ValueError('[decoding] whole_trees is for [data] text = "trees" or "tagged-trees"')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self

@@ -106,6 +106,12 @@ def command(
             "--no-repeat-ngram", metavar="N", min=0, help="Says no N tokens in a row twice.  [default: the recipe's]"
         ),
     ] = None,
+    whole_trees: Annotated[
+        bool | None,
+        typer.Option(
+            "--whole-trees/--no-whole-trees", help="Of trees: says only trees over the words.  [default: the recipe's]"
+        ),
+    ] = None,
     forbid: Annotated[
         list[str] | None,
         typer.Option("--forbid", metavar="PHRASE", help="Never says that; may be repeated."),
@@ -232,7 +238,7 @@ def command(
     settings = {
         "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,
         "max_length": max_length, "max_length_ratio": max_length_ratio, "max_length_offset": max_length_offset,
-        "min_length": min_length, "no_repeat_ngram": no_repeat_ngram,
+        "min_length": min_length, "no_repeat_ngram": no_repeat_ngram, "whole_trees": whole_trees,
     }  # fmt: skip
     stated: dict[str, object] = {key: value for key, value in settings.items() if value is not None}
     check_decoding(stated)

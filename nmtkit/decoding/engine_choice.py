@@ -166,6 +166,8 @@ def choose_export(
     beam = decoding.beam
     if beam > 1 and decoding.coverage_penalty:
         raise ModelError("CTranslate2 has another coverage penalty; choose --coverage-penalty 0 or --engine torch")
+    if decoding.whole_trees:
+        raise ModelError("CTranslate2's search says any sequence; choose --no-whole-trees or --engine torch")
     note = "" if beam == 1 else f"; its beam search is not nmtkit's, see {chosen.folder / 'manifest.json'}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
@@ -190,6 +192,8 @@ def _same_translations(
         reason = f"its {first.quantization} weights translate otherwise"
     elif unsupported:
         reason = f"CTranslate2 has no {unsupported[0]}"
+    elif decoding.whole_trees:
+        reason = "CTranslate2's search says any sequence, not only whole trees"
     elif device == "mps":
         reason = "CTranslate2 has no device mps"
     elif decoding.beam > 1:

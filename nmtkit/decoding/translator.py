@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,14 @@ from nmtkit.config import DecodingConfig
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.required import holds, with_required
-from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_length, no_repeated_ngrams
+from nmtkit.decoding.rules import (
+    TreePieces,
+    forbidden_phrases,
+    forced_prefixes,
+    minimum_length,
+    no_repeated_ngrams,
+    whole_trees,
+)
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import (
     Chooser,
@@ -36,7 +44,7 @@ from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from nmtkit.text.trees import escape_brackets, parsed
+from nmtkit.text.trees import escape_brackets, parsed, split_words
 
 BATCH_TOKENS = 2048
 
@@ -130,10 +138,11 @@ class Translation:
 
 @dataclass(frozen=True)
 class _Part:
-    """A source that is translated at once: a line, or a part of one."""
+    """A source that is translated at once: a line, or a part of one, of so many words."""
 
     line: int
     ids: list[int]
+    words: int
     number: int = 0
     prefix: Ids = ()
     required: tuple[Ids, ...] = ()
@@ -270,6 +279,8 @@ class Translator:
     def _check_search(self, asked: Asked) -> None:
         if asked.sampling is None and asked.n_best > self.decoding.beam:
             raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
+        if self.decoding.whole_trees and not self.tokenizer.makes_trees:
+            raise DataError("whole_trees is for models of trees, and this one translates text; leave it out")
         if asked.sampling is not None and any(asked.required):
             raise DataError("samples cannot be made to hold required phrases; search for the best instead")
 
@@ -306,10 +317,12 @@ class Translator:
         for number, ids in enumerate(sources):
             if not lines[number].strip():
                 continue
-            for place, part in enumerate(cut_source(self.tokenizer, ids, longest)):
+            for place, part in enumerate(cut := cut_source(self.tokenizer, ids, longest)):
                 # What is said of a line holds for its first part.
                 prefix, required = wishes[number] if place == 0 else ((), ())
-                parts.append(_Part(number, part, place, prefix, required))
+                whole = len(cut) == 1
+                words = len(split_words(lines[number])) if whole else sum(self.tokenizer.word_starts(part, "source"))
+                parts.append(_Part(number, part, words, place, prefix, required))
         return parts
 
     def _rules(self, parts: Sequence[_Part], forbidden: Sequence[Ids]) -> tuple[Rule, ...]:
@@ -323,7 +336,15 @@ class Translator:
             rules.append(forbidden_phrases(forbidden))
         if any(prefixes):
             rules.append(forced_prefixes(prefixes))
+        if self.decoding.whole_trees:
+            rules.append(whole_trees(self._tree_pieces, [part.words for part in parts]))
         return tuple(rules)
+
+    @cached_property
+    def _tree_pieces(self) -> TreePieces:
+        is_in_words = self.tokenizer.settings["subwords"] == "none"
+        entries = [f"\u2581{entry}" if is_in_words else entry for entry in self.tokenizer.entries("target")]
+        return TreePieces.of(entries, EOS, self._device)
 
     def _target_ids(self, texts: Sequence[str], what: str, where: str = "", forbidden: Sequence[Ids] = ()) -> list[Ids]:
         """The ids of pieces of translations.

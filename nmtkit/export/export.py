@@ -73,7 +73,7 @@ def export(
     return folder, manifest
 
 
-_BARE: dict[str, object] = {"min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0}
+_BARE: dict[str, object] = {"min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, "whole_trees": False}
 """The gate compares models, so it leaves out what a search may be asked for besides."""
 _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 

@@ -17,7 +17,7 @@ from nmtkit.data.preparation import changed_text, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.streams import LineWork, Window
-from nmtkit.decoding.translator import Asked, Batching, Translator
+from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.files import read_json, read_lines
 from nmtkit.pipeline import run
@@ -148,6 +148,24 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
     assert status[1] == ["empty"]
 
 
+def test_asked_for_whole_trees_a_search_says_nothing_that_has_to_be_mended(project: Project) -> None:
+    translator = Translator.load(project.run, "cpu")
+    lines = [*project.sentences()[:3], "( x )", "the dog\u00a0sees  the cat", "the old cat " * 12]
+    asked = Asked(n_best=2, max_source_tokens=20)
+    before = translator.translations(lines, asked)
+    assert all(one.is_mended for of_line in before for one in of_line), "after eight updates it says no tree by itself"
+    translator.decoding = translator.decoding.model_copy(update={"whole_trees": True})
+    found = translator.translations(lines, asked)
+    for line, of_line in zip(lines[:5], found, strict=False):
+        for one in of_line:
+            assert one.hit_limit or not one.is_mended
+            assert [word for tree in read_trees([one.text], "parse") for word in words(tree)] == split_words(line)
+    assert found[5][0].parts > 1
+    assert not found[0][0].is_mended
+    drawn = translator.translations(lines[:3], Asked(n_best=4, sampling=Sampling()))
+    assert all(one.hit_limit or not one.is_mended for of_line in drawn for one in of_line)
+
+
 def test_the_likelihood_of_a_tree_is_that_of_its_sequence(project: Project) -> None:
     decoder = ForcedDecoder.load(project.run)
     sentence = "the dog sees the cat ."
@@ -191,6 +209,8 @@ def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path
     recipe.write_text(text)
     with pytest.raises(RecipeError, match="needs validation corpora, whose trees keep their tags"):
         load_recipe(str(recipe), ["data.valid=5"])
+    with pytest.raises(RecipeError, match="whole_trees is for"):
+        load_recipe("quickstart", ["decoding.whole_trees=true"])
     with pytest.raises(RecipeError, match="would change the labels of trees"):
         load_recipe(str(recipe), ['data.normalize=["lowercase"]'])
 

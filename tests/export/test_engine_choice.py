@@ -57,7 +57,9 @@ class TestAuto:
     ) -> None:
         assert choose_export([exported_run], "auto", GREEDY, ["--n-best"]) is None
         assert choose_export([exported_run, exported_run], "auto", GREEDY) is None
+        assert choose_export([exported_run], "auto", {**GREEDY, "whole_trees": True}) is None
         assert "CTranslate2 has no --n-best" in log_text.text
+        assert "CTranslate2's search says any sequence, not only whole trees" in log_text.text
 
     def test_quantised_weights_and_a_missing_package_mean_torch(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +181,8 @@ class TestAskedFor:
             choose_export([exported_run, exported_run], "ctranslate2", {})
         with pytest.raises(ModelError, match="CTranslate2 has no --n-best"):
             choose_export([exported_run], "ctranslate2", {}, ["--n-best"])
+        with pytest.raises(ModelError, match="choose --no-whole-trees or --engine torch"):
+            choose_export([exported_run], "ctranslate2", {"whole_trees": True})
 
     def test_a_coverage_penalty_is_refused_where_it_matters(self, exported_run: Path) -> None:
         with pytest.raises(ModelError, match="another coverage penalty"):

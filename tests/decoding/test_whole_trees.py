@@ -1,0 +1,95 @@
+"""The rule under which a search says trees over the words of its source, and nothing else."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.decoding.rules import TreePieces, whole_trees
+from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
+from nmtkit.text.trees import Tree, linearise, parsed, words
+from tests.decoding.test_search import BOS, EOS, FORBIDDEN, TableStepper, history_table
+from tests.text.test_trees import TREES
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+# S and VP are whole; (NP is, but not )NP; PP takes two pieces on both sides, the first of ADVP|PRT is a bracket alone.
+BRACKETS = ["▁(S", "▁)S", "▁(VP", "▁)VP", "▁(NP", "▁)N", "▁(P", "▁)P", "▁(", "▁)", "▁(X", "▁)X"]
+CONTINUATIONS = ["P", "ADVP", "|PRT"]
+LEAVES = ["▁XX", "▁NN"]
+NEVER = ["▁", "NP)", "a(", "(S", "<0x28>", "▁(S(", "▁a)", "a▁b"]
+PIECES = [*SPECIAL, *BRACKETS, *CONTINUATIONS, *LEAVES, *NEVER]
+WHOLE = [*SPECIAL, *BRACKETS[:4], *LEAVES]
+
+
+def text_of(pieces: list[str], ids: tuple[int, ...]) -> str:
+    return "".join(pieces[token] for token in ids).replace("▁", " ").lstrip(" ")
+
+
+def spelled(sequence: str) -> list[int]:
+    """The longest entries first."""
+    ids = []
+    for word in sequence.split(" "):
+        rest = f"▁{word}"
+        while rest:
+            piece = max((entry for entry in PIECES if entry not in NEVER and rest.startswith(entry)), key=len)
+            ids.append(PIECES.index(piece))
+            rest = rest.removeprefix(piece)
+    return ids
+
+
+@settings(deadline=None, max_examples=60)
+@given(tree=TREES)
+def test_every_tree_over_the_words_may_be_said_and_does_not_end_before(tree: Tree) -> None:
+    rule = whole_trees(TreePieces.of(PIECES, EOS), [1, len(words(tree))])
+    ids = [BOS, *spelled(linearise(tree)), EOS]
+    for place in range(1, len(ids)):
+        step = torch.zeros(1, 1, len(PIECES))
+        rule(step, torch.tensor([[ids[:place]]]), [1])
+        allowed = [token for token, value in enumerate(step[0, 0].tolist()) if value == 0]
+        assert ids[place] in allowed
+        if EOS in allowed:
+            assert place == len(ids) - 1 or PIECES[ids[place]] in CONTINUATIONS, "more of the last label only"
+        assert not {PIECES[token] for token in allowed} & {*NEVER, *SPECIAL[:3]}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pieces", [WHOLE, PIECES], ids=["whole labels", "labels in pieces"])
+def test_what_is_found_is_a_tree_over_as_many_words(pieces: list[str], seed: int) -> None:
+    num_words, limit = [3, 1, 5], 30
+    options = SearchOptions(n_best=4, rules=(whole_trees(TreePieces.of(pieces, EOS), num_words),))
+    random = history_table(seed, vocab=len(pieces))
+    shy = torch.tensor([3.0 * piece.startswith("▁(") for piece in pieces])  # so that few begin phrases to the limit
+    found = beam_search(
+        TableStepper(lambda sentence, history: random(sentence, history) - shy, range(3)), [limit] * 3, beam=6,
+        penalty=length_penalty("wu", 1.0), bos=BOS, eos=EOS, forbidden=FORBIDDEN, options=options,
+    )  # fmt: skip
+    whole = [(count, one.ids) for count, of_one in zip(num_words, found, strict=True) for one in of_one]
+    whole = [(count, ids) for count, ids in whole if len(ids) < limit]
+    assert len(whole) >= 4
+    for count, ids in whole:
+        said = text_of(pieces, ids)
+        tokens = said.split(" ")
+        assert sum(not token.startswith(("(", ")")) for token in tokens) == count
+        assert sum(token.startswith("(") for token in tokens) == sum(token.startswith(")") for token in tokens)
+        assert not {"(", ")"} & set(tokens), "each bracket has a label"
+        if pieces is WHOLE:
+            assert not parsed(" ".join(["a"] * count), said)[1]
+
+
+@settings(deadline=None, max_examples=60)
+@given(said=st.lists(st.sampled_from(["▁(S", "▁)S", "▁(VP", "▁)VP", "▁XX"]), max_size=8))
+def test_a_closing_bracket_is_that_of_the_innermost_phrase(said: list[str]) -> None:
+    """Against a stack."""
+    open_: list[str] = []
+    for piece in said:
+        if piece.startswith("▁("):
+            open_.append(piece[2:])
+        elif piece.startswith("▁)") and (not open_ or open_.pop() != piece[2:]):
+            return  # not what the rule lets be said
+    ids = [BOS, *(WHOLE.index(piece) for piece in said)]
+    step = torch.zeros(1, 1, len(WHOLE))
+    whole_trees(TreePieces.of(WHOLE, EOS), [99])(step, torch.tensor([[ids]]), [0])
+    allowed = {WHOLE[token] for token, value in enumerate(step[0, 0].tolist()) if value == 0}
+    closing = {piece for piece in allowed if piece.startswith("▁)")}
+    may_close = len(open_) > 1 and not said[-1].startswith("▁(")
+    assert closing == ({f"▁){open_[-1]}"} if may_close else set())
