@@ -82,7 +82,10 @@ def _summary(values: Sequence[float | int]) -> dict[str, float] | None:
 
 
 def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Whether a finding holds here: with several seeds only if the seeds of the two rows do not overlap."""
+    """Whether a finding holds here: with several seeds only if the seeds of the two rows do not overlap.
+
+    A single seed is told, as chance alone may make as much of a difference.
+    """
     better, other = rows[finding.better], rows[finding.other]
     compared: dict[str, Any] = {**finding.model_dump(), "verdict": "to do", "difference": None}
     published = [row["paper"][finding.metric] for row in (better, other)]
@@ -100,7 +103,14 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
         compared["verdict"] = "undecided: the seeds overlap"
     else:
         compared["verdict"] = "holds" if sign * compared["difference"] > 0 else "does not hold"
+    if min(_num_finished(better), _num_finished(other)) == 1:
+        compared["verdict"] += " (one seed)"
     return compared
+
+
+def _num_finished(row: dict[str, Any]) -> int:
+    """Seeds of a row that are trained and measured."""
+    return sum(run["result"] is not None for run in row["runs"])
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
@@ -170,8 +180,7 @@ def _of_seeds(row: dict[str, Any], key: str, digits: int) -> str:
     if summary is None:
         return ""
     mean, lowest, highest = (f"{summary[part]:.{digits}f}" for part in ("mean", "lowest", "highest"))
-    several = sum(run["result"] is not None for run in row["runs"]) > 1
-    return f"{mean} ({lowest} to {highest})" if several else mean
+    return f"{mean} ({lowest} to {highest})" if _num_finished(row) > 1 else mean
 
 
 def _unfinished(row: dict[str, Any]) -> str:

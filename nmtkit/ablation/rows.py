@@ -140,6 +140,11 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
     """
     if not recipe.data.valid:
         raise RecipeError(f"{recipe.name}: rows are compared on the validation set; state [data] valid")
+    if recipe.data.has_trees:
+        raise RecipeError(f"{recipe.name}: rows are compared by BLEU, which is not taken of trees")
+    for row in rows:
+        if "seed" in row.training:
+            raise RecipeError(f"row {row.name}: training.seed counts from the recipe's for every row; see --seeds")
     _check_base(recipe, sweep, scale)
     planned = []
     for number in range(seeds):
@@ -159,11 +164,13 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
         if scale:
             raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
         return
-    if scale:
-        return
-    for section in ("model", "training"):
+    for section in ("model", "training", "decoding"):
         for key, value in getattr(sweep.base, section).items():
-            if (ours := _size(recipe, section, key)) != value:
+            if key not in type(getattr(recipe, section)).model_fields:
+                raise RecipeError(f"[base] of the rows: unknown key {section}.{key}; correct or remove it")
+            if value == 0 and _is_size(value):
+                raise RecipeError(f"[base] of the rows: {section}.{key} = 0, of which no row can have a ratio")
+            if (ours := _size(recipe, section, key)) != value and not scale:
                 raise RecipeError(
                     f"{recipe.name}: the rows vary a base of {section}.{key} = {value}, the recipe's is {ours}; with "
                     "--scale each row keeps its ratio to the recipe's own"
@@ -179,7 +186,7 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             ours = _size(recipe, section, key)
             if ours is None:  # such as max_steps where the recipe counts epochs
                 del values[key]
-            elif values[key] != DERIVED:
+            elif all(_is_size(value) for value in (values[key], of_base[key], ours)):
                 values[key] = max(1, round(values[key] / of_base[key] * ours))
     model = changes["model"]
     width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))
@@ -195,6 +202,11 @@ def _size(recipe: Recipe, section: str, key: str) -> Any:
     """A value of a recipe; the widths of a head as they are in effect."""
     of_head = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
     return of_head[key] if key in of_head else getattr(getattr(recipe, section), key)
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a value can be scaled: rates, words and switches are as the row says."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _tell_equal_rows(planned: Sequence[PlannedRun]) -> None:

@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from pydantic import ValidationError
 
 from nmtkit.ablation.rows import PlannedRun
-from nmtkit.config import Recipe, differences, stored_recipe, to_toml
+from nmtkit.config import (
+    ModelConfig,
+    Recipe,
+    TrainingConfig,
+    changes_that_matter,
+    differences,
+    stored_recipe,
+    to_toml,
+)
 from nmtkit.console import log
 from nmtkit.data.preparation import is_trained, prepare
 from nmtkit.errors import DataError, ModelError, NmtkitError
@@ -38,7 +47,8 @@ _SECONDS_TO_SAVE = 120.0
 
 
 def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Sees, before anything is written, that what is in the folder was made with the same data and settings.
+    """Sees, before anything is written, that what is in the folder was made with the same data and settings; but for those
+    that a training may go on with, and the search, by which a finished run is measured anew.
 
     Raises:
         NmtkitError: trained runs have other data, or a finished one had other settings.
@@ -51,9 +61,14 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
         if changes:
             raise NmtkitError(_another_sweep(folder, changes))
     for run in runs:
-        with suppress(DataError, KeyError):
-            before, now = read_json(folder / run.name / "ablation.json")["settings"], _settings(run)
-            changes = [f"{name}.{key}" for name in now for key in now[name] if before[name].get(key) != now[name][key]]
+        with suppress(DataError, KeyError, TypeError, ValidationError):
+            before = read_json(folder / run.name / "ablation.json")["settings"]
+            model, training = (
+                ModelConfig.model_validate(before["model"]),
+                TrainingConfig.model_validate(before["training"]),
+            )
+            changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
+            changes += [f"training.{change}" for change in changes_that_matter(training, run.recipe.training)]
             if changes:
                 raise NmtkitError(_another_sweep(folder / run.name, changes))
 
@@ -72,7 +87,7 @@ def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
 
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """What came of a run with these settings and data; None if it is not finished."""
-    with suppress(DataError, KeyError):
+    with suppress(DataError, KeyError, TypeError):
         written = read_json(folder / run.name / "ablation.json")
         if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
             return dict(written["result"])

@@ -83,16 +83,16 @@ def command(
         run_in_processes,
     )
 
+    alone = next((run for run in runs if run.name == only), None)
+    if only is not None and alone is None:
+        raise NmtkitError(f"--only: no run {only!r}; there are {', '.join(run.name for run in runs)}")
     refuse_another_sweep(loaded, runs, folder)
     fingerprint = prepare_sweep(loaded, folder, mirror)
-    if only is not None:
-        run = next((run for run in runs if run.name == only), None)
-        if run is None:
-            raise NmtkitError(f"--only: no run {only!r}; there are {', '.join(run.name for run in runs)}")
-        outcome = run_here(run, folder, fingerprint, device, threads)
+    if alone is not None:
+        outcome = run_here(alone, folder, fingerprint, device, threads)
         if isinstance(outcome, int):
             sys.exit(128 + outcome)
-        console.log.info("%s: %s", run.name, _in_short(outcome))
+        console.log.info("%s: %s", alone.name, _in_short(outcome))
         return
 
     arguments = _arguments(recipe, rows_file, rows, seeds, scale, folder, set_ or [], mirror, device)

@@ -33,7 +33,9 @@ def command(
     ] = False,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="bleu|nll", help="Of --search; nll translates nothing.  [default: bleu]"),
+        typer.Option(
+            "--metric", metavar="bleu|nll", help="Of --search; nll translates nothing.  [default: bleu, of trees nll]"
+        ),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -57,7 +59,7 @@ def command(
         raise typer.BadParameter(f"{metric!r} is not one of bleu, nll", param_hint="--metric")
     console.set_up(quiet=quiet)
     if search:
-        _search(run, metric or "bleu", device, threads)
+        _search(run, metric, device, threads)
         return
 
     from nmtkit.training.averaging import average, choose_checkpoints
@@ -69,7 +71,7 @@ def command(
     print(folder)
 
 
-def _search(run: Path, criterion: str, device: str, threads: int | None) -> None:
+def _search(run: Path, criterion: str | None, device: str, threads: int | None) -> None:
     from nmtkit import console
     from nmtkit.training.averaging_search import search
     from nmtkit.workers import Workers

@@ -16,7 +16,9 @@ def command(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric", metavar="M", help="May be repeated.  [default: sacrebleu, chrf2, bleu-tokenized where possible]"
+            "--metric",
+            metavar="M",
+            help="May be repeated.  [default: sacrebleu, chrf2, bleu-tokenized where possible; of trees evalb]",
         ),
     ] = None,
     paired: Annotated[

@@ -42,7 +42,8 @@ def score_by_model(
         done = 0
         cut: list[int] = []
         for window in windows(_pairs(*readers), WINDOW_LINES):
-            scores = decoder.score(window, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=most)
+            batch = batch_tokens or BATCH_TOKENS
+            scores = decoder.score(window, batch_tokens=batch, max_tokens=most, first_line=done + 1)
             numbered = list(enumerate(scores, start=done + 1))
             invalid = {number for reader in readers for number in reader.invalid_lines}
             pieces = [decoder.tokenizer.pieces(score.ids, "target") if tokens else None for score in scores]

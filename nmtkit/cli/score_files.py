@@ -181,9 +181,10 @@ def _add_comet(
 
 def _differences(texts: Texts, scorer: "Scorer", asked: Asked, metrics: list[str]) -> "Differences":
     from nmtkit import console
+    from nmtkit.evaluation.scoring import single_scores
     from nmtkit.evaluation.significance import paired_test
 
-    tests = [(method, metric) for method in asked.paired for metric in metrics]
+    tests = [(method, metric) for method in asked.paired for metric in single_scores(metrics)]
     found: Differences = {}
     with console.progress("comparing", len(tests)) as advance:
         for done, (method, metric) in enumerate(tests):

@@ -23,8 +23,7 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
-from nmtkit.text.treebank import linearised_line
-from nmtkit.text.trees import escape_brackets
+from nmtkit.text.treebank import as_model_text
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -114,18 +113,24 @@ class ForcedDecoder:
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
         before_batch: Callable[[], None] = lambda: None,
+        first_line: int | None = None,
     ) -> list[ForcedScore]:
         """One score for each pair of a source line and a hypothesis line (a tree, of a parser); see score_ids.
+
+        Args:
+            first_line: the number of the first hypothesis in its text, for messages, which quote it otherwise.
 
         Raises:
             DataError: a parser's hypothesis is no tree.
         """
-        lines, texts = [source for source, _ in pairs], [hypothesis for _, hypothesis in pairs]
-        if self.tokenizer.makes_trees:
-            lines = [escape_brackets(line) for line in lines]
-            tagged = self.tokenizer.settings["text"] == "tagged-trees"
-            texts = [linearised_line(text, repr(text), tagged=tagged) for text in texts]
-        sources, hypotheses = self._encode(lines, "source"), self._encode(texts, "target")
+        texts = [
+            as_model_text(self.tokenizer, source, hypothesis, repr(hypothesis[:40]), 1)
+            if first_line is None
+            else as_model_text(self.tokenizer, source, hypothesis, "the hypotheses", first_line + index)
+            for index, (source, hypothesis) in enumerate(pairs)
+        ]
+        sources = self._encode([source for source, _ in texts], "source")
+        hypotheses = self._encode([hypothesis for _, hypothesis in texts], "target")
         return self.score_ids(
             sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
         )

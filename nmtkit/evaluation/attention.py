@@ -1,6 +1,7 @@
 """A model's attention between a source and a target text, ready to be drawn.
 
-texts -> normalised -> ids -> one pass of the model, whose weights are kept -> AttentionMap of each kind
+texts (of a parser the tree, made its sequence) -> normalised -> ids -> one pass of the model, whose weights are kept
+      -> AttentionMap of each kind
 """
 
 import numpy as np
@@ -11,22 +12,25 @@ from nmtkit.evaluation.attention_plot import KINDS, AttentionMap, Tokens
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, Side, Tokenizer
+from nmtkit.text.treebank import as_model_text
 
 MAX_TOKENS = 128
 """Of a side: more are no picture any more, and a page's data grows with the square."""
 
 
 def attention_maps(loaded: LoadedModel, source: str, target: str) -> list[AttentionMap]:
-    """What the model attends to when it reads the source and writes the target: encoder, decoder, cross.
+    """What the model attends to when it reads the source and writes the target (of a parser, a tree): encoder, decoder,
+    cross.
 
     A row of the decoder stands for the position at which its token is written; the token written last is the newest
     one that it has read.
 
     Raises:
-        DataError: a side is empty or too long.
+        DataError: a side is empty or too long, or the target of a parser is no tree.
         ModelError: the model gives no finite numbers.
     """
     tokenizer = loaded.tokenizer
+    source, target = as_model_text(tokenizer, source, target, "the target")
     config = loaded.model.config
     limit = min(MAX_TOKENS, config.max_positions if config.positions == "learned" else MAX_TOKENS) - 1
     source_ids, target_ids = _ids(tokenizer, source, "source", limit), _ids(tokenizer, target, "target", limit)

@@ -16,13 +16,11 @@ from nmtkit.data.preparation import read_text_pair, test_sets
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.cost_tables import Table, percent, scientific
-from nmtkit.evaluation.scoring import Scorer
+from nmtkit.evaluation.scoring import BRACKET_SCORES, Scorer, single_scores
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test
 from nmtkit.files import read_json, read_lines
 
-DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized")
-SENTENCE_METRIC = "chrf2"
-"""By which sentences have changed: sensible for single ones, where BLEU is 0 without a common phrase."""
+DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized", *BRACKET_SCORES)
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,8 @@ class Change:
 
     Attributes:
         line: its number in the test set, from 1.
-        before, after: SENTENCE_METRIC of the baseline's translation and of the run's.
+        metric: see `Scorer.sentence_quality`.
+        before, after: by that metric, of the baseline's translation and of the run's.
     """
 
     line: int
@@ -39,6 +38,7 @@ class Change:
     reference: str
     baseline: str
     translation: str
+    metric: str
     before: float
     after: float
 
@@ -97,7 +97,8 @@ def compare_runs(
         systems = {name: _translations(run, test, references) for name, run in zip(names, run_dirs, strict=True)}
         data = recipes[0].data
         scorer = Scorer([references], target_language=data.target_language, text=data.text)
-        chosen = scorer.possible(metrics) if metrics else [m for m in DEFAULT_METRICS if m in scorer.possible(None)]
+        possible = single_scores(scorer.possible(metrics or None))
+        chosen = possible if metrics else [metric for metric in DEFAULT_METRICS if metric in possible]
         scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
         if num_sentences:
             changes[test] = _changes(scorer, systems, sources, references, num_sentences)
@@ -161,7 +162,8 @@ def _first_difference(one: Sequence[str], two: Sequence[str]) -> int:
 def _check_same_text(recipes: Sequence[Recipe], names: Sequence[str]) -> None:
     first = recipes[0].data
     for name, recipe in zip(names[1:], recipes[1:], strict=True):
-        if (recipe.data.text, recipe.data.target_language) != (first.text, first.target_language):
+        same_text = recipe.data.text == first.text or (recipe.data.has_trees and first.has_trees)
+        if not same_text or recipe.data.target_language != first.target_language:
             raise DataError(
                 f"{names[0]} and {name} cannot be compared: data.text or data.target_language differ, so that scores "
                 "are taken in another way"
@@ -186,17 +188,16 @@ def _changes(
     num_sentences: int,
 ) -> dict[str, list[Change]]:
     """Of each run but the first the sentences that changed most, in either direction."""
-    quality = {
-        name: [scores[SENTENCE_METRIC] for scores in scorer.sentence_scores(lines, [SENTENCE_METRIC])]
-        for name, lines in systems.items()
-    }
+    quality: dict[str, list[float]] = {}
+    for name, lines in systems.items():
+        metric, quality[name] = scorer.sentence_quality(lines)
     baseline, *others = systems
     found = {}
     for name in others:
         all_changes = [
             Change(
                 index + 1, sources[index], references[index], systems[baseline][index], systems[name][index],
-                quality[baseline][index], quality[name][index],
+                metric, quality[baseline][index], quality[name][index],
             )
             for index in range(len(references))
             if quality[baseline][index] != quality[name][index]
@@ -303,7 +304,7 @@ def _changes_table(baseline: str, test: str, name: str, changes: Sequence[Change
     rows = []
     for change in changes:
         rows += [
-            [f"line {change.line}", f"{SENTENCE_METRIC} {change.before:.1f} -> {change.after:.1f}"],
+            [f"line {change.line}", f"{change.metric} {change.before:.1f} -> {change.after:.1f}"],
             ["source", change.source],
             ["reference", change.reference],
             [baseline, change.baseline],

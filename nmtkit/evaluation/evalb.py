@@ -1,13 +1,13 @@
 """Scores of constituency parses as EVALB computes them with the rules of COLLINS.prm.
 
-    a line of gold, a line of test --brackets of both--> counts of the sentence --sums--> precision, recall, F1, ...
+    a line of gold, a line of test --brackets of both--> Totals of the sentence --sums--> precision, recall, F1, ...
 
 Source: EVALB by Satoshi Sekine and Michael Collins, evalb.c and COLLINS.prm; docs/parsing.md tells its rules.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 
 from nmtkit.errors import DataError
 from nmtkit.text.trees import Tree, Word, read_trees, right_branching, walk, words, write
@@ -26,9 +26,9 @@ NO_PARSE = "no parse"
 Span = tuple[int, int]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Totals:
-    """Sums over sentences, and EVALB's scores of them, in percent.
+    """Counts of a sentence or sums over many, and EVALB's scores of them, in percent.
 
     Attributes:
         sentences: all of them.
@@ -80,17 +80,21 @@ def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluation:
-    """Scores of all sentences, and of those of at most 40 words.
+    """What there is to say of a text.
 
     Attributes:
+        sentences: each by itself.
+        all: their sums.
+        short: the sums of those of at most 40 words.
         remarks: for each sentence that does not count its line, from 1, and why.
     """
 
-    all: Totals = field(default_factory=Totals)
-    short: Totals = field(default_factory=Totals)
-    remarks: list[tuple[int, str]] = field(default_factory=list)
+    sentences: list[Totals]
+    all: Totals
+    short: Totals
+    remarks: list[tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -114,26 +118,27 @@ def evaluate(gold: Sequence[str], test: Sequence[str]) -> Evaluation:
     Raises:
         DataError: a line of gold is no tree. (A line of test that is none is an error sentence.)
     """
-    found = Evaluation()
+    sentences, short, remarks = [], [], []
     for number, (gold_line, test_line) in enumerate(zip(gold, test, strict=True), start=1):
-        one = _read(gold_line, f"the gold tree of line {number}")
-        remark = ""
+        one = _read(gold_line, "the gold trees", number)
         try:
-            other = _read(test_line, "the parse")
+            other = _read(test_line, "the parses", number)
             remark = _remark(one, other)
         except DataError as error:
             remark = str(error).partition("; ")[0]
         if remark:
-            found.remarks.append((number, remark))
-        for total in [found.all, found.short] if one.length <= CUTOFF_LENGTH else [found.all]:
-            total.sentences += 1
-            if not remark:
-                _add(total, one, other)
-            elif remark == NO_PARSE:
-                total.skipped += 1
-            else:
-                total.errors += 1
-    return found
+            remarks.append((number, remark))
+            counts = Totals(sentences=1, skipped=1) if remark == NO_PARSE else Totals(sentences=1, errors=1)
+        else:
+            counts = _counts(one, other)
+        sentences.append(counts)
+        if one.length <= CUTOFF_LENGTH:
+            short.append(counts)
+    return Evaluation(sentences, _sum(sentences), _sum(short), remarks)
+
+
+def _sum(sentences: Iterable[Totals]) -> Totals:
+    return Totals(*map(sum, zip(*map(astuple, sentences), strict=True)))
 
 
 def _remark(gold: _Sentence, test: _Sentence) -> str:
@@ -146,22 +151,25 @@ def _remark(gold: _Sentence, test: _Sentence) -> str:
     return next((f"words unmatch ({one}|{other})" for one, other in differing if one != other), "")
 
 
-def _add(total: Totals, gold: _Sentence, test: _Sentence) -> None:
+def _counts(gold: _Sentence, test: _Sentence) -> Totals:
     matched = (gold.brackets & test.brackets).total()
-    total.gold += gold.brackets.total()
-    total.test += test.brackets.total()
-    total.matched += matched
-    total.complete += matched == gold.brackets.total() == test.brackets.total()
-    total.words += len(gold.words)
     pairs = zip(gold.words, test.words, strict=True)
-    total.correct_tags += sum(_equal(one.tag) == _equal(other.tag) for one, other in pairs)
+    return Totals(
+        sentences=1,
+        gold=gold.brackets.total(),
+        test=test.brackets.total(),
+        matched=matched,
+        complete=int(matched == gold.brackets.total() == test.brackets.total()),
+        words=len(gold.words),
+        correct_tags=sum(_equal(one.tag) == _equal(other.tag) for one, other in pairs),
+    )
 
 
-def _read(line: str, name: str) -> _Sentence:
+def _read(line: str, name: str, number: int) -> _Sentence:
     length = 0
     kept: list[Word] = []
     brackets: Counter[tuple[str, Span]] = Counter()
-    for tree in read_trees([line], name):
+    for tree in read_trees([line], name, number):
         begun: list[tuple[str, int]] = []
         for item in walk(tree):
             if isinstance(item, Tree):
@@ -188,5 +196,6 @@ def _equal(label: str) -> str:
 
 def right_branching_parses(gold: Sequence[str]) -> list[str]:
     """The baseline: a right-branching tree over the words of each gold tree."""
-    sentences = ([word for tree in read_trees([line], "gold") for word in words(tree)] for line in gold)
+    trees = (read_trees([line], "the gold trees", number) for number, line in enumerate(gold, start=1))
+    sentences = ([word for tree in of_line for word in words(tree)] for of_line in trees)
     return [write(right_branching(sentence)) if sentence else "" for sentence in sentences]

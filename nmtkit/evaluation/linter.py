@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nmtkit.console import listed
+from nmtkit.evaluation.evalb import evaluate
 from nmtkit.text import leftovers
 from nmtkit.text.scripts import Script
 
@@ -38,7 +39,7 @@ class Finding:
 
     Attributes:
         kind: ``empty``, ``copied_source``, ``wrong_language``, ``reference_is_source``, ``tokenized``,
-            ``not_tokenized`` or a kind of ``text/leftovers.py``.
+            ``not_tokenized`` or a kind of ``text/leftovers.py``; of trees ``not_counted``.
         what: in words.
         lines: where, counted from 1.
         advice: what to do.
@@ -68,10 +69,10 @@ def findings(
         references: one or more sets of as many lines.
         sources: as many lines; without them copies and a wrong language of the same script are not found.
         target_language: without it a wrong script is not found.
-        text: ``plain`` or ``tokenized``, as it is said to be; of anything else, such as trees, nothing is said.
+        text: ``plain`` or ``tokenized``, as it is said to be; anything else is trees.
     """
     if text not in ("plain", "tokenized"):
-        return []
+        return _not_counted(hypotheses, references[0])
     of_line = list(zip(*references, strict=True))
     copied = _numbers(
         sources is not None
@@ -99,6 +100,16 @@ def findings(
         *_tokenization(hypotheses, references, text),
     ]
     return [finding for finding in found if finding.lines]
+
+
+def _not_counted(parses: Sequence[str], gold: Sequence[str]) -> list[Finding]:
+    """The sentences that EVALB leaves out of its scores."""
+    remarks = evaluate(gold, parses).remarks
+    if not remarks:
+        return []
+    what = f"EVALB's error or skipped sentences (the first: {remarks[0][1]})"
+    lines = tuple(line for line, _ in remarks)
+    return [Finding("not_counted", what, lines, "they count in no score; see that the words are those of gold")]
 
 
 def _numbers(are_so: Iterable[bool]) -> tuple[int, ...]:

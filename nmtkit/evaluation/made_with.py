@@ -58,7 +58,7 @@ def _doubt_of_model(run_dir: Path, sha256: str, wanted: DecodingConfig) -> str |
         return "made by a model that is not in the run (any more)"
     if wanted.average_last == 1:
         return None
-    return f"made by {made_by} alone, but the recipe averages the last {wanted.average_last}; averages score higher"
+    return f"made by {made_by} alone, but the recipe averages the last {wanted.average_last}"
 
 
 def _sum_of(folder: Path) -> str | None:

@@ -12,12 +12,16 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nmtkit.config import TREES
 from nmtkit.console import amount, duration
 from nmtkit.errors import DataError
 from nmtkit.files import open_plain, read_json, read_json_lines, read_lines
 from nmtkit.model_folder import best_checkpoints, checkpoints, read_description, step_folders, step_of
+
+if TYPE_CHECKING:
+    from nmtkit.evaluation.scoring import TextKind
 
 FILES = ("data/manifest.json", "data/report.json", "scores.json", "cost.json", "averaging.json")
 """Of a run, besides recipe.toml, metrics.jsonl and what a model folder has."""
@@ -227,19 +231,21 @@ class Sentence:
 
     Attributes:
         line: in the files of the test set, from 1.
-        quality: chrF2 of this sentence alone.
+        metric: see `Scorer.sentence_quality`.
+        quality: of this sentence alone, by that metric.
     """
 
     line: int
     source: str
     reference: str
     hypothesis: str
+    metric: str
     quality: float
 
 
 def translated(run: Run, name: str) -> list[Sentence] | str:
     """The lines of a test set with their translations, worst first; or why there are none."""
-    from nmtkit.evaluation.scoring import sentence_utility
+    from nmtkit.evaluation.scoring import Scorer
 
     data, output = run.folder / "data" / "test", run.folder / "translations" / f"{name}.txt"
     source = data / f"{name}.source.txt"
@@ -250,13 +256,19 @@ def translated(run: Run, name: str) -> list[Sentence] | str:
     references = read_lines(data / f"{name}.reference.txt")
     if not len(hypotheses) == len(sources) == len(references):
         return f"translations/{name}.txt has {len(hypotheses)} lines, the test set {len(sources)}: translate it again"
-    quality = sentence_utility("chrf2")
-    lines = zip(sources, references, hypotheses, strict=True)
+    text: TextKind = "trees" if makes_trees(run) else "plain"  # chrF heeds no blanks, so tokenised text stays as it is
+    metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
+    lines = zip(sources, references, hypotheses, qualities, strict=True)
     found = [
-        Sentence(number, source, reference, hypothesis, quality(hypothesis, reference))
-        for number, (source, reference, hypothesis) in enumerate(lines, start=1)
+        Sentence(number, source, reference, hypothesis, metric, quality)
+        for number, (source, reference, hypothesis, quality) in enumerate(lines, start=1)
     ]
     return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))
+
+
+def makes_trees(run: Run) -> bool:
+    """Whether it is a parser's."""
+    return run.get("recipe.toml", "data", "text") in TREES
 
 
 def example_pair(run: Run) -> tuple[str, str] | None:
@@ -272,7 +284,7 @@ def example_pair(run: Run) -> tuple[str, str] | None:
         target = output if output.is_file() else run.folder / f"{prefix}.reference.txt"
         if source.is_file() and target.is_file():
             for pair in zip(read_lines(source), read_lines(target), strict=False):
-                if all(5 <= len(side.split()) <= 20 for side in pair):
+                if all(5 <= len(side.split()) <= 20 for side in (pair[:1] if makes_trees(run) else pair)):
                     return pair
     return None
 

@@ -5,13 +5,14 @@ Run (report.py) -> sections, as HTML -> the page, with the curves (curves.py) an
 Each number names the file of the run and the place in it that it was taken from; text of corpora and users stays text.
 """
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from nmtkit.console import log
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation import attention_plot
 from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.curves import CURVES, OVER, RUN_COLOURS, averages, curves, library
@@ -22,6 +23,7 @@ from nmtkit.evaluation.report import (
     Sentence,
     differs,
     example_pair,
+    makes_trees,
     num_parameters,
     prepare_command,
     setting_rows,
@@ -29,7 +31,7 @@ from nmtkit.evaluation.report import (
     train_command,
     translated,
 )
-from nmtkit.evaluation.scoring import METRICS, comparable_to
+from nmtkit.evaluation.scoring import BRACKET_SCORES, METRICS, comparable_to
 from nmtkit.page import json_script, live_page, plain, script, switches, table, text
 from nmtkit.text.cleaning import MEANINGS
 
@@ -157,7 +159,7 @@ def _headline(runs: Sequence[Run]) -> str:
     for run in runs:
         cells: list[tuple[str, Fact | None]] = []
         for name, metrics in run.files.get("scores.json", {}).items():
-            metric = next((metric for metric in METRICS if metric in metrics), None)
+            metric = next((metric for metric in (*METRICS, BRACKET_SCORES[0]) if metric in metrics), None)
             if metric is not None:
                 cells.append((f"{metric}, {name}", run.fact("two", "scores.json", name, metric, "score")))
         last = len(run.metrics)
@@ -220,7 +222,7 @@ def _signatures(runs: Sequence[Run], name: str, metric: str) -> str:
         details = run.fact("text", "scores.json", name, metric, "details")
         if details is not None:
             lines.append(f"<small>{_name(runs, run)}: {shown(details, run)}</small>")
-    if metric in METRICS:
+    with contextlib.suppress(DataError):  # of a name that another version gave
         lines.append(f"<small>{escape(comparable_to(metric))}</small>")
     return "<br>".join(lines)
 
@@ -510,7 +512,8 @@ def _sentence(fields: dict[str, str]) -> str:
 
 def _best_and_worst(runs: Sequence[Run]) -> list[str]:
     parts = ["<h2>Best and worst sentences</h2>"]
-    parts.append("<p>By chrF2 of each sentence alone, computed for this page; of equal ones the first lines.</p>")
+    by = " and ".join("EVALB's F1" if trees else "chrF2" for trees in sorted({makes_trees(run) for run in runs}))
+    parts.append(f"<p>By {by} of each sentence alone, computed for this page; of equal ones the first lines.</p>")
     before = len(parts)
     for run in runs:
         for name in test_names(run):
@@ -538,7 +541,7 @@ def _sentences(run: Run, name: str, title: str, sentences: Sequence[Sentence], *
         parts.append(
             _sentence(
                 {
-                    f"line {sentence.line:,}": f"chrF2 {sentence.quality:.1f}",
+                    f"line {sentence.line:,}": f"{sentence.metric} {sentence.quality:.1f}",
                     "source": of_file(f"data/test/{name}.source.txt", sentence.line, sentence.source),
                     "reference": of_file(f"data/test/{name}.reference.txt", sentence.line, sentence.reference),
                     "translation": of_file(f"translations/{name}.txt", sentence.line, sentence.hypothesis),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.config import TREES
 from nmtkit.errors import DataError
-from nmtkit.evaluation.evalb import CUTOFF_LENGTH, evaluate, right_branching_parses
+from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses
 from nmtkit.text import moses
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ MOST_LINES_RESAMPLED = 10_000
 
 EVALB = "evalb"
 """The metric of trees, which has several scores."""
+BRACKET_SCORES = ("evalb-f1", "evalb-precision", "evalb-recall")
+"""Those that have intervals and paired tests, and that a sentence has by itself."""
 
 TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
-_Form = Literal["plain", "tokens", "compounds"]
+_Form = Literal["plain", "tokens", "compounds", "trees"]
 
 _FORM_OF_METRIC: dict[str, _Form] = {
     "sacrebleu": "plain",
@@ -52,6 +54,9 @@ _FORM_OF_METRIC: dict[str, _Form] = {
     "bleu-tokenized": "tokens",
     "bleu-tokenized-lc": "tokens",
     "bleu-compound-split": "compounds",
+    "evalb-f1": "trees",
+    "evalb-precision": "trees",
+    "evalb-recall": "trees",
 }
 
 _COMPARABLE_TO = {
@@ -68,7 +73,7 @@ _COMPARABLE_TO = {
 }
 
 RIGHT_BRANCHING = "evalb-f1-right-branching"
-_PARSING_COMPARABLE_TO = {
+_EVALB_COMPARABLE_TO = {
     "evalb-f1": "EVALB's F1 by COLLINS.prm on the same sentences; on section 23 of the WSJ, the paper's Table 4",
     "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
     "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
@@ -159,7 +164,7 @@ class Scorer:
         Args:
             hypotheses: as many lines as the references have; a line may be empty.
             metrics: names from METRICS or ON_REQUEST; by default all of METRICS that are possible, see ``left_out``. Or
-                EVALB alone, whatever the text is said to be: of trees the default, by the first reference.
+                EVALB alone, whatever the text is said to be: of trees the default.
             resamples: of the bootstrap for the confidence intervals; 0: none.
 
         Raises:
@@ -168,7 +173,7 @@ class Scorer:
         self.check_lines(hypotheses)
         names = self.possible(metrics)
         if names == [EVALB]:
-            return _parsing_scores(hypotheses, self.references[0])
+            return self._parsing_scores(hypotheses, resamples)
         scores: dict[str, Score] = {}
         for form in dict.fromkeys(_FORM_OF_METRIC[name] for name in names):
             lines = self._in_form(form, hypotheses)
@@ -189,7 +194,8 @@ class Scorer:
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
         names = self.possible(metrics)
         if names == [EVALB]:
-            raise DataError(f"{EVALB} has no scores of lines here; leave --sentences out")
+            found = evaluate(self.references[0], hypotheses).sentences
+            return [{name: _of_brackets(name, one) for name in BRACKET_SCORES} for one in found]
         for name in names:
             form = _FORM_OF_METRIC[name]
             metric = _build(name, None, of_sentences=True)
@@ -197,6 +203,15 @@ class Scorer:
             for number, of_line in enumerate(zip(lines, *references, strict=True)):
                 scores[number][name] = float(metric.sentence_score(of_line[0], of_line[1:]).score)
         return scores
+
+    def sentence_quality(self, hypotheses: list[str]) -> tuple[str, list[float]]:
+        """The score that puts lines in order, and that of each line.
+
+        It is chrF2, as BLEU is 0 without a common phrase; of trees EVALB's F1, 0 of sentences that EVALB does not count.
+        """
+        name = BRACKET_SCORES[0] if self.text in TREES else "chrf2"
+        scores = self.sentence_scores(hypotheses, None if self.text in TREES else [name])
+        return name, [of_line[name] for of_line in scores]
 
     def in_form_of(self, metric: str, lines: list[str]) -> list[str]:
         """The text as a metric reads it."""
@@ -214,6 +229,8 @@ class Scorer:
             test, languages = self._test_set
             of_metric.update("test", test)
             of_metric.update("lang", languages)
+        if name in BRACKET_SCORES:
+            return f"{_evalb_signature(len(self.references[0]))}|{of_metric.format()}"
         _, label = _processing(_FORM_OF_METRIC[name], self.text, self.target_language)
         return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
 
@@ -226,6 +243,8 @@ class Scorer:
         if self.text in TREES or (metrics is not None and EVALB in metrics):
             if metrics is not None and set(metrics) != {EVALB}:
                 raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
+            if len(self.references) > 1:
+                raise DataError(f"{EVALB} compares with one gold tree for each line: give one reference")
             return [EVALB]
         impossible = left_out(target_language=self.target_language, text=self.text)
         if metrics is None:
@@ -271,6 +290,69 @@ class Scorer:
             )
         return Score(float(result.score), self.signature(name, metric.get_signature()), details, interval)
 
+    def _parsing_scores(self, parses: list[str], resamples: int) -> dict[str, Score]:
+        """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
+        gold = self.references[0]
+        found, baseline = evaluate(gold, parses), evaluate(gold, right_branching_parses(gold))
+        scores = {}
+        for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
+            signature = _evalb_signature(totals.sentences, length)
+            brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
+            scores[f"evalb-f1{end}"] = Score(
+                totals.f1, signature, f"{brackets}; {totals.errors} error and {totals.skipped} skipped sentences"
+            )
+            scores[f"evalb-precision{end}"] = Score(totals.precision, signature)
+            scores[f"evalb-recall{end}"] = Score(totals.recall, signature)
+            scores[f"evalb-complete-match{end}"] = Score(totals.complete_match, signature)
+            scores[f"evalb-tagging-accuracy{end}"] = Score(totals.tagging_accuracy, signature)
+        scores[RIGHT_BRANCHING] = Score(baseline.all.f1, _evalb_signature(len(gold)))
+        if resamples > 1:
+            counts = _bracket_counts(found.sentences)
+            for name in BRACKET_SCORES:
+                interval = _interval(self.metric(name), counts, resamples)
+                scores[name] = dataclasses.replace(scores[name], interval=interval)
+        return scores
+
+
+class _Brackets:
+    """One of BRACKET_SCORES, with that of sacreBLEU's Metric which its bootstrap and its tests use.
+
+    Not a subclass, as sacreBLEU is imported late.
+    """
+
+    def __init__(self, name: str, gold: list[str]) -> None:
+        self._name, self._gold = name, gold
+
+    def _extract_corpus_statistics(self, parses: list[str], references: None) -> list[list[int]]:
+        return _bracket_counts(evaluate(self._gold, parses).sentences)
+
+    def _aggregate_and_compute(self, statistics: Sequence[Sequence[int]]) -> Any:
+        return self._compute_score_from_stats([sum(counts) for counts in zip(*statistics, strict=True)])
+
+    def _compute_score_from_stats(self, statistics: Sequence[float]) -> Any:
+        from sacrebleu.metrics.base import Score as SacrebleuScore
+
+        gold, test, matched = (round(float(count)) for count in statistics)
+        return SacrebleuScore(self._name, _of_brackets(self._name, Totals(gold=gold, test=test, matched=matched)))
+
+    def get_signature(self) -> "Signature":
+        from sacrebleu.metrics.base import Signature
+
+        return Signature({"num_refs": 1})
+
+
+def _bracket_counts(sentences: Sequence[Totals]) -> list[list[int]]:
+    return [[one.gold, one.test, one.matched] for one in sentences]
+
+
+def _of_brackets(name: str, totals: Totals) -> float:
+    """One of BRACKET_SCORES."""
+    return {"evalb-f1": totals.f1, "evalb-precision": totals.precision, "evalb-recall": totals.recall}[name]
+
+
+def _evalb_signature(sentences: int, length: str = "all") -> str:
+    return f"evalb|params:COLLINS|length:{length}|sentences:{sentences}"
+
 
 def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Interval":
     """The confidence interval that sacreBLEU's ``corpus_score(n_bootstrap=resamples)`` gives.
@@ -298,24 +380,6 @@ def score(
 ) -> dict[str, Score]:
     """Scores translations line by line against one reference each; see Scorer, which takes more references too."""
     return Scorer([references], target_language=target_language, text=text).score(hypotheses, metrics)
-
-
-def _parsing_scores(parses: list[str], gold: list[str]) -> dict[str, Score]:
-    """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
-    found, baseline = evaluate(gold, parses), evaluate(gold, right_branching_parses(gold))
-    scores = {}
-    for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
-        signature = f"evalb|params:COLLINS|length:{length}|sentences:{totals.sentences}"
-        brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
-        scores[f"evalb-f1{end}"] = Score(
-            totals.f1, signature, f"{brackets}; {totals.errors} error and {totals.skipped} skipped sentences"
-        )
-        scores[f"evalb-precision{end}"] = Score(totals.precision, signature)
-        scores[f"evalb-recall{end}"] = Score(totals.recall, signature)
-        scores[f"evalb-complete-match{end}"] = Score(totals.complete_match, signature)
-        scores[f"evalb-tagging-accuracy{end}"] = Score(totals.tagging_accuracy, signature)
-    scores[RIGHT_BRANCHING] = Score(baseline.all.f1, f"evalb|params:COLLINS|length:all|sentences:{len(gold)}")
-    return scores
 
 
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
@@ -364,17 +428,22 @@ def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
     return reasons
 
 
+def single_scores(metrics: list[str]) -> list[str]:
+    """What paired tests compare: the metrics themselves, of EVALB each of BRACKET_SCORES."""
+    return list(BRACKET_SCORES) if metrics == [EVALB] else metrics
+
+
 def comparable_to(metric: str) -> str:
     """What a score of this metric may be compared with, in one short phrase.
 
     Raises:
         DataError: the metric is unknown.
     """
-    if metric.startswith(f"{EVALB}-"):
-        return _PARSING_COMPARABLE_TO[metric.removesuffix(f"-{CUTOFF_LENGTH}")]
-    if metric not in _COMPARABLE_TO:
+    known = _COMPARABLE_TO | _EVALB_COMPARABLE_TO
+    name = metric.removesuffix(f"-{CUTOFF_LENGTH}")
+    if name not in known:
         _require_known(metric)
-    return _COMPARABLE_TO[metric]
+    return known[name]
 
 
 def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
@@ -440,6 +509,9 @@ def _build(name: str, references: list[list[str]] | None, *, of_sentences: bool 
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
+    if name in BRACKET_SCORES:
+        assert references is not None
+        return _Brackets(name, references[0])  # type: ignore[return-value]
     match name:
         case "chrf2":
             return CHRF(references=references)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import EVALB, RESAMPLES, Interval, Scorer
+from nmtkit.evaluation.scoring import BRACKET_SCORES, RESAMPLES, Interval, Scorer
 
 Method = Literal["bootstrap", "randomization"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
@@ -55,7 +55,7 @@ def paired_test(
     Args:
         scorer: holds the references.
         systems: the lines of each system by its name, as many as the references have.
-        metric: a name from METRICS or ON_REQUEST.
+        metric: a name from METRICS, ON_REQUEST or BRACKET_SCORES.
         method: paired bootstrap resampling (Koehn 2004) or paired approximate randomisation (Riezler and Maxwell 2005),
             both as sacreBLEU has them.
         trials: resamples or shuffles; by default as in TRIALS.
@@ -70,8 +70,8 @@ def paired_test(
 
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
-    if scorer.possible([metric]) == [EVALB]:
-        raise DataError(f"there is no paired test of {EVALB}; leave --paired out")
+    if metric not in BRACKET_SCORES:
+        scorer.possible([metric])
     for lines in systems.values():
         scorer.check_lines(lines)
     number = trials or TRIALS[method]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.text.corpora import Corpus, TextSource, stored_corpus, stored_side
-from nmtkit.text.trees import linearise, read_trees, strip
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.trees import escape_brackets, linearise, read_trees, strip
 
 SILVER = "wsj/silver"
 _SECTIONS = re.compile(r"wsj/(\d\d)(?:-(\d\d))?")
@@ -66,7 +67,8 @@ def _section_folders(treebank: Path) -> dict[str, list[Path]]:
             f"{treebank}: no such folder; name that of the Penn Treebank's WSJ with --set data.treebank=FOLDER"
         )
     for place in _PLACES:
-        found = {folder.name: _tree_files(folder) for folder in (treebank / place).glob("[0-9][0-9]")}
+        folders = (folder for folder in (treebank / place).glob("[0-9][0-9]") if folder.is_dir())
+        found = {folder.name: _tree_files(folder) for folder in folders}
         if any(found.values()):
             return found
     return {}
@@ -120,3 +122,18 @@ def linearised_line(line: str, name: str, number: int = 1, *, tagged: bool) -> s
     """
     found = (strip(tree) for tree in read_trees([line], name, number))
     return " ".join(linearise(tree, tagged=tagged) for tree in found if tree is not None)
+
+
+def as_model_text(tokenizer: Tokenizer, line: str, target: str, name: str, number: int = 1) -> tuple[str, str]:
+    """A line and its target as a model reads and writes them: of a parser escaped words and, of the tree, the sequence.
+
+    Args:
+        name, number: of the target's text and of its line, for messages.
+
+    Raises:
+        DataError: a parser's target is no tree.
+    """
+    if not tokenizer.makes_trees:
+        return line, target
+    tagged = tokenizer.settings["text"] == "tagged-trees"
+    return escape_brackets(line), linearised_line(target, name, number, tagged=tagged)

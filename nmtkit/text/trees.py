@@ -33,7 +33,8 @@ TAG_OF_PUNCTUATION = {
 }  # fmt: skip
 """The Penn Treebank's tags of punctuation that follow from the word; "'" is one only after "`", else a possessive."""
 
-TAGS_OF_PUNCTUATION = frozenset(TAG_OF_PUNCTUATION.values())
+_TAGS_OF_NO_WORD = {*TAG_OF_PUNCTUATION.values(), _EMPTY, ROOT}
+"""EVALB deletes what has such a tag."""
 
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
@@ -134,7 +135,10 @@ def read_trees(lines: Iterable[str], name: str, first_line: int = 1) -> Iterator
                 yield Tree(ROOT, tuple(children))
                 children.clear()
     if len(builder.open) > 1 or label is not None:
-        raise DataError(f"{name}: the last tree is not closed; the text is cut short: fetch or make it again")
+        raise DataError(
+            f"{name}, line {number}: the last tree is not closed; correct the brackets, or fetch or make the text anew "
+            "where it is cut short"
+        )
 
 
 def _fault(name: str, number: int, token: str, what: str) -> DataError:
@@ -234,8 +238,8 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
 
 
 def _with_tag(word: Word, tag: str) -> Word:
-    """A word with the tag that was said of it; what is no punctuation does not become any, and the other way round."""
-    return Word(tag, word.text) if word.tag == UNTAGGED and tag not in TAGS_OF_PUNCTUATION else word
+    """A word with the tag that was said of it, unless it is punctuation or the tag is one that EVALB deletes."""
+    return Word(tag, word.text) if word.tag == UNTAGGED and tag not in _TAGS_OF_NO_WORD else word
 
 
 def _tagged(sentence: Sequence[str]) -> list[Word]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from nmtkit.config import ModelConfig, Recipe, stored_recipe
 from nmtkit.data.preparation import load_tokenizer
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_description, step_of, whole_checkpoints
@@ -77,18 +77,19 @@ def candidates(
     ]
 
 
-def search(run_dir: Path, criterion: Criterion, workers: Workers) -> Iterator[Search]:
+def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iterator[Search]:
     """Tries the averages of a run one after the other, and writes RUN/averaging.json after each.
 
     Args:
-        criterion: ``bleu`` translates the validation set for each average, as `train` does; ``nll`` does not.
+        criterion: ``bleu`` translates the validation set for each average, as `train` does; ``nll`` does not. None: nll
+            of trees, else BLEU.
 
     Yields:
         all that was tried so far, once at the beginning and after each average.
 
     Raises:
         ModelError: the run has fewer than two whole checkpoints, or they do not belong together.
-        DataError: it has no validation set.
+        DataError: it has no validation set, or BLEU is asked of trees.
     """
     folders = whole_checkpoints(run_dir)
     if len(folders) < 2:
@@ -96,8 +97,11 @@ def search(run_dir: Path, criterion: Criterion, workers: Workers) -> Iterator[Se
             f"{run_dir}: {len(folders)} whole checkpoint{'' if len(folders) == 1 else 's'}, so there is nothing to "
             "choose from; train first, with a larger training.keep_last"
         )
-    check_alike(folders)
     recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
+    if criterion == "bleu" and recipe.data.has_trees:
+        raise DataError(f"{run_dir}: BLEU is not taken of trees; search with --metric nll")
+    criterion = criterion or ("nll" if recipe.data.has_trees else "bleu")
+    check_alike(folders)
     made_from = _made_from(run_dir, folders, criterion, recipe)
     wanted = candidates(len(folders))
     tried = _known(run_dir, made_from)

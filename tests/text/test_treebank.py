@@ -93,7 +93,7 @@ def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Pat
     corpus = linearised(stored_trees("mine", [tmp_path / "a.mrg"]), tagged=False)
     lines = iter(corpus.target.open())
     assert next(lines) == "(S (NP XX )NP XX )S"
-    with pytest.raises(DataError, match=r"a\.mrg: the last tree is not closed"):
+    with pytest.raises(DataError, match=r"a\.mrg, line \d: the last tree is not closed"):
         next(lines)
 
 

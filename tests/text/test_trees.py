@@ -89,7 +89,7 @@ def test_a_line_that_begins_with_a_sign_of_comments_inside_a_tree_is_no_comment(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("( (S (NN a) )", "the last tree is not closed; the text is cut short"),
+        ("( (S (NN a) )", "line 1: the last tree is not closed; correct"),
         ("(S", "the last tree is not closed"),
         ("( (NN a) ) )\n", "line 1: ')' outside of a tree"),
         ("(NN a)\nb\n", "line 2: 'b' outside of a tree"),
@@ -157,6 +157,10 @@ def test_a_tagged_tree_comes_back_from_its_tagged_sequence(tree: Tree, tags: lis
 
 def test_what_is_said_of_a_tag_makes_no_punctuation_and_unmakes_none() -> None:
     assert parsed("a , b .", "(S , NN : . )S") == ("(S (XX a) (, ,) (XX b) (. .))", False)
+
+
+def test_no_word_has_a_tag_that_evalb_deletes() -> None:
+    assert parsed("a b c", "(S -NONE- TOP NN )S") == ("(S (XX a) (XX b) (NN c))", False)
 
 
 @settings(deadline=None)
