@@ -81,8 +81,9 @@ def _lock(path: Path, what: Path, option: str) -> int:
             log.warning("%s cannot be locked (%s): see to it that nothing else writes %s", path, error.strerror, what)
             return descriptor
         # Whoever held the lock has removed the file on its way out: then this one is locked in vain.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)
 
 

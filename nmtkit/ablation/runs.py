@@ -47,8 +47,10 @@ _SECONDS_TO_SAVE = 120.0
 
 
 def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Sees, before anything is written, that what is in the folder was made with the same data and settings; but for those
-    that a training may go on with, and the search, by which a finished run is measured anew.
+    """Sees, before anything is written, that what is in the folder was made with the same data and settings.
+
+    Not looked at are the settings with which a training may go on, and the search: by these a finished run is measured
+    anew, or goes on.
 
     Raises:
         NmtkitError: trained runs have other data, or a finished one had other settings.
@@ -63,14 +65,19 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
     for run in runs:
         with suppress(DataError, KeyError, TypeError, ValidationError):
             before = read_json(folder / run.name / "ablation.json")["settings"]
-            model, training = (
-                ModelConfig.model_validate(before["model"]),
-                TrainingConfig.model_validate(before["training"]),
-            )
+            model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
+            training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
             changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
-            changes += [f"training.{change}" for change in changes_that_matter(training, run.recipe.training)]
+            counts = [*changes_that_matter(training, now), *(f"{key} = " for key in _lowered_limits(training, now))]
+            changes += [f"training.{one}" for one in differences(training, now) if one.startswith(tuple(counts))]
             if changes:
                 raise NmtkitError(_another_sweep(folder / run.name, changes))
+
+
+def _lowered_limits(old: TrainingConfig, new: TrainingConfig) -> list[str]:
+    """The limits of training that a finished run may be beyond now."""
+    limits = {key: (getattr(old, key), getattr(new, key)) for key in ("max_steps", "max_epochs", "max_minutes")}
+    return [key for key, (was, now) in limits.items() if now is not None and (was is None or now < was)]
 
 
 def _another_sweep(folder: Path, changes: Sequence[str]) -> str:

@@ -236,7 +236,7 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
             raise DataError(
                 f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
             )
-        if entry.source_column or entry.target_column:
+        if (entry.source_column, entry.target_column) != (1, 2):  # the defaults
             raise DataError(f"{entry.source}: a file of trees has no columns; take source_column and target_column out")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):

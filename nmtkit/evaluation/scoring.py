@@ -15,7 +15,7 @@ but of trees, which have one metric, EVALB (``evalb.py``).
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -207,7 +207,7 @@ class Scorer:
     def sentence_quality(self, hypotheses: list[str]) -> tuple[str, list[float]]:
         """The score that puts lines in order, and that of each line.
 
-        It is chrF2, as BLEU is 0 without a common phrase; of trees EVALB's F1, 0 of sentences that EVALB does not count.
+        It is chrF2, as BLEU is 0 without a common phrase; of trees EVALB's F1, 0 of what EVALB does not count.
         """
         name = BRACKET_SCORES[0] if self.text in TREES else "chrf2"
         scores = self.sentence_scores(hypotheses, None if self.text in TREES else [name])
@@ -326,10 +326,10 @@ class _Brackets:
     def _extract_corpus_statistics(self, parses: list[str], references: None) -> list[list[int]]:
         return _bracket_counts(evaluate(self._gold, parses).sentences)
 
-    def _aggregate_and_compute(self, statistics: Sequence[Sequence[int]]) -> Any:
+    def _aggregate_and_compute(self, statistics: Iterable[Iterable[Any]]) -> Any:
         return self._compute_score_from_stats([sum(counts) for counts in zip(*statistics, strict=True)])
 
-    def _compute_score_from_stats(self, statistics: Sequence[float]) -> Any:
+    def _compute_score_from_stats(self, statistics: Iterable[Any]) -> Any:
         from sacrebleu.metrics.base import Score as SacrebleuScore
 
         gold, test, matched = (round(float(count)) for count in statistics)

@@ -100,19 +100,6 @@ class MultiHeadAttention(nn.Module):
         rate = self.dropout.rate if self.training else 0.0
         return F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
 
-    def weights(
-        self,
-        queries: Float[Tensor, "batch heads query d_k"],
-        keys: Float[Tensor, "batch heads key d_k"],
-        mask: Bool[Tensor, "batch 1 1 key"] | None = None,
-        causal: bool = False,
-    ) -> Float[Tensor, "batch heads query key"]:
-        """How much each query attends to each key, arguments as of `attend`."""
-        if self.window is None:
-            return _weights(queries, keys, mask, causal)
-        window = AttentionWindow.of(self.window, causal=causal)
-        return _weights(queries, keys, window.mask(mask, queries.size(2), queries.device), causal=False)
-
 
 def _weights(
     queries: Float[Tensor, "batch heads query d_k"],

@@ -178,6 +178,12 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
             "row one: d_model = 128 is not a multiple of",
         ),
         (
+            GOOD + "training = { seed = 7 }",
+            "row one: training.seed counts from the recipe's for every row; see --seeds",
+        ),
+        (GOOD + "[base]\nmodel = { d_modell = 5 }", "[base] of the rows: unknown key model.d_modell"),
+        (GOOD + "[base]\nmodel = { d_model = 0 }", "[base] of the rows: model.d_model = 0, of which no row can"),
+        (
             GOOD + '[[findings]]\ntext = "f"\nmetric = "bleu"\nbetter = "one"\nother = "two"',
             "mine.toml: a finding compares the row 'two', which is not there",
         ),
@@ -188,6 +194,26 @@ def test_a_faulty_file_of_rows_gets_one_line_that_says_where(tmp_path: Path, tex
         own(tmp_path, text)
     assert message in str(caught.value)
     assert not re.search(r"\n", str(caught.value))
+
+
+def scaled(tmp_path: Path, text: str) -> list[PlannedRun]:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    sweep = read_sweep(path)
+    return plan(load_recipe("quickstart"), sweep, sweep.rows, seeds=1, scale=True)
+
+
+def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
+    base = '[base]\nmodel = { d_model = 512, dropout = 0.1, norm = "post" }\n'
+    (run,) = scaled(tmp_path, GOOD + 'model = { d_model = 256, dropout = 0.3, norm = "pre" }\n' + base)
+    assert (run.recipe.model.d_model, run.recipe.model.dropout, run.recipe.model.norm) == (64, 0.3, "pre")
+    with pytest.raises(RecipeError, match=r"row one: model\.d_model = 'big'"):
+        scaled(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base)
+
+
+def test_a_recipe_of_trees_is_refused() -> None:
+    with pytest.raises(RecipeError, match="treebank-parsing: rows are compared by BLEU, which is not taken of trees"):
+        table3("treebank-parsing", scale=True)
 
 
 def test_a_file_without_a_base_cannot_be_scaled(tmp_path: Path) -> None:

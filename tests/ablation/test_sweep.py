@@ -16,7 +16,7 @@ import pytest
 
 from nmtkit.ablation.report import NOTE, make_report, row_cells, write_report
 from nmtkit.ablation.rows import PlannedRun, Sweep, plan, read_sweep
-from nmtkit.ablation.runs import finished_result, prepare_sweep, run_here
+from nmtkit.ablation.runs import finished_result, prepare_sweep, refuse_another_sweep, run_here
 from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import read_text_pair
@@ -221,6 +221,31 @@ def test_another_sweep_in_the_folder_is_refused_before_anything_is_written(
     assert sha256_of_files(swept.folder) == before
 
 
+def test_a_finished_run_may_be_measured_anew_or_go_on_and_may_be_of_a_version_with_fewer_settings(
+    swept: Swept, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+
+    def check(*overrides: str) -> None:
+        loaded, sweep = load_recipe(str(swept.recipe), overrides), read_sweep(swept.rows)
+        refuse_another_sweep(loaded, plan(loaded, sweep, sweep.rows, seeds=1, scale=False), folder)
+
+    check("decoding.beam=3", "training.keep_last=4", "training.report_every_steps=2", "training.max_steps=15")
+    with pytest.raises(NmtkitError, match=r"changed: training\.max_steps = 13 \(was 14\)"):
+        check("training.max_steps=13")
+    place = folder / "base-seed1" / "ablation.json"
+    written = read_json(place)
+    del written["settings"]["model"]["dropout"], written["settings"]["training"]["label_smoothing"]
+    place.write_text(json.dumps(written))
+    with pytest.raises(NmtkitError, match=r"changed: model\.dropout = 0\.2 \(was 0\.1\)"):  # the default was another
+        check()
+    check("model.dropout=0.1")
+    place.write_text("[]")
+    check("model.dropout=0.3")
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
+    assert finished_result(planned[0], folder, fingerprint) is None
+
+
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
     (folder / "base-seed1" / "ablation.json").unlink()  # so that a process has to do it again
@@ -270,16 +295,15 @@ def result_of(perplexity: float, bleu: float) -> dict[str, Any]:
 
 @pytest.fixture
 def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
-    """A report of two rows with two seeds, from their BLEU and a finding that compares them."""
+    """A report of two rows, from their BLEU of each seed and a finding that compares them."""
     loaded = load_recipe(str(tiny_project.recipe))
 
     def report(one: list[float], two: list[float], within: float | None = None, metric: str = "bleu") -> dict[str, Any]:
         finding = {"text": "f", "metric": metric, "better": "one", "other": "two", "within": within}
         sweep = Sweep.model_validate({"title": "t", "rows": [{"name": "one"}, {"name": "two"}], "findings": [finding]})
-        runs = plan(loaded, sweep, sweep.rows, seeds=2, scale=False)
-        found = {
-            run.name: result_of(bleu, bleu) for run, bleu in zip(runs, [one[0], two[0], one[1], two[1]], strict=True)
-        }
+        runs = plan(loaded, sweep, sweep.rows, seeds=len(one), scale=False)
+        by_seed = [bleu for seed in zip(one, two, strict=True) for bleu in seed]
+        found = {run.name: result_of(bleu, bleu) for run, bleu in zip(runs, by_seed, strict=True)}
         return make_report(loaded, sweep, runs, found, {})
 
     return report
@@ -296,6 +320,9 @@ def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
         ([30, 30.1], [30.3, 30.4], {"within": 0.5}, "holds"),
         ([30, 32], [31, 36], {"within": 0.5}, "holds"),
         ([30, 30.1], [31, 31.2], {"within": 0.5}, "does not hold"),
+        ([30], [29.74], {}, "holds (one seed)"),
+        ([30], [30.26], {}, "does not hold (one seed)"),
+        ([30], [30.26], {"within": 0.5}, "holds (one seed)"),
     ],
 )
 def test_a_finding_holds_only_beyond_the_spread_of_the_seeds(
@@ -315,20 +342,12 @@ def test_of_several_seeds_mean_and_spread_are_shown(two_rows: Callable[..., dict
 
 @pytest.mark.usefixtures("restored_process")
 def test_a_run_that_is_not_of_the_sweep_is_refused(
-    swept: Swept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    swept: Swept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "ablate",
-        swept.recipe,
-        "--rows-file",
-        swept.rows,
-        "--sweep-dir",
-        swept.folder,
-        "--only",
-        "other-seed1",
-    ]
+    arguments = ["ablate", swept.recipe, "--rows-file", swept.rows, "--sweep-dir", tmp_path, "--only", "other-seed1"]
     monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments), "--quiet"])
     with pytest.raises(SystemExit) as stopped:
         main()
     expected = "error: --only: no run 'other-seed1'; there are base-seed1, narrow-seed1, broken-seed1\n"
     assert (stopped.value.code, *capsys.readouterr()) == (1, "", expected)
+    assert list(tmp_path.iterdir()) == [], "nothing was prepared"

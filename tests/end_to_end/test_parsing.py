@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,18 @@ from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.streams import LineWork, Window
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.evaluation.attention import attention_maps
+from nmtkit.evaluation.comparison import compare_runs
+from nmtkit.evaluation.evalb import evaluate
+from nmtkit.evaluation.report import read_run, translated
+from nmtkit.evaluation.report_page import report_page
 from nmtkit.files import read_json, read_lines
+from nmtkit.model_folder import find_model, load_model
 from nmtkit.pipeline import run
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.trees import read_trees, split_words, words
+from nmtkit.training.averaging_search import search
+from nmtkit.workers import Workers
 
 NOUNS, VERBS = ["dog", "cat", "man", "house"], ["sees", "likes", "has"]
 
@@ -175,6 +184,70 @@ def test_the_likelihood_of_a_tree_is_that_of_its_sequence(project: Project) -> N
     assert decoder.score([(sentence, tree)])[0].log_prob == decoder.score_ids([ids[0]], [ids[1]])[0].log_prob
     with pytest.raises(DataError, match="'no tree', line 1: 'no' outside of a tree"):
         decoder.score([(sentence, "no tree")])
+    with pytest.raises(DataError, match=r"^the hypotheses, line 2002: 'no' outside of a tree"):
+        decoder.score([(sentence, tree), (sentence, "no tree")], first_line=2001)
+
+
+def test_attention_is_between_the_words_and_the_sequence_that_the_model_knows(project: Project) -> None:
+    loaded = load_model(find_model(project.run))
+    *_, cross = attention_maps(loaded, "the dog .", "(TOP (S (NP (DT the) (NN dog)) (. .)))")
+    assert cross.rows.words[:-1] == ("(S", "(NP", "XX", "XX", ")NP", "XX", ")S")
+    assert cross.columns.words[:-1] == ("the", "dog", ".")
+    plain, escaped = (attention_maps(loaded, line, "(NP (XX a) (XX b))")[-1] for line in ("( a", "-LRB- a"))
+    assert (plain.weights == escaped.weights).all()
+    with pytest.raises(DataError, match=r"^the target, line 1: 'the' outside of a tree"):
+        attention_maps(loaded, "the dog", "the dog")
+
+
+def test_the_report_of_a_parser_has_evalbs_f1_first_and_sorts_sentences_by_it(project: Project) -> None:
+    content = report_page([read_run(project.run)])
+    assert "evalb-f1, test" in content.partition("<h2>Scores</h2>")[0]
+    assert "on section 23 of the WSJ, the paper&#x27;s Table 4" in content
+    assert "By EVALB's F1 of each sentence alone" in content
+    assert ")NP" in content.partition("<h2>Attention</h2>")[2]
+    found = translated(read_run(project.run), "test")
+    assert not isinstance(found, str)
+    for sentence in found:
+        assert sentence.metric == "evalb-f1"
+        assert sentence.quality == evaluate([sentence.reference], [sentence.hypothesis]).all.f1
+    assert [sentence.quality for sentence in found] == sorted(sentence.quality for sentence in found)
+
+
+@pytest.fixture
+def perfect(project: Project, tmp_path: Path) -> Path:
+    """A copy of the run, with tagged trees, which says what gold has."""
+    copy = Path(shutil.copytree(project.run, tmp_path / "perfect"))
+    shutil.copy(copy / "data" / "test" / "test.reference.txt", copy / "translations" / "test.txt")
+    recipe = (copy / "recipe.toml").read_text()
+    (copy / "recipe.toml").write_text(recipe.replace('text = "trees"', 'text = "tagged-trees"'))
+    return copy
+
+
+def test_parsers_are_compared_by_their_brackets(
+    project: Project,
+    perfect: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    restored_process: None,
+) -> None:
+    found = compare_runs([project.run, perfect], trials=100)
+    of_run = read_json(project.run / "scores.json")["test"]
+    assert list(found.scores["test"]) == ["evalb-f1", "evalb-precision", "evalb-recall"]
+    for metric, results in found.scores["test"].items():
+        assert [result.score for result in results.values()] == [of_run[metric]["score"], 100]
+        assert results["perfect"].is_significant == (of_run[metric]["score"] < 100)
+    change = found.changes["test"]["perfect"][0]
+    assert (change.metric, change.after) == ("evalb-f1", 100)
+    command(monkeypatch, "compare", project.run, perfect, "--metric", "evalb", "--trials", 20)
+    assert "evalb-f1" in capsys.readouterr().out
+
+
+def test_averages_of_a_parser_are_searched_by_nll(perfect: Path) -> None:
+    workers = Workers.start("cpu", "float32", 1)
+    with pytest.raises(DataError, match="BLEU is not taken of trees; search with --metric nll"):
+        list(search(perfect, "bleu", workers))
+    *_, found = search(perfect, None, workers)
+    assert {one.metric for one in found.tried} == {"nll"}
 
 
 def test_with_tagged_trees_a_model_is_trained_on_parts_of_speech(project: Project, tmp_path: Path) -> None:
@@ -198,6 +271,9 @@ def test_words_and_trees_of_different_files_are_refused(project: Project, tmp_pa
     wrong = recipe_with(project, train=[{"source": str(tmp_path / "words.txt"), "target": str(trees)}])
     with pytest.raises(DataError, match=r"words\.txt, .*words and trees come from one file"):
         prepare(wrong, tmp_path / "run")
+    columns = {"source": str(trees), "target": str(trees), "source_column": 2, "target_column": 3}
+    with pytest.raises(DataError, match="a file of trees has no columns; take source_column and target_column out"):
+        prepare(recipe_with(project, train=[columns]), tmp_path / "run")
 
 
 def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 import random
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Totals, evaluate, right_branching_parses
-from nmtkit.evaluation.scoring import comparable_to, score
+from nmtkit.evaluation.scoring import BRACKET_SCORES, Scorer, comparable_to, score
+from nmtkit.evaluation.significance import Method, paired_test
 
 GOLD = "(TOP (S (NP-SBJ (NNP Ann)) (VP (VBD gave) (NP (DT a) (NN talk)) (PP-TMP (IN on) (NP (NNP May) (CD 1)))) (. .)))"
 # Ann gave a talk on May 1: S 0-7, NP 0-1, VP 1-7, NP 2-4, PP 4-7, NP 5-7
@@ -121,10 +123,10 @@ class TestSentencesThatDoNotCount:
     def test_a_parse_that_is_no_tree_is_an_error(self, test: str) -> None:
         total, text = self.remark("(S (NN a))", test)
         assert (total.errors, total.skipped) == (1, 0)
-        assert text.startswith("the parse")
+        assert text.startswith("the parses, line 2: ")
 
     def test_a_gold_line_that_is_no_tree_ends_it(self) -> None:
-        with pytest.raises(DataError, match=r"the gold tree of line 2.*'b' is a word without a tag"):
+        with pytest.raises(DataError, match=r"^the gold trees, line 2: 'b' is a word without a tag"):
             evaluate(["(S (NN a))", "(S (NN a) b)"], ["(S (NN a))", "(S (NN b))"])
 
     def test_of_nothing_that_counts_every_score_is_zero(self) -> None:
@@ -212,6 +214,76 @@ def test_scores_have_evalbs_names_and_say_what_they_compare() -> None:
     assert scores["evalb-f1"].details == "5 of 6 gold and 6 parsed brackets; 0 error and 0 skipped sentences"
     assert scores["evalb-recall-40"].signature == "evalb|params:COLLINS|length:<=40|sentences:1"
     assert all(comparable_to(name) for name in scores)
+
+
+@pytest.fixture(scope="module")
+def parsers() -> tuple[Scorer, dict[str, list[str]]]:
+    """Gold trees, and parsers that have most of them wrong, some of them wrong, and the same ones."""
+    generator = random.Random(1)
+    tags = ["NN", "VB", "IN"]
+    sentences = [[(generator.choice(tags), letter) for letter in "abcdefg"] for _ in range(60)]
+    gold, other = ([f"(S {random_tree(generator, words)})" for words in sentences] for _ in range(2))
+    some = [one if number % 4 else two for number, (one, two) in enumerate(zip(gold, other, strict=True))]
+    systems = {"poor": other, "good": some, "same": list(some)}
+    return Scorer([gold], target_language=None, text="trees"), systems
+
+
+def f1_of(counts: np.ndarray) -> float:
+    gold, test, matched = counts.sum(0)
+    return float(200 * matched / (gold + test))
+
+
+def test_an_interval_is_that_of_the_scores_of_resampled_sentences(
+    parsers: tuple[Scorer, dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    scorer, systems = parsers
+    found = scorer.score(systems["good"], resamples=400)
+    counts = np.array(
+        [(one.gold, one.test, one.matched) for one in evaluate(*scorer.references, systems["good"]).sentences]
+    )
+    drawn = np.random.default_rng(7).choice(len(counts), size=(400, len(counts)), replace=True)
+    scores = sorted(f1_of(counts[lines]) for lines in drawn)
+    interval = found["evalb-f1"].interval
+    assert interval is not None
+    assert (interval.mean, interval.half_width) == pytest.approx((np.mean(scores), (scores[389] - scores[10]) / 2))
+    assert (interval.resamples, interval.seed) == (400, "7")
+    assert {name for name, one in found.items() if one.interval is not None} == set(BRACKET_SCORES)
+    assert {name: one.score for name, one in found.items()} == {
+        name: one.score for name, one in scorer.score(systems["good"]).items()
+    }
+
+
+@pytest.mark.parametrize("method", ["bootstrap", "randomization"])
+def test_parsers_are_tested_in_pairs(parsers: tuple[Scorer, dict[str, list[str]]], method: Method) -> None:
+    scorer, systems = parsers
+    scores = {name: scorer.score(lines) for name, lines in systems.items()}
+    for metric in BRACKET_SCORES:
+        found = paired_test(scorer, systems, metric, method, trials=200)
+        assert {name: one.score for name, one in found.items()} == {
+            name: scores[name][metric].score for name in systems
+        }
+        assert found["good"].difference == scores["good"][metric].score - scores["poor"][metric].score > 0
+        assert found["good"].is_significant
+        assert found["good"].signature.startswith("evalb|params:COLLINS|length:all|sentences:60|")
+        assert f"{'bs' if method == 'bootstrap' else 'ar'}:200" in found["good"].signature
+    same = {name: systems[name] for name in ("good", "same")}
+    assert not paired_test(scorer, same, "evalb-f1", method, trials=50)["same"].is_significant
+
+
+def test_a_sentence_has_scores_by_itself_and_none_where_it_does_not_count() -> None:
+    scorer = Scorer([[GOLD, "(S (NN a))", "(S (NN a))"]], target_language=None, text="trees")
+    parses = [GOLD.replace("NP-SBJ", "VP"), "(S (NN b))", ""]
+    assert scorer.sentence_scores(parses) == [
+        {name: pytest.approx(500 / 6) for name in BRACKET_SCORES},
+        *(dict.fromkeys(BRACKET_SCORES, 0.0) for _ in range(2)),
+    ]
+    assert scorer.sentence_quality(parses) == ("evalb-f1", [pytest.approx(500 / 6), 0, 0])
+
+
+def test_evalb_has_one_gold_tree_a_line() -> None:
+    with pytest.raises(DataError, match="one gold tree for each line: give one reference"):
+        Scorer([[GOLD], [GOLD]], target_language=None, text="plain").score([GOLD], ["evalb"])
 
 
 def test_evalb_is_asked_for_alone() -> None:

@@ -152,3 +152,12 @@ def test_any_text_is_looked_at_without_a_fall(
         assert finding.lines
         assert set(finding.lines) <= {1, 2, 3}
         assert "\n" not in finding.what.split(" such as ")[0]
+
+
+def test_parses_that_evalb_does_not_count_are_told_with_their_lines() -> None:
+    gold = ["(S (NN a))", "(S (NN b))", "(S (NN c))", "(S (NN d))"]
+    parses = ["(S (NN a))", "(S (NN x))", "", "no tree"]
+    (finding,) = findings(parses, [gold], sources=None, target_language=None, text="evalb")
+    assert (finding.kind, finding.lines) == ("not_counted", (2, 3, 4))
+    assert "(the first: words unmatch (b|x)) in 3 lines: 2, 3, 4; they count in no score" in str(finding)
+    assert findings(gold, [gold], sources=None, target_language=None, text="trees") == []

@@ -71,6 +71,7 @@ def test_silver_trees_are_files_in_turn(tmp_path: Path) -> None:
         ("wsj/22", "nowhere", "nowhere: no such folder; name that of the Penn Treebank"),
         ("wsj/02-21", "there", "there: no section 04 of the Wall Street Journal in it"),
         ("wsj/23", "empty", "empty: no section 23"),
+        ("wsj/22", "there", "there: no section 22"),
         ("wsj/silver", "there", "data.silver_trees is not stated"),
         ("wsj/train", "there", "write sections of the treebank as wsj/22 or wsj/02-21"),
         ("wsj/03-02", "there", "write sections of the treebank as"),
@@ -81,6 +82,7 @@ def test_what_is_missing_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_treebank(tmp_path / "there")
+    (tmp_path / "there" / "22").write_text("a file is no section")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError) as caught:
         treebank_corpus(name, None if treebank is None else Path(treebank), ())
