@@ -253,15 +253,18 @@ def _panel(points: Sequence[dict[str, Any]], axis: str, title: str, left: float,
     parts = [f'<text x="{left + LEFT}" y="18" fill="#222">{title}</text>']
     for value in values:
         parts.append(f'<text x="{x_of(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:,}</text>')
-    parts.append(f'<text x="{left + PANEL / 2:.1f}" y="{HEIGHT - BOTTOM + 36}" text-anchor="middle">{axis}</text>')
+    middle = left + (LEFT + PANEL - 16) / 2
+    parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - BOTTOM + 36}" text-anchor="middle">{axis}</text>')
     for power in range(math.ceil(math.log10(y_ends[0])), math.floor(math.log10(y_ends[1])) + 1):
         y = y_of(10.0**power)
         parts.append(f'<line x1="{left + LEFT}" x2="{left + PANEL - 16}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left + LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
+        parts.append(f'<text x="{left + LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:,g}</text>')
     for kind, colour in COLOURS.items():
         line = sorted((point[axis], point["seconds"] * 1e3) for point in points if point["kind"] == kind)
-        drawn = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
-        parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        drawn = [(f"{x_of(x):.1f}", f"{y_of(y):.1f}") for x, y in line]
+        joined = " ".join(",".join(place) for place in drawn)
+        parts.append(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in drawn]
     return parts
 
 
