@@ -68,8 +68,8 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
             model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
             training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
             changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
-            counts = [*changes_that_matter(training, now), *(f"{key} = " for key in _lowered_limits(training, now))]
-            changes += [f"training.{one}" for one in differences(training, now) if one.startswith(tuple(counts))]
+            matter = (*changes_that_matter(training, now), *(f"{key} = " for key in _lowered_limits(training, now)))
+            changes += [f"training.{change}" for change in differences(training, now) if change.startswith(matter)]
             if changes:
                 raise NmtkitError(_another_sweep(folder / run.name, changes))
 

@@ -43,6 +43,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
         table(
             ["corpus", "used for", "pairs"],
             [[text(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
+            numbers_from=2,
         ),
         "<h2>Lengths</h2>",
         _histograms("Words a line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
@@ -52,7 +53,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
         parts += [
             _histograms("Subword tokens a sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
             "<h2>Vocabulary</h2>",
-            table(["", *coverage_columns(subwords)], coverage_rows(subwords)),
+            table(["", *coverage_columns(subwords)], coverage_rows(subwords), numbers_from=1),
         ]
     return page(f"Data report: {name}", parts, style=_STYLE)
 

@@ -228,7 +228,7 @@ def test_a_finished_run_may_be_measured_anew_or_go_on_and_may_be_of_a_version_wi
 
     def check(*overrides: str) -> None:
         loaded, sweep = load_recipe(str(swept.recipe), overrides), read_sweep(swept.rows)
-        refuse_another_sweep(loaded, plan(loaded, sweep, sweep.rows, seeds=1, scale=False), folder)
+        refuse_another_sweep(loaded, plan(loaded, sweep, sweep.rows[:1], seeds=1, scale=False), folder)
 
     check("decoding.beam=3", "training.keep_last=4", "training.report_every_steps=2", "training.max_steps=15")
     with pytest.raises(NmtkitError, match=r"changed: training\.max_steps = 13 \(was 14\)"):
