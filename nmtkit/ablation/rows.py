@@ -168,8 +168,6 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
         for key, value in getattr(sweep.base, section).items():
             if key not in type(getattr(recipe, section)).model_fields:
                 raise RecipeError(f"[base] of the rows: unknown key {section}.{key}; correct or remove it")
-            if value == 0 and _is_size(value):
-                raise RecipeError(f"[base] of the rows: {section}.{key} = 0, of which no row can have a ratio")
             if (ours := _size(recipe, section, key)) != value and not scale:
                 raise RecipeError(
                     f"{recipe.name}: the rows vary a base of {section}.{key} = {value}, the recipe's is {ours}; with "
@@ -187,6 +185,8 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             if ours is None:  # such as max_steps where the recipe counts epochs
                 del values[key]
             elif all(_is_size(value) for value in (values[key], of_base[key], ours)):
+                if of_base[key] == 0:
+                    raise RecipeError(f"row {row.name}: {section}.{key} has no ratio to the 0 that [base] has")
                 values[key] = max(1, round(values[key] / of_base[key] * ours))
     model = changes["model"]
     width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))

@@ -182,7 +182,6 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
             "row one: training.seed counts from the recipe's for every row; see --seeds",
         ),
         (GOOD + "[base]\nmodel = { d_modell = 5 }", "[base] of the rows: unknown key model.d_modell"),
-        (GOOD + "[base]\nmodel = { d_model = 0 }", "[base] of the rows: model.d_model = 0, of which no row can"),
         (
             GOOD + '[[findings]]\ntext = "f"\nmetric = "bleu"\nbetter = "one"\nother = "two"',
             "mine.toml: a finding compares the row 'two', which is not there",
@@ -209,6 +208,8 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
     assert (run.recipe.model.d_model, run.recipe.model.dropout, run.recipe.model.norm) == (64, 0.3, "pre")
     with pytest.raises(RecipeError, match=r"row one: model\.d_model = 'big'"):
         scaled(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base)
+    with pytest.raises(RecipeError, match=r"row one: model\.d_model has no ratio to the 0 that \[base\] has"):
+        scaled(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n")
 
 
 def test_a_recipe_of_trees_is_refused() -> None:
