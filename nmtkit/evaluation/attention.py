@@ -19,11 +19,10 @@ MAX_TOKENS = 128
 
 
 def attention_maps(loaded: LoadedModel, source: str, target: str) -> list[AttentionMap]:
-    """What the model attends to when it reads the source and writes the target (of a parser, a tree): encoder, decoder,
-    cross.
+    """What the model attends to when it reads the source and writes the target: encoder, decoder, cross.
 
-    A row of the decoder stands for the position at which its token is written; the token written last is the newest
-    one that it has read.
+    The target of a parser is a tree in brackets, of which it writes the sequence. A row of the decoder stands for the
+    position at which its token is written; the token written last is the newest one that it has read.
 
     Raises:
         DataError: a side is empty or too long, or the target of a parser is no tree.
