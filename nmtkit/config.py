@@ -26,10 +26,21 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from nmtkit.compression import without_suffix
 from nmtkit.errors import RecipeError
 from nmtkit.files import open_plain
+
+_LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
+_ONE_WORD = r"^\S*$"
+_FILE_NAME = r"^[^/\\.][^/\\]*$"
+_IN_WORDS = {
+    _LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
+    _ONE_WORD: "must be one word, without blanks",
+    _FILE_NAME: "must be a name without slashes that begins with no full stop",
+}
+"""What is said of a value that does not match."""
 
 
 class _Section(BaseModel):
@@ -52,7 +63,7 @@ class _InMixture(_Section):
 
     weight: float = Field(default=1.0, gt=0, le=1000)
     """How often an epoch sees each of its pairs. 2: twice. 0.5: another half of them in each epoch."""
-    source_prefix: str = Field(default="", pattern=r"^\S*$", max_length=40)
+    source_prefix: str = Field(default="", pattern=_ONE_WORD, max_length=40)
     """A tag such as "<bt>", put before each source as a token of its own."""
 
 
@@ -74,7 +85,7 @@ class LocalPair(_InMixture):
     """Column of the source side in a .tsv file, from 1."""
     target_column: int = Field(default=2, ge=1)
     """Column of the target side in a .tsv file."""
-    name: str | None = Field(default=None, pattern=r"^[^/\\.][^/\\]*$")
+    name: str | None = Field(default=None, pattern=_FILE_NAME)
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
 
@@ -97,9 +108,9 @@ TrainingCorpus = Annotated[
 class DataConfig(_Section):
     """Which text, and how it is cut into subwords."""
 
-    source_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
+    source_language: str = Field(pattern=_LANGUAGE_CODE)
     """Language code of the source, such as "en"."""
-    target_language: str = Field(pattern=r"^[a-z]{2,3}(_[A-Za-z]+)?$")
+    target_language: str = Field(pattern=_LANGUAGE_CODE)
     """Language code of the target, such as "de"."""
     train: tuple[TrainingCorpus, ...] = Field(min_length=1)
     """Training corpora: catalogue names, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target = "a.de.gz",
@@ -536,6 +547,10 @@ class _Layer:
         return self.name
 
 
+_SET = "--set"
+"""What the layer of the options is called."""
+
+
 def recipes_folder() -> Path:
     """Where the built-in recipes lie: in the installed package, or beside it in a checkout."""
     inside = Path(__file__).parent / "recipes"
@@ -559,6 +574,10 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
     builtin = builtin_recipes()
     if name_or_file in builtin:
         return builtin[name_or_file]
+    if path.is_dir():
+        stored = path / "recipe.toml"
+        told = f"the recipe of this run is {stored}" if stored.is_file() else "and no run (no recipe.toml in it)"
+        raise RecipeError(f"{path}: a folder, not a recipe; {told}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
     raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
@@ -579,16 +598,23 @@ def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
     """Merges layers, the last one winning, and checks the result."""
-    merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         _check_keys(layer)
-        _merge(merged, layer.values)
-    if "data" not in merged:
-        raise RecipeError(f"{layers[-1].name}: no [data] section; state the languages and the train corpora there")
+    if not any("data" in layer.values for layer in layers):
+        file = next((layer.name for layer in reversed(layers) if layer.name != _SET), _SET)
+        raise RecipeError(f"{file}: no [data] section; state the languages and the train corpora there")
     try:
-        return Recipe.model_validate({"name": name, **merged})
+        return _merged(name, layers)
     except ValidationError as error:
         raise RecipeError(_explain(error, layers)) from None
+
+
+def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
+    """Raises ValidationError where the layers together are wrong."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        _merge(merged, layer.values)
+    return Recipe.model_validate({"name": name, **merged})
 
 
 def stored_recipe(path: Path, name: str) -> Recipe:
@@ -663,7 +689,7 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
             group.pop(rival, None)
         group[key] = value
     _anchor_paths(values, Path.cwd())
-    return _Layer("--set", "", values)
+    return _Layer(_SET, "", values)
 
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
@@ -730,11 +756,13 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "tuple_type":
         message = "must be a list, in [ ]"
+    if first["type"] == "string_pattern_mismatch":
+        message = _IN_WORDS[first["ctx"]["pattern"]]
     if not key:
         where = f"[{section}] " if section else ""
-        return f"{layers[-1].name}: {where}{message}"
+        return f"{_to_blame(first, layers)}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
-        return f"{layers[-1].name}: {section}.{key} is missing; a recipe must state it"
+        return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it"
     if tables & {*first["loc"]}:
         name = str(first["loc"][-1])
         if first["type"] == "extra_forbidden":
@@ -744,6 +772,17 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         if key in layer.values.get(section, {}):
             return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
     return f"{layers[-1].name}: {section}.{key}: {message}"
+
+
+def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:
+    """The name of the layer with which something became wrong that no single value is."""
+    for number in range(1, len(layers)):
+        try:
+            _merged("", layers[:number])
+        except ValidationError as error:
+            if (first["loc"], first["msg"]) in [(one["loc"], one["msg"]) for one in error.errors()]:
+                return layers[number - 1].name
+    return layers[-1].name
 
 
 def differences(old: BaseModel, new: BaseModel) -> list[str]:

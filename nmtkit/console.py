@@ -60,6 +60,11 @@ def amount(value: float | int) -> str:
     return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: 1 checkpoint, 3,126 pairs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def listed(numbers: Sequence[int]) -> str:
     """Which lines; of many how many, and the first ten."""
     shown = ", ".join(str(number) for number in numbers[:10])
@@ -106,7 +111,7 @@ def _messages_above(console: "Console") -> Iterator[None]:
 
 
 Advance = Callable[..., None]
-"""advance(done, note=""): tells a progress display how much is done in all."""
+"""advance(done, note=""): tells a progress display how much is done in all, and in words what that is."""
 
 
 @contextmanager
@@ -139,13 +144,13 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120) as bar:
@@ -178,7 +183,7 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
         last = now
         rate = (done - start) / (now - begun)
         if total is None or rate <= 0:
-            log.info("%s: %d%s", description, done, f", {note}" if note else "")
+            log.info("%s: %s", description, note or f"{done:,}")
         else:
             left = duration(max(0.0, total - done) / rate)
             share = 100 * done / total
@@ -213,7 +218,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -272,10 +277,12 @@ def print_table(
     from rich.table import Table
 
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold", show_header=any(columns))
+    table = Table(
+        title=_plain(title), title_justify="left", box=box.SIMPLE, title_style="bold", show_header=any(columns)
+    )
     for index, column in enumerate(columns):
         numeric = all(re.fullmatch(r"[-+]?[\d,.]*", row[index]) for row in rows)
-        table.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
+        table.add_column(_plain(column), justify="right" if rows and numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
     with console.capture() as capture:

@@ -403,6 +403,11 @@ def sha256_of_files(folder: Path) -> dict[str, str]:
     return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
 
 
+def as_text(name: str | Path) -> str:
+    """The name of a file as text, which it need not be: other bytes cannot be written as UTF-8."""
+    return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes indented JSON, atomically."""
     with write_atomically(path) as file:
@@ -417,6 +422,20 @@ def read_json(path: Path) -> Any:
             return json.loads(file.read().decode("utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not valid JSON ({error}); the file is damaged") from None
+
+
+def read_object(path: Path, *keys: str) -> dict[str, Any]:
+    """Reads JSON that is an object with these keys, whatever others it has.
+
+    Raises:
+        DataError: the file is missing or something else.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: not a JSON object; the file is damaged")
+    if missing := [key for key in keys if key not in value]:
+        raise DataError(f"{path}: without {', '.join(missing)}; the file is damaged or of another version of nmtkit")
+    return value
 
 
 def json_line(value: Any) -> str:
@@ -435,11 +454,12 @@ def append_json_line(path: Path, value: Any) -> None:
         raise
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """All JSON lines of a file, [] if there is none; a last line that a killed process left unfinished is ignored.
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects in a file's lines, [] if there is none; a last line that a killed process left unfinished is
+    ignored.
 
     Raises:
-        DataError: another line is not JSON.
+        DataError: another line is no JSON object.
     """
     if not path.exists():
         return []
@@ -454,4 +474,6 @@ def read_json_lines(path: Path) -> list[Any]:
             if number == len(lines):
                 break
             raise DataError(f"{path}, line {number}: not valid JSON ({error}); the file is damaged") from None
+        if not isinstance(values[-1], dict):
+            raise DataError(f"{path}, line {number}: not a JSON object; the file is damaged")
     return values

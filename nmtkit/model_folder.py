@@ -242,6 +242,13 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return [path for path in step_folders(run_dir / "checkpoints") if is_model_folder(path)]
 
 
+def latest_state(run_dir: Path) -> Path | None:
+    """The file that knows most of a run's training, of its last save or checkpoint; None where there is neither."""
+    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
+    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
+    return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
+
+
 def whole_checkpoints(run_dir: Path, count: int | None = None) -> list[Path]:
     """The checkpoints of a run whose files are whole, oldest first; the newest ``count`` of them, where given.
 

@@ -11,6 +11,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+HUES = ("#2a78c2", "#d0671f", "#2d9a6a", "#b8478f", "#8a7a1c", "#7561d0", "#1f97a6", "#cb4b4b")
+"""Colours of lines that can be told apart on white and on black."""
+
 _LIGHT = """--ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff; --panel: #f6f8fa; --accent: #1f6fb4;
   --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; color-scheme: light;"""
 _DARK = """--ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --ground: #0d1117; --panel: #151b23; --accent: #6cb0f5;

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmtkit.config import Recipe, stored_recipe
-from nmtkit.console import log, progress
+from nmtkit.console import counted, log, progress
 from nmtkit.data.preparation import prepare, read_text_pair, test_sets
 from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import Translator
@@ -26,7 +26,7 @@ from nmtkit.files import read_json, read_lines, sha256_of, write_json
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import TrainingResult, train
-from nmtkit.translation_record import is_as_recorded, record, translation_of
+from nmtkit.translation_record import is_as_recorded, read_translated, record, translation_of
 from nmtkit.workers import Workers, check_trackers, choose_device
 
 _WINDOW_LINES = 500
@@ -78,7 +78,8 @@ def run(
     wanted = recipe.decoding.average_last
     chosen = choose_checkpoints(run_dir, at_most=wanted)
     if len(chosen) < wanted:
-        log.warning("average_last = %d, but there are only %d checkpoints: these are averaged", wanted, len(chosen))
+        there = counted(len(chosen), "checkpoint")
+        log.warning("average_last = %d, but only %s to average", wanted, there)
     if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
         log.info("%s is up to date", run_dir / "averaged")
     else:
@@ -153,7 +154,7 @@ def score_run(
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
-    texts = {name: _translated(run_dir, name) for name in names}
+    texts = {name: read_translated(run_dir, name) for name in names}
     data = recipe.data
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
@@ -179,27 +180,6 @@ def _with_text_of_model(score: Score, recipe: Recipe) -> Score:
     """A score whose signature says what the model's text was made to, where that was more than blanks."""
     steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
     return replace(score, signature=f"{score.signature}|model-text:{steps}") if steps else score
-
-
-def _translated(run_dir: Path, name: str) -> tuple[list[str], list[str], list[str]]:
-    """Sources, references and hypotheses of a test set.
-
-    Raises:
-        DataError: it is not translated, or not as a whole.
-    """
-    output = translation_of(run_dir, name)
-    if not output.is_file():
-        source = run_dir / "data" / "test" / f"{name}.source.txt"
-        raise DataError(
-            f"{output}: missing; make it with `nmtkit translate {run_dir} --input {source} --output {output}`"
-        )
-    sources, references = read_text_pair(run_dir / "data" / "test" / name)
-    hypotheses = read_lines(output)
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(references)}; translate it again"
-        )
-    return sources, references, hypotheses
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:

@@ -1,18 +1,45 @@
-"""RUN/translations/manifest.json: what each translation of a run was made with, for whoever scores it.
+"""RUN/translations: the translations of a run's test sets, and in manifest.json what each was made with.
 
-`run` and `translate` write it, and `score` compares it with the recipe.
+`run` and `translate` write them; `score`, `compare` and `report` read them, and `score` compares the record with the
+recipe.
 """
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.errors import DataError
+from nmtkit.files import read_lines, read_object, sha256_of, write_json
 
 
 def recorded(run_dir: Path) -> dict[str, Any]:
-    """For each test set that was translated what its translation was made with; {} where nothing is recorded."""
+    """For each test set that was translated what its translation was made with; {} where nothing is recorded.
+
+    Raises:
+        DataError: the record is damaged.
+    """
     manifest = run_dir / "translations" / "manifest.json"
-    return dict(read_json(manifest)) if manifest.is_file() else {}
+    return read_object(manifest) if manifest.is_file() else {}
+
+
+def read_translated(run_dir: Path, name: str) -> tuple[list[str], list[str], list[str]]:
+    """Sources, references and translations of a test set, line by line.
+
+    Raises:
+        DataError: it is not translated, or not as a whole.
+    """
+    output = translation_of(run_dir, name)
+    source, reference = (run_dir / "data" / "test" / f"{name}.{side}.txt" for side in ("source", "reference"))
+    if not output.is_file():
+        command = shlex.join(["nmtkit", "translate", str(run_dir), "--input", str(source), "--output", str(output)])
+        raise DataError(f"{output}: missing; make it with `{command}`")
+    sources, references, hypotheses = read_lines(source), read_lines(reference), read_lines(output)
+    if not len(hypotheses) == len(sources) == len(references):
+        raise DataError(
+            f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(sources)} sources and "
+            f"{len(references)} references; translate it again"
+        )
+    return sources, references, hypotheses
 
 
 def is_as_recorded(run_dir: Path, name: str, made_from: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Recipes: the paper's defaults, bases and overrides, and a clear line for everything that is wrong."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,21 @@ class TestWrongKeys:
     def test_a_missing_key_is_told(self, folder: Folder) -> None:
         assert "data.train is missing" in folder.complaint('[data]\nsource_language = "en"\ntarget_language = "de"\n')
 
+    def test_a_folder_is_no_recipe(self, folder: Folder) -> None:
+        with pytest.raises(RecipeError, match=r"a folder, not a recipe; and no run"):
+            find_recipe(str(folder.path))
+        stored = folder.write(DATA, "recipe.toml")
+        with pytest.raises(RecipeError, match="a folder, not a recipe; the recipe of this run is ") as caught:
+            find_recipe(str(folder.path))
+        assert str(caught.value).endswith(str(stored))
+
     def test_a_recipe_without_data_is_told(self, folder: Folder) -> None:
         assert "no [data] section" in folder.complaint("[training]\nseed = 1\n")
+
+    @pytest.mark.parametrize("key", ["source_language", "target_language"])
+    def test_a_language_that_is_no_code_is_told_in_words(self, folder: Folder, key: str) -> None:
+        message = folder.complaint(re.sub(f'{key} = "..(?=")', f'{key} = "english', DATA))
+        assert message.endswith(f"""data.{key} = 'english': must be a language code, such as "en" or "zh_Hans\"""")
 
     @pytest.mark.parametrize("pair", ['{ source = "a.en" }', '{ source = "a.en", traget = "a.de" }'])
     def test_a_local_corpus_without_its_target_is_told(self, folder: Folder, pair: str) -> None:
@@ -367,6 +381,11 @@ class TestLocalFiles:
     def test_the_name_of_a_test_set_may_not_lead_to_another_folder(self, folder: Folder, name: str) -> None:
         message = folder.complaint(f'{DATA}test = [{{ source = "a.en", target = "a.de", name = "{name}" }}]\n')
         assert name in message
+        assert "name: must be a name without slashes that begins with no full stop" in message
+
+    def test_a_tag_of_two_words_is_told_in_words(self, folder: Folder) -> None:
+        text = DATA.replace('["builtin/train"]', '[{ corpus = "builtin/train", source_prefix = "a b" }]')
+        assert "source_prefix: must be one word, without blanks" in folder.complaint(text)
 
 
 class TestExclusiveKeys:
@@ -448,6 +467,25 @@ class TestOverrides:
     )
     def test_a_wrong_override_is_told_as_such(self, folder: Folder, override: str, expected: str) -> None:
         assert folder.complaint(DATA, override).startswith(expected)
+
+    @pytest.mark.parametrize(
+        ("text", "override", "is_of_file"),
+        [
+            (f"{DATA}[training]\nkeep_last = 2\n", "training.seed=2", True),
+            (f"{DATA}[training]\nkeep_last = 9\n", "decoding.average_last=10", False),
+            (DATA.replace('train = ["builtin/train"]', ""), "training.seed=2", True),
+            ("[training]\nseed = 1\n", "training.seed=2", True),
+        ],
+    )
+    def test_what_does_not_go_together_is_blamed_on_the_layer_that_made_it_so(
+        self, folder: Folder, text: str, override: str, is_of_file: bool
+    ) -> None:
+        blamed = str(folder.path / "mine.toml") if is_of_file else "--set"
+        assert folder.complaint(text, override).startswith(f"{blamed}: ")
+
+    def test_a_conflict_inside_a_base_is_blamed_on_the_base(self, folder: Folder) -> None:
+        base = folder.write(f"{DATA}[training]\nkeep_last = 2\n", "base.toml")
+        assert folder.complaint(f'base = "{base}"\n[training]\nseed = 2\n').startswith(f"{base}: [training] keep_last")
 
 
 class TestRulesAcrossKeys:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from nmtkit import console
-from nmtkit.console import amount, duration, log
+from nmtkit.console import amount, counted, duration, log
 
 ERASED, SHOWN, HIDDEN = "\x1b[2K", "\x1b[?25h", "\x1b[?25l"
 
@@ -39,6 +39,18 @@ def new_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 )
 def test_amounts_are_short(value: float, text: str) -> None:
     assert amount(value) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 pairs"), (1, "1 pair"), (3126, "3,126 pairs")])
+def test_what_is_counted_is_said_as_people_say_it(number: int, text: str) -> None:
+    assert counted(number, "pair") == text
+
+
+def test_markup_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_table("from out[1].de", ["run", "base[seed=1]", "a[/x]"], [["[b]", "1", "2"]])
+    out = capsys.readouterr().out
+    for told in ("from out[1].de", "base[seed=1]", "a[/x]", "[b]"):
+        assert told in out
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.4, "8s"), (185, "3m05s"), (8220, "2h17m")])
@@ -111,10 +123,10 @@ def test_progress_is_told_by_the_first_process_and_live_on_terminals_only(
 def test_a_bar_of_progress_leaves_the_terminal_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = new_terminal(monkeypatch)
     console.set_up()
-    with console.progress("translating", 10) as advance:
+    with console.progress("translating [/x]", 10) as advance:
         advance(5, note="half")
         log.info("a message")
-    assert "translating" in terminal.getvalue()
+    assert "translating [/x]" in terminal.getvalue()
     assert "a message" in terminal.getvalue()
     assert terminal.getvalue().rstrip().endswith(ERASED)
     assert terminal.getvalue().count(SHOWN) == 1
@@ -130,7 +142,13 @@ def test_elsewhere_progress_is_a_line_every_ten_seconds(monkeypatch: pytest.Monk
         for second in range(1, 26):
             now = float(second)
             advance(2 * second)
-    assert stderr.getvalue() == "translating: 20 %, 40s left\ntranslating: 40 %, 30s left\n"
+    with console.progress("reading", None) as advance:
+        for second in (30, 40):
+            now = float(second)
+            advance(1000 * second, "1,000 pairs" if second < 40 else "")
+    assert stderr.getvalue().splitlines() == ["translating: 20 %, 40s left", "translating: 40 %, 30s left"] + [
+        "reading: 40,000"
+    ]
 
 
 def test_with_quiet_nothing_but_warnings_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,13 @@ from nmtkit.files import (
     TEMPORARY_MARK,
     LineReader,
     append_json_line,
+    as_text,
     check_space,
     open_plain,
     read_json,
     read_json_lines,
     read_lines,
+    read_object,
     remove_leftovers,
     sha256_of,
     sha256_of_files,
@@ -395,6 +397,26 @@ class TestJson:
             read_json(tmp_path / "value.json")
         assert str(tmp_path / "value.json") in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            ("[]", "not a JSON object; the file is damaged"),
+            ('{"a": 1}', "without b, c; the file is damaged or of another"),
+        ],
+    )
+    def test_an_object_without_what_is_needed_is_named(self, tmp_path: Path, content: str, told: str) -> None:
+        path = tmp_path / "value.json"
+        path.write_text(content)
+        with pytest.raises(DataError) as caught:
+            read_object(path, "a", "b", "c")
+        assert str(caught.value).startswith(f"{path}: {told}")
+        path.write_text('{"a": 1, "b": null, "c": 3, "d": 4}')
+        assert read_object(path, "a", "b", "c") == {"a": 1, "b": None, "c": 3, "d": 4}
+
+    def test_a_name_that_is_no_text_becomes_one(self) -> None:
+        assert as_text(Path("grün")) == "grün"
+        assert as_text("q\udcff").encode("utf-8") == b"q\\udcff"
+
     def test_appended_json_lines_are_read_back_in_order(self, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "metrics.jsonl"
         values = [{"step": 1, "text": "a\nb\u2028ß"}, {"step": 2}]
@@ -414,6 +436,11 @@ class TestJson:
             assert read_json_lines(path) == [{"text": "ß1"}]
         path.write_bytes(first + b"\n" + last)
         assert read_json_lines(path) == [{"text": "ß1"}, {"text": "ß2"}]
+
+    def test_a_line_that_is_no_object_is_an_error_that_names_it(self, tmp_path: Path) -> None:
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"a": 1}\n3\n')
+        with pytest.raises(DataError, match="line 2: not a JSON object"):
+            read_json_lines(tmp_path / "metrics.jsonl")
 
     @pytest.mark.parametrize("content", [b'{"a": 1}\n{"b\n{"c": 3}\n', b'{"a": 1}\n{"b\n'])
     def test_another_half_line_is_an_error_that_names_it(self, tmp_path: Path, content: bytes) -> None:

@@ -104,7 +104,10 @@ def read_sweep(path: Path) -> Sweep:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise RecipeError(f"{path}: {place}: {first['msg']}; nmtkit/ablation/table3.toml has the form") from None
+            said = first["msg"]
+            if first["type"] == "string_pattern_mismatch":  # of names, which those of folders are made of
+                said = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
+            raise RecipeError(f"{path}: {place}: {said}; nmtkit/ablation/table3.toml has the form") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:

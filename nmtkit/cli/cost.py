@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, run_folder
+from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
@@ -20,7 +20,8 @@ def command(
         typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.", show_default=False),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option("--devices", metavar="N", min=1, help="Devices to predict for.  [default: 1]")
+        int | None,
+        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Devices to predict for.  [default: 1]"),
     ] = None,
     device_type: Annotated[
         str | None,
@@ -46,6 +47,7 @@ def command(
             "--rate",
             metavar="TFLOPS",
             min=1e-6,
+            max=1e9,
             help="Rate of matrix products of one device.  [default: by the table; a CPU's is measured]",
         ),
     ] = None,
@@ -72,17 +74,22 @@ def command(
 
     console.set_up(quiet=quiet)
     if list_devices:
+        if what is not None or json_file is not None:
+            raise typer.BadParameter("--list-devices stands alone, without RECIPE, RUN or --json")
         _print_devices()
         return
     if what is None:
         raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
+    check_files([("--json", json_file)], [("the recipe", Path(what))])
     is_run = (Path(what) / "recipe.toml").is_file()
     if is_run and (run_dir is not None or set_):
         raise typer.BadParameter("a RUN has its own recipe and folder; --run-dir and --set go with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
+    from nmtkit.model_folder import latest_state
+
     is_asked = any(option is not None for option in (devices, device_type, mfu, rate))
-    if is_run and not is_asked and _is_trained(Path(what)):
+    if is_run and not is_asked and latest_state(Path(what)) is not None:
         figures = _tell(Path(what))
     else:
         figures = _predict(what, run_dir, set_ or [], devices or 1, device_type, mfu, rate, is_run=is_run)
@@ -121,20 +128,15 @@ def _print_devices() -> None:
     print_tables([Table("GPUs", columns, rows, notes)])
 
 
-def _is_trained(run: Path) -> bool:
-    from nmtkit.model_folder import checkpoints, step_folders
-
-    return bool(step_folders(run / "resume") or checkpoints(run))
-
-
 def _tell(run: Path) -> dict[str, Any]:
     from nmtkit.evaluation.cost import training_cost
-    from nmtkit.files import read_json, write_json
+    from nmtkit.evaluation.scoring import read_scores
+    from nmtkit.files import write_json
 
     cost = training_cost(run)
     write_json(run / "cost.json", cost)
     scores = run / "scores.json"
-    print_cost(cost, read_json(scores) if scores.is_file() else {})
+    print_cost(cost, read_scores(scores) if scores.is_file() else {})
     return cost
 
 

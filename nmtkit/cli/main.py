@@ -1,6 +1,7 @@
 """The command `nmtkit`: registers the commands and turns a user's mistake into one line and an exit code."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -102,6 +103,8 @@ def main() -> None:
     """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 130 and 143 when stopped."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     try:
         app()
     except PeerLostError as error:

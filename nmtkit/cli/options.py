@@ -1,5 +1,6 @@
 """The options that several commands share, each with one name and one text."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,22 @@ BatchTokensOption = Annotated[
     int | None,
     typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"),
 ]
+
+
+def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
+    """Raises BadParameter where a file that is written is one of the others, for that would be lost.
+
+    Args:
+        written, read: each with the option that it was given with.
+    """
+    written = list(written)
+    seen: dict[Path, str] = {}
+    for name, path in [*read, *written]:
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # such as /dev/null
+        other = seen.setdefault(path.resolve(), name)
+        if other != name and (name, path) in written:
+            raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
 
 
 def check_decoding(stated: dict[str, object]) -> None:

@@ -1,5 +1,6 @@
 """`nmtkit score`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from nmtkit.cli.options import (
     QuietOption,
     ScoringPrecisionOption,
     ThreadsOption,
+    check_files,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def command(
             "--confidence",
             metavar="N",
             min=0,
-            help="Resamples for the 95 % intervals; 0: none.  [default: 1000; 0 of over 10,000 lines]",
+            help="Resamples for the 95 % intervals, 2 or more; 0: none.  [default: 1000; 0 of over 10,000 lines]",
         ),
     ] = None,
     paired: Annotated[
@@ -150,6 +152,16 @@ def command(
     console.set_up(quiet=quiet)
     of_files = bool(references or test_set or source_language or target_language or metric or json_file)
     of_files = of_files or bool(paired or trials or sentences) or text != "plain"
+    if confidence == 1:
+        raise typer.BadParameter("an interval takes 2 resamples or more; 0: none", param_hint="--confidence")
+    if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
+        raise typer.BadParameter("it goes with --test-set", param_hint="--mirror")
+    check_files(
+        [("--json", json_file), ("--sentences", sentences), ("--output", output)],
+        [("--source", source)]
+        + [("--hypothesis", path) for path in hypotheses or []]
+        + [("--reference", path) for path in references or []],
+    )
     if models:
         if run or of_files or comet or confidence is not None:
             raise typer.BadParameter(
@@ -175,8 +187,9 @@ def command(
     if run is not None:
         if source or of_files:
             raise typer.BadParameter(
-                "a RUN says all itself; --source, --text, --metric, --paired, --sentences, --json and the like go with "
-                "--hypothesis RUN/translations/TEST.txt and --reference RUN/data/test/TEST.reference.txt"
+                f"a RUN says all itself, and its scores go to {run / 'scores.json'}; --source, --text, --metric, "
+                "--paired, --sentences, --json and the like go with --hypothesis RUN/translations/TEST.txt and "
+                "--reference RUN/data/test/TEST.reference.txt"
             )
         _score_run(run, confidence, comet, device, threads)
         return
@@ -195,6 +208,8 @@ def command(
         raise typer.BadParameter("--paired compares systems: give --hypothesis twice or more")
     if trials and not paired:
         raise typer.BadParameter("--trials goes with --paired")
+    if metric and "evalb" in metric and target_language:
+        raise typer.BadParameter("--target-language says nothing of trees (--metric evalb)")
     if comet and (text != "plain" or not (source or test_set)):
         raise typer.BadParameter("--comet needs --source, and plain text")
 

@@ -70,11 +70,12 @@ def read_texts(
         DataError: one cannot be read, there are no lines, or not equally many of all.
     """
     from nmtkit.errors import DataError
+    from nmtkit.files import as_text
 
     for option, paths in (("--hypothesis", hypotheses), ("--reference", references)):
         if len(set(paths)) < len(paths):
             raise DataError(f"the same file is given twice as {option}; give each once")
-    systems = {str(path): _lines(path) for path in hypotheses}
+    systems = {as_text(path): _lines(path) for path in hypotheses}
     sources: list[str] | None
     stated = None
     if test_set is not None:

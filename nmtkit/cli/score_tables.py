@@ -31,9 +31,9 @@ def print_scores(scores: dict[str, dict[str, "Score"]], missing: dict[str, str],
         [name, metric, shown(metric, score.score), interval(metric, score), score.details]
         for name, metric, score in all_scores
     ]
-    signatures = {metric: score.signature for _, metric, score in all_scores}
+    signatures = dict.fromkeys((metric, score.signature) for _, metric, score in all_scores)
     notes = ["Signature of each metric, and what it may be compared to:"]
-    notes += [f"  {metric}  {signature}\n      {comparable_to(metric)}" for metric, signature in signatures.items()]
+    notes += [f"  {metric}  {signature}\n      {comparable_to(metric)}" for metric, signature in signatures]
     intervals = [score.interval for _, _, score in all_scores if score.interval is not None]
     if intervals:
         first = intervals[0]

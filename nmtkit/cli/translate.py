@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_decoding
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_decoding, check_files
 
 if TYPE_CHECKING:
     from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
@@ -216,8 +216,9 @@ def command(
         raise typer.BadParameter("it needs --mbr", param_hint="--mbr-metric")
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     _check_drawing(drawing, beam, is_drawn=sample or mbr is not None)
-    _check_files(
-        {"--output": output, "--status": status}, {"--input": input_, "--prefix": prefix, "--require": require}
+    check_files(
+        [("--output", output), ("--status", status)],
+        [("--input", input_), ("--prefix", prefix), ("--require", require)],
     )
     from_file_to_file = (
         input_ is not None and output is not None and input_.is_file() and (output.is_file() or not output.exists())
@@ -322,17 +323,6 @@ def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_dra
             raise typer.BadParameter("it has to be finite", param_hint=name)
     if beam is not None and is_drawn:
         raise typer.BadParameter("samples are drawn without a beam; --n-best says how many", param_hint="--beam")
-
-
-def _check_files(written: dict[str, Path | None], read: dict[str, Path | None]) -> None:
-    """Raises BadParameter where a file that is written is one of the others, for that would be lost."""
-    seen: dict[Path, str] = {}
-    for name, path in [*read.items(), *written.items()]:
-        if path is None or (path.exists() and not path.is_file()):
-            continue  # such as /dev/null
-        other = seen.setdefault(path.resolve(), name)
-        if other != name and name in written:
-            raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
 
 
 def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from nmtkit.config import Recipe
-from nmtkit.console import Advance, log, progress
+from nmtkit.console import Advance, counted, log, progress
 from nmtkit.data.examination import (
     COMPARABLE,
     LEFT_OUT,
@@ -218,7 +218,7 @@ class TrainingTextReader:
                 reader.carriage_returns += block.carriage_returns[side]
                 reader.has_byte_order_mark |= block.byte_order_marks[side]
             text.add(corpus, block)
-            advance(findings.num_pairs, "pairs")
+            advance(findings.num_pairs, counted(findings.num_pairs, "pair"))
         pairs.check_surplus(self._errors)
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:

@@ -43,6 +43,7 @@ class CTranslate2Translator:
     Attributes:
         tokenizer: text to ids and back.
         decoding: how to search.
+        precision: the type of its weights, such as float32 or int8.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class CTranslate2Translator:
     ) -> None:
         self.tokenizer = tokenizer
         self.decoding = decoding
+        self.precision = export.quantization
         self._translator = translator
         self._max_positions = export.max_positions
         self._has_learned_positions = export.has_learned_positions

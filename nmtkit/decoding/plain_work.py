@@ -32,6 +32,7 @@ class PlainWork:
         return {
             "engine": "ctranslate2",
             "decoding": self.translator.decoding.model_dump(mode="json"),
+            "precision": self.translator.precision,
             "max_source_tokens": self.max_source_tokens,
         }
 

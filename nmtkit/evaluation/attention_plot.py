@@ -20,7 +20,7 @@ import numpy.typing as npt
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import write_bytes_atomically
-from nmtkit.page import json_script, live_page, script, text
+from nmtkit.page import HUES, json_script, live_page, script, text
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -200,12 +200,11 @@ def printable(token: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in token)
 
 
-_HUES = ("#2a78c2", "#d0671f", "#2d9a6a", "#b8478f", "#8a7a1c", "#7561d0", "#1f97a6", "#cb4b4b")
-_COLOURS = [tuple(int(hue[place : place + 2], 16) / 255 for place in (1, 3, 5)) for hue in _HUES]
+_COLOURS = [tuple(int(hue[place : place + 2], 16) / 255 for place in (1, 3, 5)) for hue in HUES]
 """Of heads; the same in pages and figures, and to be seen on white and on black."""
 
 STYLE = (
-    "".join(f".head-{index} {{ --head: {hue}; }}" for index, hue in enumerate(_HUES))
+    "".join(f".head-{index} {{ --head: {hue}; }}" for index, hue in enumerate(HUES))
     + """
 .attention .switch[class*=head-] input:checked + span { background: var(--head); border-color: var(--head);
   box-shadow: none; color: #fff; }

@@ -3,7 +3,16 @@
 import re
 import shlex
 
-from nmtkit.evaluation.report import Fact, Run, corpus_files, num_parameters, prepare_command, train_command
+from nmtkit.console import counted
+from nmtkit.evaluation.report import (
+    Fact,
+    Run,
+    corpus_files,
+    form_of_score,
+    num_parameters,
+    prepare_command,
+    train_command,
+)
 from nmtkit.evaluation.report_page import COST_ROWS
 from nmtkit.files import read_lines
 
@@ -97,7 +106,7 @@ def _model(run: Run) -> list[str]:
     parts = ["## Model", "", *_table(["file", "sha256"], rows)]
     averaged = run.get(provenance, "average_of", default=[])
     if averaged:
-        parts += [f"The mean of {len(averaged)} checkpoints:", ""]
+        parts += [f"The mean of {counted(len(averaged), 'checkpoint')}:", ""]
         parts += _table(
             ["checkpoint", "sha256"], [[_code(one["checkpoint"]), _code(one["sha256"])] for one in averaged]
         )
@@ -111,8 +120,9 @@ def _scores(run: Run, folder: str) -> list[str]:
     for name, metrics in run.files["scores.json"].items():
         rows = []
         for metric in metrics:
-            score = run.fact("two", "scores.json", name, metric, "score")
-            half = run.fact("two", "scores.json", name, metric, "interval", "half_width")
+            form = form_of_score(metric)
+            score = run.fact(form, "scores.json", name, metric, "score")
+            half = run.fact(form, "scores.json", name, metric, "interval", "half_width")
             signature = run.get("scores.json", name, metric, "signature", default="")
             shown = "" if score is None else score.shown + (f" ± {half.shown}" if half is not None else "")
             rows.append([_code(metric), shown, _code(signature)])

@@ -14,11 +14,12 @@ from nmtkit.config import Recipe, settings_of, stored_recipe
 from nmtkit.console import amount, duration
 from nmtkit.data.preparation import read_text_pair, test_sets
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.cost_tables import Table, percent, scientific
+from nmtkit.evaluation.cost import read_cost, training_cost
+from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
 from nmtkit.evaluation.scoring import BRACKET_SCORES, Scorer, single_scores
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test
-from nmtkit.files import read_json, read_lines
+from nmtkit.files import as_text, read_object
+from nmtkit.translation_record import read_translated
 
 DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized", *BRACKET_SCORES)
 
@@ -94,7 +95,7 @@ def compare_runs(
     for test in tests:
         sources, references = _same_test_set(run_dirs, names, test)
         _check_same_text(recipes, names)
-        systems = {name: _translations(run, test, references) for name, run in zip(names, run_dirs, strict=True)}
+        systems = {name: read_translated(run, test)[2] for name, run in zip(names, run_dirs, strict=True)}
         data = recipes[0].data
         scorer = Scorer([references], target_language=data.target_language, text=data.text)
         possible = single_scores(scorer.possible(metrics or None))
@@ -116,8 +117,8 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
         raise DataError("the same run is given twice; name different ones")
     if len(run_dirs) < 2:
         raise DataError("a comparison takes two runs or more")
-    names = [run.resolve().name for run in run_dirs]
-    return names if len(set(names)) == len(names) else [str(run) for run in run_dirs]
+    names = [as_text(run.resolve().name) for run in run_dirs]
+    return names if len(set(names)) == len(names) else [as_text(run) for run in run_dirs]
 
 
 def _recipe(run: Path) -> Recipe:
@@ -170,16 +171,6 @@ def _check_same_text(recipes: Sequence[Recipe], names: Sequence[str]) -> None:
             )
 
 
-def _translations(run: Path, test: str, references: Sequence[str]) -> list[str]:
-    path = run / "translations" / f"{test}.txt"
-    lines = read_lines(path)
-    if len(lines) != len(references):
-        raise DataError(
-            f"{path} has {len(lines)} lines, but the test set {test} has {len(references)}; translate it again"
-        )
-    return lines
-
-
 def _changes(
     scorer: Scorer,
     systems: Mapping[str, list[str]],
@@ -211,9 +202,8 @@ def _differing_settings(run_dirs: Sequence[Path], recipes: Sequence[Recipe]) -> 
     """The settings that are not the same in all runs, and whether the training text is."""
     values = [settings_of(recipe) for recipe in recipes]
     for run, of_run in zip(run_dirs, values, strict=True):
-        of_run["data (fingerprint of settings and text)"] = read_json(run / "data" / "manifest.json")["fingerprint"][
-            :12
-        ]
+        manifest = read_object(run / "data" / "manifest.json", "fingerprint")
+        of_run["data (fingerprint of settings and text)"] = str(manifest["fingerprint"])[:12]
     return {
         key: [of_run[key] for of_run in values]
         for key in values[0]
@@ -226,7 +216,7 @@ def _cost(run: Path) -> dict[str, Any] | None:
         return training_cost(run)
     except ModelError:
         stored = run / "cost.json"
-        return read_json(stored) if stored.is_file() else None
+        return read_cost(stored) if stored.is_file() else None
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -269,10 +259,6 @@ def _against_baseline(result: PairedResult) -> list[str]:
 
 
 def _costs_table(comparison: Comparison) -> Table:
-    def energy(cost: Mapping[str, Any]) -> str:
-        joules = (cost.get("gpu_joules") or 0) + (cost.get("host_joules") or 0)
-        return f"{joules / 3.6e6:.3g} kWh" if joules else "not measured"
-
     def part(cost: Mapping[str, Any]) -> str:
         padding = cost.get("flops_padding")
         return "" if padding is None else percent(padding, cost["flops"])
@@ -290,7 +276,8 @@ def _costs_table(comparison: Comparison) -> Table:
         "FLOPs, the paper's estimate": lambda cost: scientific(cost["flops_paper_estimate"]),
         "MFU, of measured products": lambda cost: share(cost, "mfu"),
         "MFU, of the data sheet": lambda cost: share(cost, "mfu_of_peak"),
-        "energy": energy,
+        "energy, GPUs": lambda cost: energy(cost, "gpu"),
+        "energy, processors and memory": lambda cost: energy(cost, "host"),
         "most memory": lambda cost: f"{amount(cost['memory_bytes'])}B" if cost.get("memory_bytes") else "",
     }
     rows = [

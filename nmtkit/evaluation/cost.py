@@ -10,14 +10,30 @@ from typing import Any
 
 import torch
 
+from nmtkit.config import corpus_name
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import DeviceKind, device_of
-from nmtkit.files import read_json, read_json_lines
+from nmtkit.files import as_text, read_json_lines, read_object
 from nmtkit.model.flops import TRAINING_FACTOR
-from nmtkit.model_folder import checkpoints, step_folders, step_of
+from nmtkit.model_folder import latest_state
 from nmtkit.workers import ComputedPrecision
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_OF_STATE = (
+    "step", "target_tokens", "seconds", "processes", "device", "precision", "matmul_flops_per_second", "flops",
+    "recipe",
+)  # fmt: skip
+"""What has to stand in the file that knows most of the training."""
+_OF_COST = (
+    "updates", "target_tokens", "seconds", "processes", "device", "precision", "flops", "flops_per_second",
+    "flops_paper_estimate", "sustained_flops_per_second", "sustained_source",
+)  # fmt: skip
+_OF_PREDICTION = (
+    "updates", "limit", "target_tokens", "flops", "flops_padding", "seconds", "mfu", "mfu_source", "rate",
+    "memory_bytes",
+)  # fmt: skip
+_NEWSTEST2014 = ("wmt14/newstest2014", "sacrebleu:wmt14/full")
+"""The paper's test set, all 3,003 pairs of it, in the catalogue and as sacreBLEU has it."""
 
 
 def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) -> float:
@@ -26,7 +42,9 @@ def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) 
     Of float16 on a CPU, which is very slow at it, 128 x 128.
     """
     size = 8192 if device.type == "cuda" else 128 if device.type == "cpu" and precision == "fp16" else 1024
-    matrix = torch.ones(size, size, device=device, dtype=_TYPES[precision])
+    # Random numbers: a GPU draws less power for constant ones, and runs faster than it ever will in training.
+    generator = torch.Generator(device).manual_seed(1)
+    matrix = torch.randn(size, size, device=device, generator=generator).to(_TYPES[precision])
     best = float("inf")
     for _ in range(6):  # the first one warms up
         begun = time.perf_counter()
@@ -41,9 +59,13 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
 
     Raises:
         ModelError: the run has not been trained.
+        DataError: one of its files is damaged.
     """
-    path = _latest_state(run_dir)
-    state = read_json(path)
+    path = latest_state(run_dir)
+    if path is None:
+        raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
+    state = read_object(path, *_OF_STATE)
+    data = state["recipe"]["data"]
     kind = device_of(state["device"])
     device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
     peak = kind.rates.get(state["precision"]) if kind is not None else None
@@ -53,9 +75,10 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     metrics = read_json_lines(run_dir / "metrics.jsonl")
     prediction = run_dir / "prediction.json"
     return {
-        "run": run_dir.resolve().name,
-        "source_language": state["recipe"]["data"]["source_language"],
-        "target_language": state["recipe"]["data"]["target_language"],
+        "run": as_text(run_dir.resolve().name),
+        "source_language": data["source_language"],
+        "target_language": data["target_language"],
+        "newstest2014": next((corpus_name(test) for test in data.get("test", []) if test in _NEWSTEST2014), None),
         "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],
         "target_tokens": state["target_tokens"],
@@ -80,22 +103,17 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
         "gpu_joules": state.get("gpu_joules") or None,
-        "gpu_seconds": state.get("gpu_seconds", 0.0),
+        "gpu_seconds": state.get("gpu_seconds") or None,
         "host_joules": state.get("host_joules") or None,
-        "host_seconds": state.get("host_seconds", 0.0),
-        "memory_bytes": max((line["memory_bytes"] for line in metrics), default=None),
-        "prediction": read_json(prediction) if prediction.is_file() else None,
+        "host_seconds": state.get("host_seconds") or None,
+        "memory_bytes": max((line["memory_bytes"] for line in metrics if line.get("memory_bytes")), default=None),
+        "prediction": read_object(prediction, *_OF_PREDICTION) if prediction.is_file() else None,
     }
 
 
-def _latest_state(run_dir: Path) -> Path:
-    """The file that knows most of the training: of the last save or of the last checkpoint."""
-    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
-    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
-    found = [path for path in states if path.is_file()]
-    if not found:
-        raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    return max(found, key=lambda path: step_of(path.parent))
+def read_cost(path: Path) -> dict[str, Any]:
+    """RUN/cost.json; raises DataError where it is damaged."""
+    return read_object(path, *_OF_COST)
 
 
 def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[float, str]:

@@ -86,8 +86,12 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         rows.append(["  besides, for padding", f"{scientific(cost['flops_padding'])} (+{_padding(cost)})"])
     rows += _utilisation_rows(cost)
     rows.append(["FLOPs, the paper's estimate", _paper_estimate(cost)])
-    rows.append(["energy, GPUs", _energy(cost, "gpu", cost.get("device_seconds"), "NVML")])
-    rows.append(["energy, processors and memory", _energy(cost, "host", None, "RAPL, all that ran on the machine")])
+    for name, kind, how in (
+        ("energy, GPUs", "gpu", "W a GPU on average, by NVML"),
+        ("energy, processors and memory", "host", "W a machine on average, by RAPL: all that ran on it"),
+    ):
+        watts = f"; {cost[f'{kind}_joules'] / cost[f'{kind}_seconds']:.0f} {how}" if _is_measured(cost, kind) else ""
+        rows.append([name, energy(cost, kind) + watts])
     if cost.get("memory_bytes") is not None:
         kind = "resident, of the first process" if cost["device"] in ("cpu", "mps") else "of a device"
         rows.append(["most memory", f"{amount(cost['memory_bytes'])}B ({kind})"])
@@ -115,12 +119,19 @@ def _paper_estimate(cost: Mapping[str, Any]) -> str:
     return f"{scientific(cost['flops_paper_estimate'])} (time x devices x {rate}, {cost['sustained_source']})"
 
 
-def _energy(cost: Mapping[str, Any], kind: str, all_seconds: float | None, how: str) -> str:
-    joules, seconds = cost.get(f"{kind}_joules"), cost.get(f"{kind}_seconds")
-    if not joules or not seconds:
+def energy(cost: Mapping[str, Any], kind: str) -> str:
+    """The energy of the GPUs ("gpu") or the machines' processors ("host"), and how long it was measured, added up."""
+    if not _is_measured(cost, kind):
         return "not measured"
-    share = "" if not all_seconds else f" for {percent(seconds, all_seconds)} of the time"
-    return f"{joules / 3.6e6:.3g} kWh, {joules / seconds:.0f} W on average (measured{share} by {how})"
+    seconds = cost[f"{kind}_seconds"]
+    share = ""
+    if kind == "gpu" and cost.get("device_seconds"):  # how many machines there were is not known
+        share = f", {percent(seconds, cost['device_seconds'])} of the time"
+    return f"{cost[f'{kind}_joules'] / 3.6e6:.3g} kWh (measured over {duration(seconds)}{share})"
+
+
+def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
+    return bool(cost.get(f"{kind}_joules") and cost.get(f"{kind}_seconds"))
 
 
 def table_two(cost: Mapping[str, Any], scores: Scores) -> Table:
@@ -138,34 +149,40 @@ def table_two(cost: Mapping[str, Any], scores: Scores) -> Table:
         flops = ["" if value is None else scientific(value) for value in (flops_de, flops_fr)]
         rows.append([model, *bleu, *blank, *flops, *blank])
     own = cost.get("run", "this run")
-    reached = newstest2014_bleu(pair, scores)
+    name = cost.get("newstest2014")
+    reached = newstest2014_bleu(pair, scores, name)
     for how, value in (("the paper's estimate", cost["flops_paper_estimate"]), ("counted", cost["flops"])):
         here = [index for index, other in enumerate(pairs) if other == pair]
         bleu = ["" if index not in here or reached is None else f"{reached[0]:.2f}" for index in range(len(pairs))]
         flops = [scientific(value) if index in here else "" for index in range(len(pairs))]
         rows.append([f"{own}, {how}", *bleu, *flops])
-    return Table("The paper's Table 2, and this run", columns, rows, _table_two_notes(scores, reached))
+    return Table("The paper's Table 2, and this run", columns, rows, _table_two_notes(scores, name, reached))
 
 
-def newstest2014_bleu(pair: tuple[str, str], scores: Scores) -> tuple[float, str] | None:
-    """A run's BLEU of newstest2014 in the metric that the paper's can be compared with, and that metric's name."""
+def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -> tuple[float, str] | None:
+    """A run's BLEU of newstest2014 in the metric that the paper's can be compared with, and that metric's name.
+
+    Args:
+        name: of the test set that is newstest2014; None: none is.
+    """
     metric = _METRIC_OF_PAIR.get(pair)
-    entry = scores.get("newstest2014", {}).get(metric) if metric else None
+    entry = scores.get(name, {}).get(metric) if metric and name else None
     return (float(entry["score"]), str(metric)) if entry is not None else None
 
 
-def _table_two_notes(scores: Scores, reached: tuple[float, str] | None) -> list[str]:
+def _table_two_notes(scores: Scores, name: str | None, reached: tuple[float, str] | None) -> list[str]:
     notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products for real tokens."]
     if reached is not None:
         return [*notes, f"BLEU of this run: {reached[1]} on newstest2014."]
     found = [
-        f"{name} {entry['score']:.2f} ({metric})"
-        for name, entries in scores.items()
+        f"{test} {entry['score']:.2f} ({metric})"
+        for test, entries in scores.items()
         for metric, entry in entries.items()
         if metric in ("bleu-tokenized", "sacrebleu")
     ]
     if found:
-        notes.append(f"BLEU of this run is of other text than the paper's newstest2014: {', '.join(found)}.")
+        other = "other text than the paper's newstest2014" if name is None else "no language and metric of the paper's"
+        notes.append(f"BLEU of this run is of {other}: {', '.join(found)}.")
     return notes
 
 
@@ -243,6 +260,8 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         if before is not None
     ]
     notes = [f"MFU was assumed: {predicted['mfu_source']}."]
+    if cost["device"] == "cpu" and cost["memory_bytes"]:
+        notes.append("Memory: what was resident, validation included, which the prediction leaves out.")
     if updates[1] < updates[0]:
         notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare what is of an update.")
     return Table("What was predicted, and what came of it", ["what", "predicted", "outcome", "ratio"], rows, notes)

@@ -13,12 +13,10 @@ from typing import Any
 
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.report import Run
-
-RUN_COLOURS = ("#2a78c2", "#d0671f", "#2d9a6a", "#b8478f", "#8a7a1c", "#7561d0", "#1f97a6", "#cb4b4b")
-"""To be told apart on white and on black."""
+from nmtkit.page import HUES
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether it can be drawn: of an update that was skipped it is None, of a training that diverged perhaps NaN."""
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -82,13 +80,20 @@ def curves(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     return {name: figure for name, figure in found.items() if figure["data"]}
 
 
-def averages(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The averages of checkpoints that `average --search` tried: a trace for each run and spacing; None of none."""
+def averages(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """The averages of checkpoints that `average --search` tried: a picture a metric, a trace a run and spacing."""
+    metrics = dict.fromkeys(one["metric"] for run in runs for one in run.get("averaging.json", "tried", default=[]))
+    found = {metric: _averages_by(metric, runs) for metric in metrics}
+    return {metric: figure for metric, figure in found.items() if figure["data"]}
+
+
+def _averages_by(metric: str, runs: Sequence[Run]) -> dict[str, Any]:
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for number, run in enumerate(runs):
         tried = run.get("averaging.json", "tried", default=[])
+        tried = [one for one in tried if one["metric"] == metric and is_number(one["score"])]
         for spacing in sorted({one["spacing"] for one in tried}):
             chosen = [one for one in tried if one["spacing"] == spacing]
             apart = {1: "each", 2: "every 2nd", 3: "every 3rd"}.get(spacing, f"every {spacing}th")
@@ -99,17 +104,15 @@ def averages(runs: Sequence[Run]) -> dict[str, Any] | None:
                     name=_plain(apart if len(runs) == 1 else f"{run.name}, {apart}"),
                     mode="lines+markers",
                     line={
-                        "color": RUN_COLOURS[number % len(RUN_COLOURS)],
+                        "color": HUES[number % len(HUES)],
                         "dash": {1: "solid", 2: "dash"}.get(spacing, "dot"),
                     },
                     hovertemplate="%{y:.5~g}<extra>%{fullData.name}</extra>",
                     meta={"run": number, "spacing": spacing},
                 )
             )
-    if not figure.data:
-        return None
     layout = _layout("averaged checkpoints", "power", has_legend=True)
-    layout["xaxis"]["dtick"] = 1 if max(max(trace.x) for trace in figure.data) <= 20 else None
+    layout["xaxis"]["dtick"] = 1 if max((max(trace.x) for trace in figure.data), default=0) <= 20 else None
     figure.update_layout(**layout)
     return _as_json(figure)
 
@@ -120,7 +123,8 @@ def _figure(curve: Curve, runs: Sequence[Run]) -> dict[str, Any]:
     figure = go.Figure()
     for number, run in enumerate(runs):
         for key, label in curve.keys:
-            lines = [line for line in run.metrics if _is_number(line.get(key))]
+            needed = (key, *(of for _, of, _ in OVER.values()))
+            lines = [line for line in run.metrics if all(is_number(line.get(each)) for each in needed)]
             if lines:
                 figure.add_trace(_trace(go, curve, runs, number, key, label, lines))
     figure.update_layout(**_layout(OVER["updates"][0], curve.exponents, has_legend=len(figure.data) > 1))
@@ -145,7 +149,7 @@ def _trace(
         name=_plain(name),
         mode="lines+markers" if few else "lines",
         line={
-            "color": RUN_COLOURS[number % len(RUN_COLOURS)],
+            "color": HUES[number % len(HUES)],
             "width": 2,
             "dash": "dot" if key != curve.keys[-1][0] else "solid",
         },

@@ -52,8 +52,8 @@ def known_devices() -> tuple[DeviceKind, ...]:
 
 def device_of(driver_name: str) -> DeviceKind | None:
     """The row of a device by the name that its driver gives it, such as "NVIDIA H100 80GB HBM3"; none of a part of one
-    (MIG)."""
-    if re.search(r"\bMIG\b", driver_name):
+    (MIG, or a virtual GPU such as "NVIDIA A100-40C")."""
+    if re.search(r"\bMIG\b|-\d+[ABCQ](ME)?$", driver_name):
         return None
     return next((kind for kind in known_devices() if re.search(kind.pattern, driver_name, re.IGNORECASE)), None)
 

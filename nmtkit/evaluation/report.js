@@ -42,6 +42,6 @@ function showValidation(place, validation) {
 }
 
 drawCurves();
-if (CURVES.averages) {
-  Plotly.react(document.getElementById("curve-averages"), CURVES.averages.data, CURVES.averages.layout, HOW);
+for (const [metric, figure] of Object.entries(CURVES.averages)) {
+  Plotly.react(document.getElementById(`curve-averages-${metric}`), figure.data, figure.layout, HOW);
 }

@@ -12,33 +12,38 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtkit.config import TREES
 from nmtkit.console import amount, duration
+from nmtkit.data.preparation import test_sets
 from nmtkit.errors import DataError
-from nmtkit.files import open_plain, read_json, read_json_lines, read_lines
-from nmtkit.model_folder import best_checkpoints, checkpoints, read_description, step_folders, step_of
-
-if TYPE_CHECKING:
-    from nmtkit.evaluation.scoring import TextKind
-
-FILES = ("data/manifest.json", "data/report.json", "scores.json", "cost.json", "averaging.json")
-"""Of a run, besides recipe.toml, metrics.jsonl and what a model folder has."""
+from nmtkit.evaluation.cost import read_cost
+from nmtkit.evaluation.cost_tables import scientific
+from nmtkit.evaluation.scoring import Scorer, TextKind, read_scores
+from nmtkit.files import as_text, open_plain, read_json_lines, read_lines, read_object
+from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, read_description
+from nmtkit.translation_record import read_translated, translation_of
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+def _read_manifest(path: Path) -> dict[str, Any]:
+    keys = ("pairs", "vocab_sizes", "cleaning", "corpora", "train_tokens", "fingerprint", "tokenizer_sha256")
+    return read_object(path, *keys)
+
+
+FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "data/manifest.json": _read_manifest,
+    "data/report.json": read_object,
+    "scores.json": read_scores,
+    "cost.json": read_cost,
+    "averaging.json": read_object,
+}
+"""Of a run, besides recipe.toml, metrics.jsonl and what a model folder has, and how each is read."""
 
 
 def _text(value: Any) -> str:
     """A value as the recipe would state it, without quotes around a word."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _scientific(value: float | int) -> str:
-    """As the paper writes FLOPs: 3.3×10¹⁸."""
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa}×10{str(int(exponent)).translate(_RAISED)}"
 
 
 FORMS: dict[str, Callable[[Any], str]] = {
@@ -49,13 +54,18 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "six": lambda value: f"{value:.3g}",
     "percent": lambda value: f"{100 * value:.1f} %",
     "duration": duration,
-    "flops": _scientific,
+    "flops": scientific,
     "rate": lambda value: f"{amount(value)}FLOP/s",
     "bytes": lambda value: f"{amount(value)}B",
     "energy": lambda value: f"{value / 3.6e6:.3g} kWh",
     "sum": lambda value: str(value)[:12],
 }
 """How a value is shown. `sum` is the beginning of a checksum."""
+
+
+def form_of_score(metric: str) -> str:
+    """How a score is shown: most go to 100, COMET's to about 1."""
+    return "four" if metric == "comet" else "two"
 
 
 @dataclass(frozen=True)
@@ -143,16 +153,16 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> Run:
     """
     if not (folder / "recipe.toml").is_file():
         raise DataError(f"{folder}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote")
-    name = folder.resolve().name
-    if sum(other.resolve().name == name for other in others) > 1:
-        name = str(folder)
+    name = as_text(folder.resolve().name)
+    if sum(as_text(other.resolve().name) == name for other in others) > 1:
+        name = as_text(folder)
     files = {"recipe.toml": _read_toml(folder / "recipe.toml")}
-    model, state = _model(folder), _state(folder)
+    model, latest = _model(folder), latest_state(folder)
+    state = latest.relative_to(folder).as_posix() if latest else None
     described = [f"{model}/{name}" for name in ("model.json", "provenance.json")] if model else []
     for path in (*FILES, *described, *([state] if state else [])):
         if (folder / path).is_file():
-            files[path] = read_json(folder / path)
-    name = name.encode("utf-8", "replace").decode("utf-8")  # a folder's name may be no text at all
+            files[path] = FILES.get(path, read_object)(folder / path)
     return Run(name, folder, files, read_json_lines(folder / "metrics.jsonl"), model, state)
 
 
@@ -170,14 +180,6 @@ def _model(folder: Path) -> str | None:
         return "averaged"
     candidates = best_checkpoints(folder, 1, check=False) or checkpoints(folder)[-1:]
     return candidates[0].relative_to(folder).as_posix() if candidates else None
-
-
-def _state(folder: Path) -> str | None:
-    """What the last save or the last checkpoint says of the training."""
-    found = [path / "state.json" for path in step_folders(folder / "resume")]
-    found += [path / "provenance.json" for path in checkpoints(folder)]
-    found = [path for path in found if path.is_file()]
-    return max(found, key=lambda path: step_of(path.parent)).relative_to(folder).as_posix() if found else None
 
 
 def prepare_command(run: Run) -> str:
@@ -219,12 +221,6 @@ def differs(facts: Sequence[Fact | None]) -> bool:
     return len({"" if fact is None else json.dumps(fact.value, sort_keys=True) for fact in facts}) > 1
 
 
-def test_names(run: Run) -> list[str]:
-    """The test sets of a run's data."""
-    folder = run.folder / "data" / "test"
-    return sorted(path.name.removesuffix(".source.txt") for path in folder.glob("*.source.txt"))
-
-
 @dataclass(frozen=True)
 class Sentence:
     """A line of a test set with its translation.
@@ -245,17 +241,10 @@ class Sentence:
 
 def translated(run: Run, name: str) -> list[Sentence] | str:
     """The lines of a test set with their translations, worst first; or why there are none."""
-    from nmtkit.evaluation.scoring import Scorer
-
-    data, output = run.folder / "data" / "test", run.folder / "translations" / f"{name}.txt"
-    source = data / f"{name}.source.txt"
-    if not output.is_file():
-        command = f"nmtkit translate {_quoted(run.folder)} --input {_quoted(source)} --output {_quoted(output)}"
-        return f"not translated yet: {command}"
-    hypotheses, sources = read_lines(output), read_lines(source)
-    references = read_lines(data / f"{name}.reference.txt")
-    if not len(hypotheses) == len(sources) == len(references):
-        return f"translations/{name}.txt has {len(hypotheses)} lines, the test set {len(sources)}: translate it again"
+    try:
+        sources, references, hypotheses = read_translated(run.folder, name)
+    except DataError as error:
+        return str(error)
     text: TextKind = "trees" if makes_trees(run) else "plain"  # chrF heeds no blanks, so tokenised text stays as it is
     metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
     lines = zip(sources, references, hypotheses, qualities, strict=True)
@@ -278,9 +267,9 @@ def example_pair(run: Run) -> tuple[str, str] | None:
         for sample in run.metrics[number - 1].get("samples") or []:
             if sample["source"].strip() and sample["hypothesis"].strip():
                 return sample["source"], sample["hypothesis"]
-    for prefix in [*(f"data/test/{name}" for name in test_names(run)), "data/valid"]:
+    for prefix in [*(f"data/test/{name}" for name in test_sets(run.folder)), "data/valid"]:
         source = run.folder / f"{prefix}.source.txt"
-        output = run.folder / "translations" / f"{Path(prefix).name}.txt"
+        output = translation_of(run.folder, Path(prefix).name)
         target = output if output.is_file() else run.folder / f"{prefix}.reference.txt"
         if source.is_file() and target.is_file():
             for pair in zip(read_lines(source), read_lines(target), strict=False):

@@ -12,10 +12,11 @@ from html import escape
 from typing import Any
 
 from nmtkit.console import log
+from nmtkit.data.preparation import test_sets
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation import attention_plot
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.curves import CURVES, OVER, RUN_COLOURS, averages, curves, library
+from nmtkit.evaluation.curves import CURVES, OVER, averages, curves, is_number, library
 from nmtkit.evaluation.curves import STYLE as CURVE_STYLE
 from nmtkit.evaluation.report import (
     Fact,
@@ -23,16 +24,16 @@ from nmtkit.evaluation.report import (
     Sentence,
     differs,
     example_pair,
+    form_of_score,
     makes_trees,
     num_parameters,
     prepare_command,
     setting_rows,
-    test_names,
     train_command,
     translated,
 )
 from nmtkit.evaluation.scoring import BRACKET_SCORES, METRICS, comparable_to
-from nmtkit.page import json_script, live_page, plain, script, switches, table, text
+from nmtkit.page import HUES, json_script, live_page, plain, script, switches, table, text
 from nmtkit.text.cleaning import MEANINGS
 
 NUM_SENTENCES = 5
@@ -67,9 +68,9 @@ COST_ROWS = {
     "peak_source": ("where that rate is from", "text"),
     "mfu_of_peak": ("use of the peak rate", "percent"),
     "gpu_joules": ("energy of the GPUs", "energy"),
-    "gpu_seconds": ("measured over", "duration"),
+    "gpu_seconds": ("GPUs measured over", "duration"),
     "host_joules": ("energy of the processors", "energy"),
-    "host_seconds": ("measured over", "duration"),
+    "host_seconds": ("processors measured over", "duration"),
     "memory_bytes": ("most memory", "bytes"),
 }
 """Keys of cost.json, in words; others stand below these by their own names."""
@@ -107,7 +108,7 @@ def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
         _headline(runs),
         *_scores(runs),
         *_curves(runs, figures),
-        *_averaging(runs),
+        *_averaging(runs, averaged),
         *_settings(runs),
         *_data(runs),
         *_cost(runs),
@@ -124,7 +125,7 @@ def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
             },
         ),
     ]  # fmt: skip
-    colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(RUN_COLOURS))
+    colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(HUES))
     style = _STYLE + colours + CURVE_STYLE + attention_plot.STYLE
     scripts = [library()] if figures or averaged else []
     scripts += [script("nmtkit.evaluation", "report.js"), *([attention_plot.SCRIPT] if with_attention else [])]
@@ -132,7 +133,7 @@ def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
 
 
 def _name(runs: Sequence[Run], run: Run) -> str:
-    return f'<span class="run run-{runs.index(run) % len(RUN_COLOURS)}">{text(run.name)}</span>'
+    return f'<span class="run run-{runs.index(run) % len(HUES)}">{text(run.name)}</span>'
 
 
 def shown(fact: Fact | None, run: Run) -> str:
@@ -162,15 +163,17 @@ def _headline(runs: Sequence[Run]) -> str:
             metric = next((metric for metric in (*METRICS, BRACKET_SCORES[0]) if metric in metrics), None)
             if metric is not None:
                 cells.append((f"{metric}, {name}", run.fact("two", "scores.json", name, metric, "score")))
-        last = len(run.metrics)
+        # A run may be saved before its first report.
+        place = ("metrics.jsonl", len(run.metrics)) if run.metrics else (run.state,)
         cells += [
-            ("updates", run.fact("count", "metrics.jsonl", last, "step")),
-            ("target tokens", run.fact("count", "metrics.jsonl", last, "target_tokens")),
-            ("of training", run.fact("duration", "metrics.jsonl", last, "seconds")),
-            ("FLOPs", run.fact("flops", "metrics.jsonl", last, "flops")),
+            ("updates", run.fact("count", *place, "step")),
+            ("target tokens", run.fact("count", *place, "target_tokens")),
+            ("of training", run.fact("duration", *place, "seconds")),
+            ("FLOPs", run.fact("flops", *place, "flops")),
         ]
-        if run.validations:
-            best = min(run.validations, key=lambda number: run.metrics[number - 1]["valid_nll"])
+        finite = [number for number in run.validations if is_number(run.metrics[number - 1]["valid_nll"])]
+        if finite:
+            best = min(finite, key=lambda number: run.metrics[number - 1]["valid_nll"])
             cells.append(("best validation nll", run.fact("four", "metrics.jsonl", best, "valid_nll")))
         found = "".join(
             f"<div><b>{shown(fact, run)}</b>{text(label)}</div>" for label, fact in cells if fact is not None
@@ -182,7 +185,8 @@ def _headline(runs: Sequence[Run]) -> str:
 
 
 def _not_trained(run: Run) -> str:
-    return _todo("no update reported yet", train_command(run))
+    every = run.get("recipe.toml", "training", "report_every_steps", default="few")
+    return _todo(f"no update reported yet, which is done every {every} updates", train_command(run))
 
 
 def _scores(runs: Sequence[Run]) -> list[str]:
@@ -207,11 +211,12 @@ def _scores(runs: Sequence[Run]) -> list[str]:
 
 
 def _score(run: Run, name: str, metric: str) -> str:
-    parts = [f"<b>{shown(run.fact('two', 'scores.json', name, metric, 'score'), run)}</b>"]
-    half = run.fact("two", "scores.json", name, metric, "interval", "half_width")
+    form = form_of_score(metric)
+    parts = [f"<b>{shown(run.fact(form, 'scores.json', name, metric, 'score'), run)}</b>"]
+    half = run.fact(form, "scores.json", name, metric, "interval", "half_width")
     if half is not None:
         parts.append(f" ± {shown(half, run)}")
-        mean = run.fact("two", "scores.json", name, metric, "interval", "mean")
+        mean = run.fact(form, "scores.json", name, metric, "interval", "mean")
         parts.append(f"<br><small>95 % of resampled test sets, around {shown(mean, run)}</small>")
     return "".join(parts)
 
@@ -300,7 +305,7 @@ AVERAGING_COLUMNS = {
 """Of what averaging.json says of each average that was tried."""
 
 
-def _averaging(runs: Sequence[Run]) -> list[str]:
+def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
     """What was tried when the checkpoints to average were searched (`average --search`)."""
     searched = [run for run in runs if run.get("averaging.json", "tried")]
     if not searched:
@@ -308,8 +313,11 @@ def _averaging(runs: Sequence[Run]) -> list[str]:
     parts = [
         "<h2>Averages that were tried</h2>",
         "<p>On the validation text: how many checkpoints, each one or every few, counted back from the last one.</p>",
-        '<figure><div class="curve" id="curve-averages" role="img" aria-label="Score of each average; '
-        'its numbers stand in the table below"></div></figure>',
+        *(
+            f'<figure><h3>{text(metric)}</h3><div class="curve" id="{plain(f"curve-averages-{metric}")}" role="img" '
+            'aria-label="Score of each average; its numbers stand in the table below"></div></figure>'
+            for metric in figures
+        ),
     ]
     for run in searched:
         tried, best = run.get("averaging.json", "tried"), run.get("averaging.json", "best")
@@ -479,7 +487,10 @@ def _samples(runs: Sequence[Run]) -> list[str]:
         if len(runs) > 1:
             parts.append(f"<h3>{_name(runs, run)}</h3>")
         if not numbers:
-            parts.append("<p>No validation of this run translated sentences (training.validate_bleu).</p>")
+            reason = "No validation of this run translated sentences (training.validate_bleu)."
+            if not run.validations:
+                reason = "This run has had no validation (data.valid, training.validate_every_steps and the like)."
+            parts.append(f"<p>{reason}</p>")
             continue
         name = f"validation-{runs.index(run)}"
         labels = [(str(number), f"{run.metrics[number - 1]['step']:,}") for number in numbers]
@@ -516,7 +527,7 @@ def _best_and_worst(runs: Sequence[Run]) -> list[str]:
     parts.append(f"<p>By {by} of each sentence alone, computed for this page; of equal ones the first lines.</p>")
     before = len(parts)
     for run in runs:
-        for name in test_names(run):
+        for name in test_sets(run.folder):
             found = translated(run, name)
             parts.append(f"<h3>{_name(runs, run)}: {text(name)}</h3>")
             if isinstance(found, str):

@@ -15,13 +15,17 @@ but of trees, which have one metric, EVALB (``evalb.py``).
 
 import dataclasses
 import difflib
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.config import TREES
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses
+from nmtkit.files import read_object
 from nmtkit.text import moses
 
 if TYPE_CHECKING:
@@ -362,12 +366,20 @@ def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Inter
     """
     from sacrebleu.significance import _bootstrap_resample
 
+    check_seed()
     seed, found = _bootstrap_resample(statistics, metric, resamples)
     if len({type(each.score) for each in found}) > 1:
         for each in found:
             each.score = float(each.score)
     found[0].estimate_ci(found)
     return Interval(float(found[0]._mean), float(found[0]._ci), resamples, str(seed))
+
+
+def check_seed() -> None:
+    """Raises DataError where SACREBLEU_SEED, which sacreBLEU draws its random numbers by, is no seed."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    if seed.lower() != "none" and not re.fullmatch(r"\d+", seed, re.ASCII):
+        raise DataError(f"the environment variable SACREBLEU_SEED is {seed!r}: set a whole number from 0, or none")
 
 
 def score(
@@ -449,6 +461,17 @@ def comparable_to(metric: str) -> str:
 def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
     """The form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, "details"][, "interval"]}}``."""
     return {name: _as_json(one) for name, one in scores.items()}
+
+
+def read_scores(path: Path) -> dict[str, dict[str, Any]]:
+    """Reads ``scores.json``; raises DataError where it is damaged."""
+    scores = read_object(path)
+    for name, of_set in scores.items():
+        if not isinstance(of_set, dict) or not all(isinstance(one, dict) and "score" in one for one in of_set.values()):
+            raise DataError(
+                f"{path}: {name} has no scores by metric; the file is damaged, `nmtkit score` makes it anew"
+            )
+    return scores
 
 
 def _as_json(one: Score) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import BRACKET_SCORES, RESAMPLES, Interval, Scorer
+from nmtkit.evaluation.scoring import BRACKET_SCORES, RESAMPLES, Interval, Scorer, check_seed
 
 Method = Literal["bootstrap", "randomization"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
@@ -25,8 +25,8 @@ class PairedResult:
     Attributes:
         score: on the whole test set.
         difference: from the baseline's score; 0 of the baseline itself.
-        p_value: how often chance alone makes a difference as large or larger, if both systems were equally good; None
-            of the baseline.
+        p_value: how often chance alone makes a difference as large or larger, if both systems were equally good: 1
+            of equal outputs; None of the baseline.
         interval: of the score; None with approximate randomisation, which gives none.
         signature: of metric and test, with the numbers of trials and the seed.
     """
@@ -39,12 +39,8 @@ class PairedResult:
 
     @property
     def is_significant(self) -> bool:
-        """Whether there is a difference and it is unlikely to be chance.
-
-        sacreBLEU gives equal outputs the least p-value there is, 1 / (trials + 1), as no trial differs
-        by more than nothing.
-        """
-        return self.p_value is not None and self.p_value < SIGNIFICANT_BELOW and self.difference != 0
+        """Whether the difference is unlikely to be chance."""
+        return self.p_value is not None and self.p_value < SIGNIFICANT_BELOW
 
 
 def paired_test(
@@ -68,6 +64,7 @@ def paired_test(
     """
     from sacrebleu.significance import PairedTest
 
+    check_seed()
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
     if metric not in BRACKET_SCORES:
@@ -94,6 +91,9 @@ def paired_test(
             interval = Interval(float(result.mean), float(result.ci), number, seed)
         p_value = None if result.p_value is None else float(result.p_value)
         score = float(result.score)
+        # Of outputs that are the same to the metric sacreBLEU gives the least there is, as no trial differs at all.
+        if p_value is not None and score == baseline and p_value < 1.5 / (number + 1):
+            p_value = 1.0
         found[name] = PairedResult(score, score - baseline, p_value, interval, stated)
     return found
 

@@ -5,15 +5,17 @@
 Every result is written at once, and a search that was stopped goes on where it was.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtkit.config import ModelConfig, Recipe, stored_recipe
+from nmtkit.console import counted
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.files import read_json, read_object, sha256_of, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_description, step_of, whole_checkpoints
 from nmtkit.training.averaging import check_alike, mean_weights, spaced
@@ -48,8 +50,9 @@ class Tried:
 
     @property
     def cost(self) -> tuple[float, int, int]:
-        """Smaller is better; of equal scores the smaller average is."""
-        return (self.score if self.metric == "nll" else -self.score, self.n, self.spacing)
+        """Smaller is better, and anything than a score that is no number; of equal scores the smaller average is."""
+        cost = self.score if self.metric == "nll" else -self.score
+        return (cost if math.isfinite(cost) else math.inf, self.n, self.spacing)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     folders = whole_checkpoints(run_dir)
     if len(folders) < 2:
         raise ModelError(
-            f"{run_dir}: {len(folders)} whole checkpoint{'' if len(folders) == 1 else 's'}, so there is nothing to "
+            f"{run_dir}: {counted(len(folders), 'whole checkpoint')}, so there is nothing to "
             "choose from; train first, with a larger training.keep_last"
         )
     recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
@@ -147,7 +150,7 @@ def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe:
 def _known(run_dir: Path, made_from: dict[str, Any]) -> list[Tried]:
     """What an earlier search has found already; nothing where anything is another now."""
     path = run_dir / "averaging.json"
-    content = read_json(path) if path.is_file() else {}
+    content = read_object(path) if path.is_file() else {}
     return [Tried(**row) for row in content["tried"]] if content.get("made_from") == made_from else []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import TrainingConfig
-from nmtkit.console import SECONDS_BETWEEN_LINES, amount, duration, is_live, is_telling, live, log
+from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.files import append_json_line, read_json_lines
 from nmtkit.model_folder import checkpoints
 from nmtkit.training.limits import shares_done
@@ -208,7 +208,7 @@ class Reporter:
             log.info("best validation: nll %.4f, perplexity %s (update %d)%s", nll, perplexity(nll), step, bleu)
         kept = checkpoints(self._run_dir)
         if kept:
-            log.info("%d checkpoints in %s, the last one %s", len(kept), kept[-1].parent, kept[-1].name)
+            log.info("%s in %s, the last one %s", counted(len(kept), "checkpoint"), kept[-1].parent, kept[-1].name)
 
 
 def _mean(total: float | int, count: float | int) -> float | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.cli.main import main
-from nmtkit.files import read_json, write_lines
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.files import read_json, write_json, write_lines
 from tests.conftest import TinyProject
 
 Command = Callable[..., tuple[int, str, str]]
@@ -99,6 +100,7 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nm
     assert cells(out, "updates")[1] == "5"
     assert cells(out, "FLOPs")[-1] == "1.000"  # of the prediction
     assert "mine, counted" in out
+    assert "Memory: what was resident, validation included" in out
     cost = read_json(trained / "cost.json")
     assert (cost["updates"], cost["run"]) == (5, "mine")
 
@@ -125,6 +127,13 @@ def test_the_table_of_devices_has_rates_and_sources(nmtkit: Command) -> None:
         (["no-such-recipe"], 1, "no recipe 'no-such-recipe'"),
         (["wmt14-en-de-base", "--devices", "0"], 2, "--devices"),
         (["wmt14-en-de-base", "--mfu", "1.5"], 2, "--mfu"),
+        (["wmt14-en-de-base", "--devices", "100001"], 2, "--devices"),
+        (["wmt14-en-de-base", "--rate", "inf"], 2, "--rate"),
+        (["wmt14-en-de-base", "--rate", "nan"], 2, "--rate"),
+        (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices stands alone"),
+        (["--list-devices", "--json", "devices.json"], 2, "--list-devices stands alone"),
+        (["{run}/recipe.toml", "--json", "{run}/recipe.toml"], 2, "is the file of the recipe, too"),
+        (["{run}/data"], 1, "data: a folder, not a recipe; and no run (no recipe.toml in it)"),
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
     ],
 )
@@ -206,6 +215,7 @@ def test_a_run_and_its_copy_differ_in_nothing(nmtkit: Command, base: Path, tmp_p
     assert "None: all sentences score the same." in out
     scores = out.split("Scores")[1].split("Differences")[0]
     assert "+0.00" in scores
+    assert "1.0000" in scores
     assert "*" not in scores
 
 
@@ -215,7 +225,27 @@ def test_the_cost_is_that_of_the_runs(nmtkit: Command, base: Path, trained: Path
     code, out, _ = nmtkit("compare", base, own, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert cells(out, "updates") == ["updates", "not known", "5"]
-    assert cells(out, "energy")[-1] == "not measured"
+    assert cells(out, "energy, GPUs")[-1] == "not measured"
+
+
+def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_measured(
+    nmtkit: Command, base: Path, better: Path, trained: Path
+) -> None:
+    measured = {**training_cost(trained), "gpu_joules": 3.6e6, "gpu_seconds": 50.0, "device_seconds": 100.0}
+    write_json(base / "cost.json", measured)
+    write_json(better / "cost.json", {**measured, "host_joules": 3.6e6, "host_seconds": 100.0})
+    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    assert code == 0
+    assert cells(out, "energy, GPUs")[1] == "1 kWh (measured over 50s, 50.0 % of the time)"
+    assert cells(out, "energy, processors and memory")[1:] == ["not measured", "1 kWh (measured over 1m40s)"]
+
+
+@pytest.mark.parametrize(("file", "content"), [("data/manifest.json", "{}"), ("cost.json", "[]")])
+def test_a_damaged_file_of_a_run_is_one_line(
+    nmtkit: Command, base: Path, better: Path, file: str, content: str
+) -> None:
+    (better / file).write_text(content)
+    assert f"{better / file}: " in refused(nmtkit, base, better)
 
 
 def test_other_text_under_the_same_name_counts_as_a_difference(nmtkit: Command, base: Path, better: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.evaluation.scoring import METRICS, Scorer
+from nmtkit.cli.score_tables import print_scores
+from nmtkit.evaluation.scoring import METRICS, Score, Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.text import sacrebleu_sets
@@ -155,6 +156,28 @@ def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[
     assert outcome.code == 0
     assert outcome.err.startswith(f"warning: {folder / 'one.de'}: markup such as <seg> in 4 lines: 1, 2, 3, 4; ")
     assert outcome.err.count("\n") == 1
+
+
+def test_a_mirror_of_the_environment_is_no_wrong_usage(
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMTKIT_MIRROR", str(folder))
+    assert run_command(*arguments(folder, "one.de"), "--metric", "ter", "--confidence", 0).code == 0
+
+
+def test_a_file_whose_name_is_no_text_is_scored(run_command: Callable[..., Any], folder: Path) -> None:
+    write(folder / "q\udcff", REFERENCE)
+    outcome = run_command(*arguments(folder, "q\udcff"), "--metric", "ter", "--json", folder / "scores.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert list(scores_of(folder)) == [str(folder / "q") + "\\udcff"]
+    assert "q\\udcff" in outcome.out.replace("\n", "")
+
+
+def test_each_signature_of_a_metric_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_scores({name: {"evalb-f1": Score(1.0, f"evalb|sentences:{name}")} for name in ("1", "2")}, {})
+    out = capsys.readouterr().out
+    assert "evalb-f1  evalb|sentences:1" in out
+    assert "evalb-f1  evalb|sentences:2" in out
 
 
 def test_findings_are_told_of_each_system_and_change_no_score(run_command: Callable[..., Any], folder: Path) -> None:
@@ -302,6 +325,15 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
         ("--hypothesis a --reference b --comet m", "--comet needs --source"),
         ("--hypothesis a --reference b --source c --comet m --text tokenized", "plain text"),
         ("--hypothesis a --reference b --device cpu", "--model or --comet"),
+        ("--hypothesis a --reference b --confidence 1", "2 resamples or more"),
+        ("--hypothesis a --reference b --mirror m", "goes with --test-set"),
+        ("runs/x --mirror m", "goes with --test-set"),
+        ("--hypothesis a --reference b --metric evalb --target-language de", "says nothing of trees"),
+        ("--hypothesis a --reference b --json a", "a is the file of --hypothesis, too"),
+        ("--hypothesis a --reference b --sentences ./b", "b is the file of --reference, too"),
+        ("--hypothesis a --reference b --source c --json c", "c is the file of --source, too"),
+        ("--hypothesis a --reference b --json d --sentences d", "d is the file of --json, too"),
+        ("--model m --source a --hypothesis b --output b", "b is the file of --hypothesis, too"),
         ("runs/x --paired bootstrap", "a RUN says all itself"),
         ("runs/x --sentences f", "a RUN says all itself"),
         ("--model m --source a --hypothesis b --hypothesis c", "one --hypothesis"),

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from nmtkit.errors import ModelError
-from nmtkit.evaluation.cost import training_cost
+from nmtkit.errors import DataError, ModelError
+from nmtkit.evaluation.cost import matmul_flops_per_second, read_cost, training_cost
 from nmtkit.evaluation.cost_tables import cost_tables, newstest2014_bleu, prediction_table, table_two, training_table
+from nmtkit.files import write_json
 
 STATE: dict[str, Any] = {
     "step": 1000,
@@ -25,7 +27,7 @@ STATE: dict[str, Any] = {
     "flops_output": 90_000_000_000_000,
     "flops_attention": 6_000_000_000_000,
     "flops_padding": 15_000_000_000_000,
-    "recipe": {"data": {"source_language": "en", "target_language": "de"}},
+    "recipe": {"data": {"source_language": "en", "target_language": "de", "test": ["wmt14/newstest2014"]}},
 }
 SCORES = {"newstest2014": {"bleu-compound-split": {"score": 27.41}, "sacrebleu": {"score": 26.5}}}
 
@@ -85,13 +87,15 @@ def test_the_papers_estimate_is_time_times_devices_times_a_rate_that_says_its_so
 
 def test_energy_is_told_where_it_was_measured_and_else_not_measured(tmp_path: Path) -> None:
     nothing = training_cost(write_run(tmp_path / "a"))
-    assert (nothing["gpu_joules"], nothing["host_joules"]) == (None, None)
+    keys = ("gpu_joules", "gpu_seconds", "host_joules", "host_seconds")
+    assert [nothing[key] for key in keys] == [None] * 4
     shown = rows_of(training_table(nothing))
     assert shown["energy, GPUs"] == shown["energy, processors and memory"] == "not measured"
     measured = {"gpu_joules": 3.6e6, "gpu_seconds": 400.0, "host_joules": 5000.0, "host_seconds": 100.0}
     shown = rows_of(training_table(training_cost(write_run(tmp_path / "b", **measured))))
-    assert shown["energy, GPUs"] == "1 kWh, 9000 W on average (measured for 50.0 % of the time by NVML)"
-    assert shown["energy, processors and memory"].startswith("0.00139 kWh, 50 W on average (measured by RAPL")
+    gpu, host = shown["energy, GPUs"], shown["energy, processors and memory"]
+    assert gpu == "1 kWh (measured over 6m40s, 50.0 % of the time); 9000 W a GPU on average, by NVML"
+    assert host.startswith("0.00139 kWh (measured over 1m40s); 50 W a machine on average, by RAPL")
 
 
 def test_the_newest_file_that_knows_the_training_is_taken_and_named(tmp_path: Path) -> None:
@@ -119,6 +123,24 @@ def test_the_most_memory_of_all_reports_is_taken(tmp_path: Path) -> None:
     lines = [{"step": step, "memory_bytes": used} for step, used in ((1, 5_000), (2, 9_000), (3, 7_000))]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert training_cost(run)["memory_bytes"] == 9_000
+    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "memory_bytes": 5}\n')
+    assert training_cost(run)["memory_bytes"] == 5
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (run / "prediction.json").write_text("{}")
+    with pytest.raises(DataError, match=r"prediction\.json: without updates, limit, "):
+        training_cost(run)
+    (run / "resume" / "step-00001000" / "state.json").write_text('{"step": 1000}')
+    with pytest.raises(DataError, match=r"state\.json: without target_tokens, "):
+        training_cost(run)
+
+
+def test_the_cost_of_a_folder_whose_name_is_no_text_can_be_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path).rename(tmp_path / "q\udcff")
+    write_json(run / "cost.json", training_cost(run))
+    assert read_cost(run / "cost.json")["run"] == "q\\udcff"
 
 
 def test_the_papers_table_2_stands_as_in_the_paper_with_the_run_below(tmp_path: Path) -> None:
@@ -145,11 +167,13 @@ def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None
 
 def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(tmp_path: Path) -> None:
     other = {"test2016": {"bleu-tokenized": {"score": 41.02}, "chrf2": {"score": 60.0}}}
-    table = table_two(training_cost(write_run(tmp_path)), other)
+    recipe = {"data": {**STATE["recipe"]["data"], "test": ["multi30k/test2016"]}}
+    table = table_two(training_cost(write_run(tmp_path, recipe=recipe)), other)
     assert table.rows[-1][1:3] == ["", ""]
     assert "of other text than the paper's newstest2014: test2016 41.02 (bleu-tokenized)." in table.notes[-1]
-    czech = {**STATE["recipe"], "data": {"source_language": "en", "target_language": "cs"}}
+    czech = {"data": {**STATE["recipe"]["data"], "target_language": "cs"}}
     table = table_two(training_cost(write_run(tmp_path / "cs", recipe=czech)), SCORES)
+    assert "of no language and metric of the paper's: newstest2014 26.50 (sacrebleu)." in table.notes[-1]
     assert table.columns[3] == "BLEU EN-CS"
     assert table.columns[-1] == "FLOPs EN-CS"
     assert table.rows[-1] == ["mine, counted", "", "", "", "", "", "3.0e14"]
@@ -157,10 +181,29 @@ def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(
 
 
 def test_the_papers_bleu_is_compared_in_the_metric_of_the_language(tmp_path: Path) -> None:
-    assert newstest2014_bleu(("en", "de"), SCORES) == (27.41, "bleu-compound-split")
-    assert newstest2014_bleu(("en", "fr"), SCORES) is None
-    french = {"newstest2014": {"bleu-tokenized": {"score": 38.0}}}
-    assert newstest2014_bleu(("en", "fr"), french) == (38.0, "bleu-tokenized")
+    name = "newstest2014"
+    assert newstest2014_bleu(("en", "de"), SCORES, name) == (27.41, "bleu-compound-split")
+    assert newstest2014_bleu(("en", "fr"), SCORES, name) is None
+    assert newstest2014_bleu(("en", "de"), SCORES, None) is None
+    french = {"full": {"bleu-tokenized": {"score": 38.0}}}
+    assert newstest2014_bleu(("en", "fr"), french, "full") == (38.0, "bleu-tokenized")
+
+
+@pytest.mark.parametrize(
+    ("test", "name"),
+    [
+        ("wmt14/newstest2014", "newstest2014"),
+        ("sacrebleu:wmt14/full", "full"),
+        ("sacrebleu:wmt14", None),
+        ("wmt14/newstest2014-filtered", None),
+        ({"source": "a", "target": "b", "name": "newstest2014"}, None),
+    ],
+)
+def test_the_papers_test_set_is_known_by_its_corpus_whatever_it_is_called(
+    tmp_path: Path, test: Any, name: str | None
+) -> None:
+    recipe = {"data": {**STATE["recipe"]["data"], "test": ["multi30k/test2016", test]}}
+    assert training_cost(write_run(tmp_path, recipe=recipe))["newstest2014"] == name
 
 
 def test_the_tables_are_functions_of_cost_json_alone_and_take_that_of_older_runs(tmp_path: Path) -> None:
@@ -174,6 +217,15 @@ def test_the_tables_are_functions_of_cost_json_alone_and_take_that_of_older_runs
         json.loads((folder / "cost.json").read_text()), json.loads((folder / "scores.json").read_text())
     )
     assert rows_of(tables[0])["updates"] == "6,848"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_measuring_products_draws_nothing_from_the_programs_own_random_numbers(precision: Any) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    assert matmul_flops_per_second(torch.device("cpu"), precision) > 0
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_a_prediction_says_what_it_assumes() -> None:

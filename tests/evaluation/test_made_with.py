@@ -1,5 +1,6 @@
 """What made a run's translations is compared with the recipe before they are scored."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import pytest
 import torch
 
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig, Recipe
+from nmtkit.decoding.streams import LineWork, Wishes
+from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
+from nmtkit.errors import DataError
 from nmtkit.evaluation.made_with import doubts
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
@@ -18,18 +22,18 @@ from nmtkit.translation_record import is_as_recorded, record, recorded, set_tran
 
 DATA = DataConfig(source_language="en", target_language="de", train=("mine/train",), subwords="none")
 MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2)
+TOKENIZER = Tokenizer.learn(DATA, lambda: [("a b c", "a b c")])
 RECIPE = Recipe(name="mine", data=DATA, model=MODEL, decoding=DecodingConfig(average_last=2))
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with three checkpoints, the average of the last two, and a test set that is translated."""
-    tokenizer = Tokenizer.learn(DATA, lambda: [("a b c", "a b c")])
     for step in (1, 2, 3):
         torch.manual_seed(step)
         weights = Transformer(MODEL, 7, 7).state_dict()
         folder = tmp_path / "checkpoints" / f"step-{step:08d}"
-        save_model(folder, weights, MODEL, tokenizer, RECIPE.decoding, {"kind": "checkpoint", "step": step})
+        save_model(folder, weights, MODEL, TOKENIZER, RECIPE.decoding, {"kind": "checkpoint", "step": step})
     average(choose_checkpoints(tmp_path), tmp_path / "averaged")
     for path, text in (("data/test/news.source.txt", "a b\n"), ("translations/news.txt", "b a\n")):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +83,19 @@ def test_an_average_of_another_number_is_told(run: Path) -> None:
     assert found(run) == ["made by an average of 3 checkpoints, but the recipe averages the last 2"]
 
 
+@pytest.mark.parametrize(
+    ("averaged", "left_out"), [([1, 2], "step-00000003"), ([1, 3], "step-00000002"), ([2, 3], None)]
+)
+def test_an_average_of_other_checkpoints_is_told(run: Path, averaged: list[int], left_out: str | None) -> None:
+    shutil.rmtree(run / "averaged")
+    average([run / "checkpoints" / f"step-{step:08d}" for step in averaged], run / "averaged")
+    note(run)
+    told = f"made by an average without {left_out}, but the recipe averages the last 2"
+    assert found(run) == ([told] if left_out else [])
+    shutil.rmtree(run / "checkpoints")
+    assert found(run) == []
+
+
 def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> None:
     decoding = RECIPE.decoding.model_dump(mode="json")
     note(run, decoding={**decoding, "length_penalty": "none", "beam": 1, "average_last": 9})
@@ -88,6 +105,62 @@ def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> No
     ]
     note(run, decoding={**decoding, "alpha": 1.0})
     assert found(run) == ["translated with alpha = 1.0, but the recipe says 0.6"]
+
+
+def options(asked: Asked | None = None, **changes: Any) -> dict[str, Any]:
+    """What `translate` notes besides the search."""
+    torch.manual_seed(1)
+    translator = Translator([Transformer(MODEL, 7, 7)], TOKENIZER, RECIPE.decoding)
+    described = LineWork(translator, asked or Asked(), Batching(), "text", **changes).description()
+    del described["decoding"]
+    return json.loads(json.dumps(described))
+
+
+def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) -> None:
+    note(run, options=options())
+    assert found(run) == []
+    by_engine = {"engine": "ctranslate2", "precision": "float32", "max_source_tokens": 1024}
+    note(run, options=by_engine, decoding={**RECIPE.decoding.model_dump(mode="json"), "beam": 1})
+    greedy = RECIPE.model_copy(update={"decoding": DecodingConfig(average_last=2, beam=1)})
+    assert found(run, greedy) == []
+    note(run, options={**by_engine, "precision": "int8"})
+    assert found(run) == [
+        "translated with precision = int8, but `run` has float32",
+        "translated by CTranslate2, whose beam search is not nmtkit's",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "told"),
+    [
+        (Asked(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
+        (Asked(forbidden=("a",)), {}, "made with phrases forbidden"),
+        (Asked(max_source_tokens=20), {}, "translated with max_source_tokens = 20, but `run` has 1024"),
+        (None, {"minimum_risk": "chrf2"}, "chosen from samples by minimum Bayes risk"),
+        (None, {"prefixes": Wishes("--prefix", Path("p"), ["b"])}, "made with the beginning of each line given"),
+        (None, {"required": Wishes("--require", Path("p"), ["b"])}, "made with phrases that its lines had to hold"),
+    ],
+)
+def test_what_was_wished_of_translate_is_told(
+    run: Path, asked: Asked | None, changes: dict[str, Any], told: str
+) -> None:
+    note(run, options=options(asked, **changes))
+    assert found(run) == [told]
+
+
+def test_another_precision_or_form_of_output_is_told(run: Path) -> None:
+    note(run, options={**options(), "precision": "bf16", "output": "json"})
+    assert found(run) == [
+        "translated with precision = bf16, but `run` has float32",
+        "translated with output = json, but `run` has text",
+    ]
+
+
+@pytest.mark.parametrize("content", ["[]", '{"news": 3}', '{"news": {"sha256": "0"}}'])
+def test_a_damaged_record_is_one_line(run: Path, content: str) -> None:
+    (run / "translations" / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match=r"manifest\.json: .*damaged"):
+        doubts(run, "news", RECIPE)
 
 
 def test_what_nobody_recorded_or_somebody_changed_is_told(run: Path) -> None:

@@ -1,6 +1,7 @@
 """The report: every number is one of a file of the run, text stays text, and what is missing is named."""
 
 import json
+import math
 import re
 import shutil
 import tomllib
@@ -265,7 +266,9 @@ def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path,
     ]  # fmt: skip
     write_json(copy / "averaging.json", {"best": tried[2], "tried": tried, "made_from": {}})
     found = Page(report_page([read_run(copy)], with_attention=False))
-    drawn = {trace["meta"]["spacing"]: trace for trace in found.data["curves"]["averages"]["data"]}
+    figures = found.data["curves"]["averages"]
+    assert list(figures) == ["sacrebleu"]
+    drawn = {trace["meta"]["spacing"]: trace for trace in figures["sacrebleu"]["data"]}
     assert {spacing: (trace["x"], trace["y"]) for spacing, trace in drawn.items()} == {
         1: ([1, 2, 3], [41.0, 42.0, 43.0]),
         2: ([2], [41.0]),
@@ -325,9 +328,8 @@ def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpu
     assert not re.search(r"(?<!\\)<", content.split("\n")[0])
 
 
-def test_flops_are_written_as_the_paper_writes_them() -> None:
-    assert FORMS["flops"](3.3e18) == "3.30×10¹⁸"
-    assert FORMS["flops"](0) == "0.00×10⁰"
+def test_flops_are_written_as_in_the_tables_of_cost() -> None:
+    assert FORMS["flops"](3.3e18) == "3.3e18"
 
 
 def test_a_place_is_a_json_pointer() -> None:
@@ -401,6 +403,63 @@ def test_numbers_of_a_training_that_diverged_are_left_out_of_the_curves(finished
     diverged = [*run.metrics, {**run.metrics[-1], "loss": float("nan"), "gradient_norm": float("inf"), "nll": None}]
     page_data = Page(report_page([Run("r", finished, run.files, diverged)], with_attention=False)).data["curves"]
     assert page_data["figures"]["loss"]["data"][0]["y"] == [line["loss"] for line in run.metrics]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("scores.json", "[]", "not a JSON object"),
+        ("scores.json", '{"hostile": {"chrf2": 3}}', "hostile has no scores by metric"),
+        ("cost.json", "{}", "without updates, "),
+        ("data/manifest.json", "{}", "without pairs, "),
+        ("metrics.jsonl", "3\n", "line 1: not a JSON object"),
+    ],
+)
+def test_a_file_of_another_form_is_named(finished: Path, tmp_path: Path, file: str, content: str, told: str) -> None:
+    copy = shutil.copytree(finished, tmp_path / "run")
+    (copy / file).write_text(content)
+    with pytest.raises(DataError) as caught:
+        read_run(copy)
+    assert str(caught.value).startswith(f"{copy / file}")
+    assert told in str(caught.value)
+
+
+def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path) -> None:
+    run = read_run(finished)
+    first, best = ({**run.metrics[-1], "valid_nll": value} for value in (math.nan, 2.5))
+    tried = [{"n": n, "spacing": 1, "metric": metric, "score": score, "nll": score}
+             for n, metric, score in ((1, "nll", math.nan), (2, "nll", 1.5), (1, "sacrebleu", 40.0))]  # fmt: skip
+    files = {**run.files, "averaging.json": {"best": tried[1], "tried": tried}}
+    found = Page(report_page([Run("r", finished, files, [first, best])], with_attention=False))
+    assert "2.5000best validation nll" in found.text
+    figures = found.data["curves"]["averages"]
+    assert {metric: [trace["y"] for trace in figure["data"]] for metric, figure in figures.items()} == {
+        "nll": [[1.5]],
+        "sacrebleu": [[40.0]],
+    }
+
+
+def test_a_score_of_comet_has_four_decimals(finished: Path) -> None:
+    run = read_run(finished)
+    files = {**run.files, "scores.json": {"hostile": {"comet": {"score": 0.84321, "signature": "m"}}}}
+    with_comet = Run("r", finished, files, run.metrics, run.model, run.state)
+    assert "0.8432" in Page(report_page([with_comet], with_attention=False)).text
+    assert "0.8432" in card(with_comet)
+
+
+def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "run")
+    for name in ("averaged", "checkpoints"):
+        shutil.rmtree(copy / name)
+    for name in ("metrics.jsonl", "scores.json", "cost.json"):
+        (copy / name).unlink()
+    run = read_run(copy)
+    found = Page(report_page([run]))
+    places = {attributes.get("data-place"): shown for attributes, shown in found.facts}
+    assert places[f"{run.state}#/step"] == "8"
+    assert "no update reported yet, which is done every 3 updates" in found.text
+    assert "This run has had no validation" in found.text
+    assert card(run)
 
 
 def test_a_name_that_is_no_text_is_shown(finished: Path, tmp_path: Path) -> None:

@@ -132,10 +132,11 @@ def test_a_large_difference_is_marked_and_a_small_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("method", TRIALS)
-def test_a_system_does_not_differ_from_itself_whatever_the_p_value(method: Method) -> None:
-    same = paired_test(scorer("reference"), {"a": TEXTS["a"], "b": TEXTS["a"]}, "chrf2", method, trials=50)["b"]
+def test_a_system_does_not_differ_from_itself(method: Method) -> None:
+    spaced = [line.replace(" ", "  ") for line in TEXTS["a"]]  # blanks are nothing to chrF2
+    same = paired_test(scorer("reference"), {"a": TEXTS["a"], "b": spaced}, "chrf2", method, trials=50)["b"]
     assert same.difference == 0
-    assert same.p_value == 1 / 51  # sacreBLEU's, as no shuffle differs by more than nothing
+    assert same.p_value == 1  # and not 1 / 51, as sacreBLEU has it
     assert not same.is_significant
 
 
@@ -197,6 +198,16 @@ def test_the_seed_of_sacrebleu_is_heeded_and_told(monkeypatch: pytest.MonkeyPatc
     assert interval.seed == "7"
     results = paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=50)
     assert "|bs:50|seed:7|" in results["b"].signature
+
+
+@pytest.mark.parametrize("seed", ["abc", "-1", "1.5", ""])
+def test_a_seed_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    with pytest.raises(DataError, match=f"SACREBLEU_SEED is '{seed}': set a whole number from 0, or none"):
+        scorer("reference").score(TEXTS["a"], ["sacrebleu"], resamples=50)
+    with pytest.raises(DataError, match="SACREBLEU_SEED"):
+        paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=50)
+    assert scorer("reference").score(TEXTS["a"], ["sacrebleu"])["sacrebleu"].interval is None
 
 
 def test_an_interval_is_found_where_some_resamples_have_not_one_match() -> None:

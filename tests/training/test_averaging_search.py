@@ -1,5 +1,6 @@
 """`average --search`: every average that is tried is the one that `average` makes, and its score that of validation."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,15 @@ def copy(run: Path, place: Path) -> Path:
 
 def all_of(run: Path, project: TinyProject, criterion: Any = "nll") -> list[Search]:
     return list(search(run, criterion, project.workers()))
+
+
+@pytest.mark.parametrize("metric", ["nll", "sacrebleu"])
+def test_a_score_that_is_no_number_is_never_the_best(metric: str) -> None:
+    tried = [Tried(n, 1, metric, score, score, 1, 2) for n, score in ((1, math.nan), (2, 1.0), (3, math.inf))]
+    assert Search(tried[:2], 3).best.n == 2
+    assert Search(tried[:1], 3).best.n == 1
+    if metric == "nll":
+        assert Search(tried, 3).best.n == 2
 
 
 def test_candidates_are_what_the_checkpoints_allow() -> None:
