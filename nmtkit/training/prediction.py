@@ -185,8 +185,7 @@ def predict(
     """
     training, model = recipe.training, recipe.model
     plan = _plan(lengths, training, 0)
-    if not plan.updates:
-        raise NmtkitError(f"no training pair fits into tokens_per_update = {training.tokens_per_update}; raise it")
+    plan.check(training.tokens_per_update)
     factor = training_factor(training)
     of_epoch = _work(model, vocab_sizes[1], lengths, np.concatenate(plan.updates))
     seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)
