@@ -9,6 +9,7 @@ ever. Drawing is a process of its own (`python -m nmtkit.data.drawing`), which t
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmtkit.data.processes import in_order
+from nmtkit.data.processes import in_order, same_imports
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
 from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
@@ -117,11 +118,16 @@ class BlockDrawer:
         return found
 
 
-def command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
-    """What starts the drawing of an epoch in a process of its own, with the variables of `same_imports`."""
+def start(data: Path, folder: Path, draw: Draw, processes: int) -> "subprocess.Popen[bytes]":
+    """Starts the drawing of an epoch in a process of its own, whose last line on stderr says why it failed."""
+    environment = {**os.environ, **same_imports()}
+    arguments = _command(data, folder, draw, processes)
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def _command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
     values = {"data": str(data), "folder": str(folder), "draw": asdict(draw), "processes": processes}
-    values["parent"] = os.getpid()
-    return [sys.executable, "-m", "nmtkit.data.drawing", json.dumps(values)]
+    return [sys.executable, "-m", "nmtkit.data.drawing", json.dumps({**values, "parent": os.getpid()})]
 
 
 def _main() -> int:

@@ -1,7 +1,6 @@
 """The pairs of each epoch: the prepared ones, or with subword sampling those drawn for it (data/drawing.py)."""
 
 import itertools
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,8 +12,7 @@ import numpy.typing as npt
 
 from nmtkit.config import Recipe
 from nmtkit.console import log
-from nmtkit.data.drawing import Draw, command, is_drawn
-from nmtkit.data.processes import same_imports
+from nmtkit.data.drawing import Draw, is_drawn, start
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import remove_folder
@@ -141,12 +139,8 @@ class DrawnEpochs:
             # On a CPU the training has the cores.
             is_cpu = self._workers.device.type == "cpu"
             processes = 1 if is_cpu else max(1, min(_MOST_PROCESSES, threads_each(1) - 1))
-            arguments = command(self._run_dir / "data", self._folder(epoch), self._draw(epoch), processes)
-            environment = {**os.environ, **same_imports()}
-            self._drawing = (
-                epoch,
-                subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE),
-            )
+            draw = self._draw(epoch)
+            self._drawing = epoch, start(self._run_dir / "data", self._folder(epoch), draw, processes)
 
     def _is_there(self, epoch: int) -> bool:
         """Whether an epoch is drawn and whole."""

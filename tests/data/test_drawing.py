@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from nmtkit.config import DataConfig
 from nmtkit.data import drawing
 from nmtkit.data.drawing import Draw, draw_epoch, is_drawn
 from nmtkit.data.preparation import load_tokenizer
-from nmtkit.data.processes import same_imports
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import write_folder_atomically
@@ -106,7 +104,7 @@ def test_drawing_that_is_ended_leaves_nothing_half_written(
         with write_folder_atomically(folder):
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(sys, "argv", drawing.command(tmp_path, tmp_path / "drawn" / "0", DRAW, 1)[2:])
+    monkeypatch.setattr(sys, "argv", drawing._command(tmp_path, tmp_path / "drawn" / "0", DRAW, 1)[2:])
     monkeypatch.setattr(os, "nice", lambda increment: 0)
     monkeypatch.setattr(drawing, "draw_epoch", draw)
     with pytest.raises(SystemExit, match="143"):
@@ -114,10 +112,13 @@ def test_drawing_that_is_ended_leaves_nothing_half_written(
     assert list((tmp_path / "drawn").iterdir()) == []
 
 
-def test_the_process_imports_no_file_of_the_users(tiny_project: TinyProject, tmp_path: Path) -> None:
+def test_the_process_imports_no_file_of_the_users(
+    tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "random.py").write_text("raise SystemExit('the file of the user ran')\n")
-    command = drawing.command(tiny_project.prepared / "data", tmp_path / "drawn", DRAW, 1)
-    subprocess.run(command, env={**os.environ, **same_imports()}, cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    process = drawing.start(tiny_project.prepared / "data", tmp_path / "drawn", DRAW, 1)
+    assert (process.communicate()[1], process.returncode) == (b"", 0)
     assert is_drawn(tmp_path / "drawn", DRAW)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nmtkit.config import load_recipe
+from nmtkit.data import drawing
 from nmtkit.data.drawing import Draw
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError, RecipeError
@@ -47,14 +48,14 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
 
 def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, times: int = 1) -> None:
     """Has an epoch drawn by another program, that many times."""
-    command, left = drawn_epochs.command, [program] * times
+    command, left = drawing._command, [program] * times
 
     def other(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
         if draw.epoch == epoch and left:
             return [sys.executable, "-c", left.pop()]
         return command(data, folder, draw, processes)
 
-    monkeypatch.setattr(drawn_epochs, "command", other)
+    monkeypatch.setattr(drawing, "_command", other)
 
 
 def test_a_stop_is_heard_while_an_epoch_is_waited_for(
@@ -223,7 +224,7 @@ def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> 
 def test_a_drawing_that_fails_is_told_and_ends_the_training(
     tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    monkeypatch.setattr(drawn_epochs, "command", lambda *arguments: [sys.executable, "-c", program])
+    monkeypatch.setattr(drawing, "_command", lambda *arguments: [sys.executable, "-c", program])
     with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be drawn: {reason}"):
         tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
 
