@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line_and_with_room_it_goes_on_to_the_same_bytes(
     code, message = project.prepare_apart(run, file_limit=limit)
     assert code == 1
     assert [line for line in message.split("\n") if line] == [message.strip()]
-    assert message.startswith(f"error: {project.folder / run / 'prepare'}")
+    assert message.startswith(f"error: {project.folder / run}/")
     leftovers = [path for path in (project.folder / run).rglob("*") if TEMPORARY_MARK in path.name]
     assert leftovers == []
     assert contents(project.prepare(run)) == alone

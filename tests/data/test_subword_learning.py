@@ -79,7 +79,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
 
 def test_what_a_container_has_cached_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subword_learning, "_CONTAINER", tmp_path)
-    for name, content in (("memory.max", "1000"), ("memory.current", "990"), ("memory.stat", "anon 90\n")):
+    for name, content in (("memory.max", "1000"), ("memory.current", "990"), ("memory.stat", "anon 90")):
         (tmp_path / name).write_text(f"{content}\n")
     assert subword_learning.available_bytes() == 10
     (tmp_path / "memory.stat").write_text("anon 90\ninactive_file 500\nactive_file 300\n")
