@@ -166,6 +166,10 @@ class DataConfig(_Section):
             raise ValueError('normalize: "lowercase" would change the labels of trees')
         if isinstance(self.valid, int) and self.has_trees:
             raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
+        if self.has_trees and self.source_prefixes:
+            raise ValueError(
+                f'source_prefix: with text = "{self.text}" each word of the source is one of the tree; leave it'
+            )
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
@@ -522,7 +526,9 @@ def in_mixture(entry: str | NamedCorpus | LocalPair) -> str:
     """The weight and tag of a corpus in words, "" where it has none of its own."""
     if isinstance(entry, str):
         return ""
-    weight = f", weight {entry.weight:g}" if entry.weight != 1 else ""
+    in_short = f"{entry.weight:g}"
+    stated = in_short if float(in_short) == entry.weight else repr(entry.weight)
+    weight = f", weight {stated}" if entry.weight != 1 else ""
     return weight + (f", tag {entry.source_prefix}" if entry.source_prefix else "")
 
 

@@ -294,6 +294,9 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         else:
             temporary.rename(path)
         sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # see write_bytes_atomically
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -375,7 +378,7 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    packages = ("nmtkit", "torch", "sentencepiece", "accelerate", "sacrebleu")
+    packages = ("nmtkit", "torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 

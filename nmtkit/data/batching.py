@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.data.shards import PairData, Part
+from nmtkit.errors import DataError
 
 Indices = npt.NDArray[np.int64]
 
@@ -40,6 +41,13 @@ class EpochPlan:
 
     updates: list[Indices]
     too_long: Indices
+
+    def check(self, tokens_per_update: int) -> None:
+        """Raises DataError where there is no update."""
+        if not self.updates and len(self.too_long):
+            raise DataError(f"no training pair fits into tokens_per_update = {tokens_per_update}; raise it")
+        if not self.updates:
+            raise DataError("an epoch sees no training pair: the weights of data.train make less than one; raise them")
 
 
 @lru_cache(maxsize=1)

@@ -7,23 +7,21 @@ ever. Drawing is a process of its own (`python -m nmtkit.data.drawing`), which t
 """
 
 import json
-import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from nmtkit.data.processes import in_order, same_imports
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
 from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
-from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.tokenizer import Tokenizer
 
 _BLOCK_PAIRS = 2_000
@@ -56,36 +54,28 @@ def is_drawn(folder: Path, draw: Draw) -> bool:
     return (folder / "draw.json").is_file() and read_json(folder / "draw.json") == asdict(draw)
 
 
-def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int) -> None:
+def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int | None = None) -> None:
     """Draws an epoch into ``folder``; the result does not depend on the number of processes.
 
     Args:
         data: RUN/data.
+        parent: the process that this one is started by and draws for.
 
     Raises:
-        NmtkitError: the disk has no room for it, or this process' parent is gone.
+        NmtkitError: the disk has no room for it, or the parent is gone.
     """
-    prepared, tokenizer = _opened(data)
+    prepared, tokenizer = PairData(data / "train"), Tokenizer.load(data / "tokenizer")
     used = sum(path.stat().st_size for path in (data / "train").iterdir())
     folder.parent.mkdir(parents=True, exist_ok=True)
     check_space(folder.parent, _LARGEST_GROWTH * used, "the subwords drawn for an epoch")
-    parent = os.getppid()
     blocks = list(_blocks(prepared))
     weights = [part.weight for part in prepared.parts]
-    draw_block = partial(_draw_block, data, draw)
-    with ExitStack() as stack:
-        temporary = stack.enter_context(write_folder_atomically(folder))
-        sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        with ExitStack() as drawing:
-            writer = drawing.enter_context(ShardWriter(temporary / "pairs", sizes, weights))
-            drawn: Iterator[list[tuple[Ids, Ids]]]
-            if processes > 1:
-                drawn = drawing.enter_context(multiprocessing.Pool(processes)).imap(draw_block, blocks)
-            else:
-                drawn = map(draw_block, blocks)
-            for block, pairs in zip(blocks, drawn, strict=True):
+    sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    with write_folder_atomically(folder) as temporary:
+        with ShardWriter(temporary / "pairs", sizes, weights) as writer:
+            for block, pairs in zip(blocks, in_order(BlockDrawer, (data, draw), blocks, processes), strict=True):
                 writer.add(pairs, prepared.lines[block.first : block.stop].tolist(), block.corpus)
-                if os.getppid() != parent:
+                if parent is not None and os.getppid() != parent:
                     raise NmtkitError("the training that asked for these subwords is gone")
         write_json(temporary / "draw.json", asdict(draw))
 
@@ -106,44 +96,49 @@ def _blocks(prepared: PairData) -> Iterator[_Block]:
         begin += part.pairs
 
 
-@cache
-def _opened(data: Path) -> tuple[PairData, Tokenizer]:
-    return PairData(data / "train"), Tokenizer.load(data / "tokenizer")
+class BlockDrawer:
+    """Draws blocks of pairs."""
+
+    def __init__(self, data: Path, draw: Draw) -> None:
+        tokenizer = Tokenizer.load(data / "tokenizer")
+        self._samplers = tokenizer.sampler("source", draw.strength), tokenizer.sampler("target", draw.strength)
+        self._prepared, self._draw = PairData(data / "train"), draw
+
+    def __call__(self, block: _Block) -> list[tuple[Ids, Ids]]:
+        """The pairs of a block: as drawn, or as they are where a side would be too long."""
+        draw, pairs = self._draw, range(block.first, block.stop)
+        random = np.random.default_rng([draw.seed, draw.epoch, block.first])
+        seeds = random.integers(2**63, size=(len(pairs), 2)).tolist()
+        found = []
+        for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
+            source, target = (self._prepared.ids(side, pair).tolist() for side in range(2))
+            drawn = self._samplers[0].sample(source, source_seed), self._samplers[1].sample(target, target_seed)
+            is_too_long = draw.max_tokens and max(map(len, drawn)) > draw.max_tokens
+            found.append((source, target) if is_too_long else drawn)
+        return found
 
 
-@cache
-def _samplers(data: Path, strength: float) -> tuple[SubwordSampler, SubwordSampler]:
-    tokenizer = _opened(data)[1]
-    return tokenizer.sampler("source", strength), tokenizer.sampler("target", strength)
+def start(data: Path, folder: Path, draw: Draw, processes: int) -> "subprocess.Popen[bytes]":
+    """Starts the drawing of an epoch in a process of its own, whose last line on stderr says why it failed."""
+    environment = {**os.environ, **same_imports()}
+    arguments = _command(data, folder, draw, processes)
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def _draw_block(data: Path, draw: Draw, block: _Block) -> list[tuple[Ids, Ids]]:
-    """The pairs of a block: as drawn, or as they are where a side would be too long."""
-    prepared, samplers = _opened(data)[0], _samplers(data, draw.strength)
-    pairs = range(block.first, block.stop)
-    seeds = np.random.default_rng([draw.seed, draw.epoch, block.first]).integers(2**63, size=(len(pairs), 2)).tolist()
-    found = []
-    for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
-        source, target = prepared.ids(0, pair).tolist(), prepared.ids(1, pair).tolist()
-        drawn = samplers[0].sample(source, source_seed), samplers[1].sample(target, target_seed)
-        is_too_long = draw.max_tokens and max(map(len, drawn)) > draw.max_tokens
-        found.append((source, target) if is_too_long else drawn)
-    return found
-
-
-def command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
-    """What starts the drawing of an epoch in a process of its own."""
+def _command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
     values = {"data": str(data), "folder": str(folder), "draw": asdict(draw), "processes": processes}
-    return [sys.executable, "-m", "nmtkit.data.drawing", json.dumps(values)]
+    return [sys.executable, "-m", "nmtkit.data.drawing", json.dumps({**values, "parent": os.getpid()})]
 
 
 def _main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the training, which ends this process
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and removes what is half-written
     if hasattr(os, "nice"):
         os.nice(10)
     values = json.loads(sys.argv[1])
     try:
-        draw_epoch(Path(values["data"]), Path(values["folder"]), Draw(**values["draw"]), values["processes"])
+        draw = Draw(**values["draw"])
+        draw_epoch(Path(values["data"]), Path(values["folder"]), draw, values["processes"], values["parent"])
     except (NmtkitError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

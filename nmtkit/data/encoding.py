@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config import CleaningConfig
+from nmtkit.data.examination import TOO_LONG
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
-from nmtkit.text.cleaning import BLANK_RULES, has_too_many_words, rules_against_lengths
-from nmtkit.text.normalization import normalize, without_moses
+from nmtkit.text.cleaning import BLANK_RULES, rules_against_lengths
 from nmtkit.text.tokenizer import Side, Tokenizer
 
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -64,7 +64,6 @@ class BlockEncoder:
         self._is_cleaning = cleaning is not None
         self._cleaning = cleaning or _KEEP_ALL
         self._prefixes = prefixes
-        self._steps = without_moses(self._tokenizer.settings["normalize"])
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
 
     def __call__(self, block: TextBlock) -> EncodedBlock:
@@ -83,8 +82,7 @@ class BlockEncoder:
         dropped: Counter[str] = Counter()
         for place in self._suspects(*lengths):
             rules = rules_against_lengths(int(lengths[0][place]), int(lengths[1][place]), self._cleaning)
-            number, *raw = pairs[place]
-            kept[place] = not self._is_left_out(rules, number, raw, broken, dropped)
+            kept[place] = not self._is_left_out(rules, pairs[place][0], block, broken, dropped)
         if not kept.all():
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
@@ -119,13 +117,12 @@ class BlockEncoder:
         return places
 
     def _is_left_out(
-        self, rules: list[str], number: int, raw: list[str], broken: list[tuple[str, int]], dropped: Counter[str]
+        self, rules: list[str], number: int, block: TextBlock, broken: list[tuple[str, int]], dropped: Counter[str]
     ) -> bool:
         """Notes a pair that breaks rules of its number of tokens, and says whether that leaves it out."""
         if not self._is_cleaning:
             return True
-        as_examined = [normalize(text, self._steps) for text in raw]
-        was_counted = any(has_too_many_words(text, self._cleaning.max_tokens) for text in as_examined)
+        was_counted = block.states[number - block.first] & TOO_LONG
         for rule in rules:
             if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
                 broken.append((rule, number))

@@ -17,8 +17,9 @@ from nmtkit.files import LineReader
 from nmtkit.text.cleaning import BLANK_RULES, REPORTED_RATIO, RULES, PairExaminer, repaired, rule_against_text
 from nmtkit.text.normalization import normalize, without_moses
 
-SPOOLED, LEFT_OUT, COMPARABLE = 1, 2, 4
-"""What is known of a pair: it is in the spool; it is left out all the same; it has text on both sides."""
+SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8
+"""What is known of a pair: it is in the spool; it is left out all the same; it has text on both sides; it was counted
+as too long."""
 MAX_WORDS_SHOWN = 150
 """Longer lines share the last place of the histogram."""
 
@@ -124,6 +125,7 @@ class BlockExaminer:
                 kept: tuple[str, str] | None = (one, other)
                 if rules:
                     found.broken += [(rule, number) for rule in rules]
+                    state |= TOO_LONG if "too_long" in rules else 0
                     kept = self._treated(one, other, rules, found)
                 if kept is not None and not self._check_only:
                     state |= SPOOLED

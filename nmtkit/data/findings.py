@@ -5,7 +5,7 @@ Filled while text is read and subwords are cut; becomes RUN/data/report.json.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from nmtkit.config import CleaningConfig
@@ -70,13 +70,14 @@ class Findings:
         """
         self.add_all(rule, 1, (line,))
 
-    def add_all(self, rule: str, count: int, lines: Iterable[int]) -> None:
+    def add_all(self, rule: str, count: int, lines: Sequence[int]) -> None:
         """Counts many at once, of which ``lines`` names at least the first."""
         if not count:
             return
         self._counts[rule] += count
-        if len(self._lines[rule]) < LINES_NAMED or count > 1:
-            self._lines[rule] = heapq.nsmallest(LINES_NAMED, {*self._lines[rule], *map(int, lines)})
+        named = self._lines[rule]
+        if len(named) < LINES_NAMED or min(lines) < named[-1]:
+            self._lines[rule] = heapq.nsmallest(LINES_NAMED, {*named, *map(int, lines)})
         if self._may_stop and self.actions[rule] == "error":
             name, line = self.place(self._lines[rule][0])
             raise DataError(

@@ -100,11 +100,13 @@ class Check:
     Attributes:
         report: what report.json says.
         refused: the rules for which `prepare` would stop, with the number of pairs each concerns.
+        too_few: why `prepare` would stop whatever the rules say, or "": too few pairs to hold some out for validation.
         folder: where the report was left; None where prepared data with a report of their own lie already.
     """
 
     report: dict[str, Any]
     refused: dict[str, int]
+    too_few: str
     folder: Path | None
 
 
@@ -160,7 +162,19 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
         written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
         temporary = stack.enter_context(written)
         report = _Preparer(recipe, findings, workers).check(train, valid, tests, temporary)
-    return Check(report, findings.refused(), None if is_prepared else folder)
+    return Check(report, findings.refused(), _too_few_to_hold_out(recipe.data, report), None if is_prepared else folder)
+
+
+def _too_few_to_hold_out(data: DataConfig, report: dict[str, Any]) -> str:
+    """What is wrong with a number of validation pairs that is more than there are, before any is cleaned away."""
+    pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
+    tagged = _tagged(data)
+    there = sum(count for number, count in enumerate(pairs) if number not in tagged)
+    if not isinstance(data.valid, int) or data.valid <= there:
+        return ""
+    return (
+        f"data.valid = {data.valid}: the training corpora hold only {there} pairs{' without a tag' if tagged else ''}"
+    )
 
 
 def _write_data(

@@ -11,13 +11,16 @@ sides of a pipe wait for each other. Processes end by themselves when the one th
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 
 Task = TypeVar("Task")
@@ -29,11 +32,24 @@ PRELOADED = ["nmtkit.data.encoding", "nmtkit.data.examination", "sentencepiece"]
 """What is imported once, for all processes that are started."""
 _RESULTS_HELD_PER_PROCESS = 4
 """Blocks that one slow block may keep waiting."""
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Where a container states the microseconds of processor that it has in each period of so many."""
 
 
 def default_workers() -> int:
-    """As many as there are cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """As many as there are cores this process may use, by its affinity and its container's share of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
+    return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
+
+
+def same_imports() -> dict[str, str]:
+    """Variables of the environment with which another Python imports what this one does.
+
+    Started with -c or -m, Python looks into the working folder first, where the user's files may be called like modules
+    of the standard library.
+    """
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def in_order(
@@ -46,7 +62,8 @@ def in_order(
 
     Args:
         make: gives the function that does a task; it is called once in each process, with ``arguments``.
-        num_workers: how many processes; 1: this one and no other. By default as many as there are cores.
+        num_workers: how many processes; 1: this one and no other, as where the system has none to give. By default as
+            many as there are cores.
 
     Raises:
         Exception: what a task, or the making of one, raised, when its turn has come.
@@ -55,16 +72,30 @@ def in_order(
     failures: list[Exception] = []
     remaining = _until_failure(tasks, failures)
     first = list(islice(remaining, TASKS_WORTH_PROCESSES))
-    num_processes = num_workers or default_workers()
-    if num_processes == 1 or len(first) < TASKS_WORTH_PROCESSES:
+    num_processes = (num_workers or default_workers()) if len(first) == TASKS_WORTH_PROCESSES else 1
+    processes = _started(make, arguments, num_processes) if num_processes > 1 else None
+    if processes is None:
         work = make(*arguments)
         for task in chain(first, remaining):
             yield work(task)
     else:
-        with _Processes(make, arguments, num_processes) as processes:
+        with processes:
             yield from processes.in_order(chain(first, remaining))
     if failures:
         raise failures[0]
+
+
+def _started(make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> "_Processes | None":
+    """Processes at work; None, with a warning, where the system cannot start them."""
+    try:
+        return _Processes(make, arguments, num_processes)
+    except (OSError, EOFError) as error:
+        log.warning(
+            "%d processes cannot be started (%s), so one does all, which takes longer; the temporary folder (TMPDIR) "
+            "has to be there, and its path short",
+            num_processes, error,
+        )  # fmt: skip
+        return None
 
 
 def _until_failure(tasks: Iterable[Task], failures: list[Exception]) -> Iterator[Task]:
@@ -84,14 +115,19 @@ class _Processes:
         context.set_forkserver_preload(PRELOADED)
         self._stack = ExitStack()
         self._connections: list[Connection] = []
-        self._processes = []
-        for _ in range(num_processes):
-            ours, theirs = context.Pipe()
-            self._connections.append(self._stack.enter_context(ours))
-            process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
-            process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
-            self._processes.append(process)
+        self._processes: list[Any] = []
+        try:
+            with _environment(same_imports()):  # the fork server's, which comes to life with the first process
+                for _ in range(num_processes):
+                    ours, theirs = context.Pipe()
+                    self._connections.append(self._stack.enter_context(ours))
+                    with theirs:  # closed here, so that the end of the process is the end of the pipe
+                        process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
+                        process.start()
+                    self._processes.append(process)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "_Processes":
         return self
@@ -128,10 +164,12 @@ class _Processes:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             number = self._connections.index(connection)
             self._processes[number].join(timeout=5)
+            code = self._processes[number].exitcode
+            why = "what it said stands above; a script of your own needs `if __name__ == '__main__':` around its calls"
+            if code is not None and code < 0:
+                why = "it was killed, often for want of memory; run the same command again, with fewer --workers"
             raise NmtkitError(
-                f"worker process {number + 1} of {len(self._processes)} has ended (exit code "
-                f"{self._processes[number].exitcode}; -9 is often too little memory); run the same command again, "
-                "with fewer --workers if memory is short"
+                f"worker process {number + 1} of {len(self._processes)} has ended (exit code {code}): {why}"
             ) from None
 
     def __exit__(self, *exception: object) -> None:
@@ -141,6 +179,21 @@ class _Processes:
             if process.is_alive():  # at work on a block that nobody wants any more
                 process.kill()
                 process.join()
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """The environment with other values of some variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:

@@ -53,8 +53,8 @@ def _facts(folder: Path, fingerprint: str) -> dict[str, Any] | None:
         noted = read_json(folder / _FACTS) if (folder / _FACTS).is_file() else {}
     except DataError:
         return None
-    if noted.get("fingerprint") != fingerprint:
+    if not isinstance(noted, dict) or noted.get("fingerprint") != fingerprint:
         return None
     files = sha256_of_files(folder)
     del files[_FACTS]
-    return noted["facts"] if files == noted["files"] else None
+    return noted.get("facts") if files == noted.get("files") else None

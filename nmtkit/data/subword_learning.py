@@ -18,6 +18,8 @@ from nmtkit.text.tokenizer import UNK, Tokenizer, join_segments
 
 BYTES_OF_MEMORY = {"bpe": 12, "unigram": 23, "wordpiece": 8, "none": 3}
 """What learning takes for each byte of the sample, as measured on 3 MB of text; less on more, but for unigram."""
+_CONTAINER = Path("/sys/fs/cgroup")
+"""Where a container states its limits."""
 ROUND_TRIP_LINES = 10_000
 """Target lines, at even steps through the training text, that are cut and joined again."""
 
@@ -55,7 +57,7 @@ def plan_sample(text: TrainingText, data: DataConfig) -> Sample:
         raise DataError(
             f"learning subwords from {pairs:,} pairs takes about {sample.memory_bytes / 1e9:.1f} GB of memory, and "
             f"{available / 1e9:.1f} GB are free; take a smaller sample, such as --set data.subword_sample_pairs="
-            f"{fitting * 8 // 10}"
+            f"{max(1, fitting * 8 // 10)}"
         )
     return sample
 
@@ -129,7 +131,10 @@ def available_bytes() -> int | None:
     if meminfo.is_file():
         lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
+    limit, used, kinds = (_CONTAINER / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.is_file() and used.is_file() and limit.read_text(encoding="ascii").strip() != "max":
-        found.append(int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")))
+        lines = dict(line.split() for line in kinds.read_text(encoding="ascii").splitlines()) if kinds.is_file() else {}
+        # Files that were read count as used until somebody needs the memory: a large corpus fills it.
+        cached = int(lines.get("inactive_file", 0)) + int(lines.get("active_file", 0))
+        found.append(int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")) + cached)
     return max(0, min(found)) if found else None

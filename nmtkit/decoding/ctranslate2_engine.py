@@ -19,7 +19,7 @@ from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, longest_translation
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, Tokenizer
+from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
 from nmtkit.text.trees import escape_brackets, parsed
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class CTranslate2Translator:
         self._max_positions = export.max_positions
         self._has_learned_positions = export.has_learned_positions
         self._source_pieces = tokenizer.entries("source")
-        target_pieces = tokenizer.entries("target")
-        self._target_ids = {piece: index for index, piece in enumerate(target_pieces)}
+        self._target_pieces = tokenizer.entries("target")
+        self._target_ids = {piece: index for index, piece in enumerate(self._target_pieces)}
 
     @classmethod
     def load(
@@ -199,7 +199,7 @@ class CTranslate2Translator:
             "min_decoding_length": min(decoding.min_length, limit),
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "disable_unk": True,
-            "suppress_sequences": [[SPECIAL_PIECES[PAD]], [SPECIAL_PIECES[BOS]]],
+            "suppress_sequences": [[self._target_pieces[index]] for index in self.tokenizer.never_said if index != UNK],
         }
         if decoding.beam > 1:
             by_length = decoding.length_penalty == "length" and decoding.alpha > 0

@@ -43,7 +43,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_ensemble
-from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from nmtkit.text.tokenizer import BOS, EOS, UNK, Tokenizer
 from nmtkit.text.trees import escape_brackets, parsed, split_words
 
 BATCH_TOKENS = 2048
@@ -399,7 +399,7 @@ class Translator:
             penalty=length_penalty(self.decoding.length_penalty, self.decoding.alpha),
             bos=BOS,
             eos=EOS,
-            forbidden=(PAD, BOS, UNK),
+            forbidden=self.tokenizer.never_said,
             device=self._device,
             options=options,
         )

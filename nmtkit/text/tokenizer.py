@@ -211,6 +211,8 @@ class _PieceList:
     def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
         counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
         entries = [*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags)]
+        if size <= len(entries):
+            raise RecipeError(f"data.vocab_size = {size}: special entries and tags alone are {len(entries)}; take more")
         for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -323,6 +325,11 @@ class Tokenizer:
     def tag_ids(self) -> frozenset[int]:
         """The ids of tags (`source_prefix`), which stand at the beginning of a source only."""
         return frozenset(self._tags.values())
+
+    @property
+    def never_said(self) -> tuple[int, ...]:
+        """The ids that no translation may hold: special ones but the end symbol, and tags of a joint vocabulary."""
+        return (PAD, BOS, UNK, *(sorted(self.tag_ids) if "joint" in self._vocabularies else ()))
 
     def vocab_size(self, side: Side) -> int:
         """Entries of a side's vocabulary."""

@@ -105,22 +105,24 @@ def train_updates(
         local_flags: numbers of this process that all processes shall know the sum of, such as a wish to stop.
 
     Raises:
-        DataError: no pair fits into tokens_per_update, or the data are not those the run began with.
+        DataError: an epoch sees no pair, or none that fits into tokens_per_update; or the data are not those the
+            run began with.
         NmtkitError: the device has too little memory for a pass.
     """
     loss_of = plain_loss(training)
     if training.compile:
         loss_of = CompiledLoss(loss_of, state.model)
+    told: Indices = np.zeros(0, np.int64)  # pairs too long for an update, told of already
     while True:
         progress = state.progress
         data = training_pairs.of_epoch(progress.epoch)
         plan = plan_of_epoch(
             data, training.tokens_per_update, training.seed, progress.epoch, training.lengths_per_update
         )
-        if progress.epoch == 0 and len(plan.too_long):
-            _report_too_long(data, plan.too_long, training.tokens_per_update)
-        if not plan.updates:
-            raise DataError(f"no training pair fits into tokens_per_update = {training.tokens_per_update}; raise it")
+        if len(too_long := np.setdiff1d(plan.too_long, told)):  # other epochs may have other subwords, or other pairs
+            _report_too_long(data, too_long, training.tokens_per_update)
+            told = np.union1d(told, too_long)
+        plan.check(training.tokens_per_update)
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
         first = int(np.searchsorted(ends, progress.pairs_done, side="right"))
         if progress.pairs_done and ends[first - 1] != progress.pairs_done:

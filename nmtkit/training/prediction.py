@@ -3,8 +3,9 @@
     recipe + lengths of the pairs + device -> predict -> RUN/prediction.json (by `train`, before its first update)
 
 Operations follow from the plan of the updates, which is a pure function of the lengths: with prepared data they are
-exact. Time needs a share of the device's rate that training reaches (MFU), which is assumed and said to be. Memory is
-an estimate of what tensors need.
+exact, but for corpora with weights and for subword sampling, where the first epoch stands for all. Time needs a share
+of the device's rate that training reaches (MFU), which is assumed and said to be. Memory is an estimate of what tensors
+need.
 """
 
 from dataclasses import dataclass
@@ -64,12 +65,10 @@ class PairLengths:
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def of_data(cls, folder: Path) -> "PairLengths":
-        """Those of RUN/data/train."""
+    def of_data(cls, folder: Path, origin: str = "the prepared data") -> "PairLengths":
+        """Those of RUN/data/train, or of what was drawn from it for an epoch."""
         data = PairData(folder)
-        return cls(
-            data.source_lengths, data.target_lengths, data.pairs_per_epoch, "the prepared data", tuple(data.parts)
-        )
+        return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts))
 
     @classmethod
     def assumed(cls, longest: int) -> "PairLengths":
@@ -186,8 +185,7 @@ def predict(
     """
     training, model = recipe.training, recipe.model
     plan = _plan(lengths, training, 0)
-    if not plan.updates:
-        raise NmtkitError(f"no training pair fits into tokens_per_update = {training.tokens_per_update}; raise it")
+    plan.check(training.tokens_per_update)
     factor = training_factor(training)
     of_epoch = _work(model, vocab_sizes[1], lengths, np.concatenate(plan.updates))
     seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)

@@ -27,7 +27,7 @@ from nmtkit.files import (
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
 from nmtkit.run_lock import locked_run
-from nmtkit.training.drawn_epochs import training_pairs
+from nmtkit.training.drawn_epochs import NotDrawnError, training_pairs
 from nmtkit.training.energy import Energy, EnergyMeter
 from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, start_from_model
@@ -135,7 +135,8 @@ class _Session:
         self._tokenizer = load_tokenizer(run_dir)
         self._process_bytes = 0 if workers.device.type == "cuda" else memory_bytes(workers.device)
         self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._data = training_pairs(recipe, run_dir, manifest, workers)
+        self._stop = StopRequest()
+        self._data = training_pairs(recipe, run_dir, manifest, workers, lambda: self._stop.number is not None)
         self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *self._vocab_sizes)
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
@@ -151,7 +152,6 @@ class _Session:
         self._reporter = Reporter(run_dir, recipe.training, workers, meter, scale, self._open_trackers(trackers))
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
-        self._stop = StopRequest()
         self._has_validated, self._has_saved = _done_at(saved)
         self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
@@ -198,13 +198,23 @@ class _Session:
                 file.write(to_toml(self._recipe))
         with self._stop.listening(), self._reporter.showing(self._progress):
             reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
-            if reason is None:
-                for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
-                    reason = self._after(update)
-                    if reason is not None:
-                        break
-        assert reason is not None
-        return reason
+            return reason or self._make_updates()
+
+    def _make_updates(self) -> str:
+        """Makes updates until a limit or a signal, and says which."""
+        try:
+            for update in train_updates(self._state, self._data, self._training, self._workers, self._flags):
+                reason = self._after(update)
+                if reason is not None:
+                    return reason
+        except NotDrawnError:
+            # Between two epochs: what was done so far is whole.
+            if self._workers.is_main and free_bytes(self._run_dir) >= self._state.num_bytes():
+                self._save(is_regular=self._has_saved)
+            if not self._hear_all():
+                raise
+            return f"stopped by {self._stop.name}"
+        raise AssertionError("updates have no end")
 
     def _predict(self) -> None:
         """Writes down what the training is expected to take, before its first update."""
@@ -213,7 +223,9 @@ class _Session:
             workers.device, workers.precision, workers.num_processes, rate=self._matmul_rate,
             process_bytes=self._process_bytes,
         )  # fmt: skip
-        lengths = PairLengths.of_data(self._run_dir / "data" / "train")
+        data = self._data.of_epoch(0)  # which is there: passes were tried on it
+        origin = "the first epoch's subwords" if self._training.subword_sampling else "the prepared data"
+        lengths = PairLengths.of_data(data.folder, origin)
         expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, self._progress.tokens_per_pass)
         write_json(self._run_dir / "prediction.json", expected)
         log.info(
@@ -270,6 +282,10 @@ class _Session:
             # Where processes were sent different ones, SIGTERM is what all are told.
             self._stop.number = signal.SIGINT if number / asked <= signal.SIGINT else signal.SIGTERM
         return bool(asked)
+
+    def _hear_all(self) -> bool:
+        """Whether any process was asked to stop by now; all ask together."""
+        return self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
 
     def _finish(self, update: Update, *, asked: bool) -> str | None:
         """Validates, reports and saves as is due after an update; says why training ends here, if it does.
@@ -357,7 +373,7 @@ class _Session:
         with self._reporter.doing("validating"), self._state.averaged() as model:
             validation = validator(model, lambda: self._stop.number is not None)
         if validation is None:
-            self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
+            self._hear_all()
         else:
             self._state.note_validation(validation.cost(self._training.best_metric))
         return validation

@@ -1,6 +1,5 @@
 """`train --verify-resume`: repeats the updates between the last two saves and compares the result bit for bit."""
 
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from nmtkit.workers import Workers
 def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int, int]:
     """Repeats in memory what a run did from the save before the last one (or its beginning) up to the last one.
 
-    Nothing is written to the run. Validations are made after the updates where the run made them.
+    Nothing stays in the run that was not there. Validations are made after the updates where the run made them.
 
     Returns:
         The first and the last update that were repeated; all tensors and counters are the same bit for bit.
@@ -60,8 +59,12 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
-        with closing(training_pairs(recipe, run_dir, manifest, workers)) as data:
+        was_drawn = (run_dir / "drawn").is_dir()
+        data = training_pairs(recipe, run_dir, manifest, workers)
+        try:
             _repeat(state, recipe, data, workers, step_of(last), validator, validated)
+        finally:
+            data.close(is_finished=not was_drawn)
     differences = _differences(state, last, saved)
     if differences:
         raise NmtkitError(

@@ -1,6 +1,7 @@
 """Work in several processes: results in order, the first fault told, and nobody left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data.processes import TASKS_WORTH_PROCESSES, in_order
+from nmtkit.data import processes
+from nmtkit.data.processes import TASKS_WORTH_PROCESSES, default_workers, in_order
 from nmtkit.errors import DataError, NmtkitError
 
 
@@ -24,6 +26,8 @@ def squares(offset: int) -> Callable[[int], tuple[int, int]]:
             raise DataError("minus one")
         if number == -2:
             os._exit(7)
+        if number == -9:
+            os.kill(os.getpid(), signal.SIGKILL)
         return number * number + offset, os.getpid()
 
     return square
@@ -63,26 +67,62 @@ def test_what_making_a_task_raises_is_told_after_all_before_it(workers: int) -> 
     assert found == [number * number for number in range(7)]
 
 
-def test_a_process_that_is_gone_is_told_in_one_line() -> None:
-    with pytest.raises(NmtkitError, match=r"worker process \d of 2 has ended \(exit code 7; ") as caught:
-        list(in_order(squares, (0,), [1, 2, 3, 4, -2, 5, 6, 7], 2))
+@pytest.mark.parametrize(
+    ("fatal", "told"), [(-2, r"exit code 7\): what it said stands above"), (-9, r"exit code -9\): it was killed")]
+)
+def test_a_process_that_is_gone_is_told_in_one_line(fatal: int, told: str) -> None:
+    with pytest.raises(NmtkitError, match=r"worker process \d of 2 has ended \(" + told) as caught:
+        list(in_order(squares, (0,), [1, 2, 3, 4, fatal, 5, 6, 7], 2))
     assert "\n" not in str(caught.value)
 
 
-def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "endless.py").write_text(
+@pytest.mark.parametrize(("stated", "share"), [("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)])
+def test_by_default_there_are_as_many_as_a_container_may_use(
+    stated: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{stated}\n")
+    monkeypatch.setattr(processes, "_CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    assert default_workers() == share
+
+
+def script(folder: Path, call: str) -> tuple[list[str | Path], dict[str, str]]:
+    """A program that calls `in_order` under its guard, as a user's does, and the environment to run it in."""
+    (folder / "program.py").write_text(
         "import itertools, os, time\n"
         "from nmtkit.data.processes import in_order\n"
         "def make():\n"
         "    return lambda number: (time.sleep(0.01), os.getpid())[1]\n"
-        'if __name__ == "__main__":\n'
-        "    for process in in_order(make, (), itertools.count(), 2):\n"
-        "        print(process, flush=True)\n"
+        f'if __name__ == "__main__":\n{call}'
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(tmp_path)])}
-    with subprocess.Popen(
-        [sys.executable, tmp_path / "endless.py"], stdout=subprocess.PIPE, text=True, env=environment
-    ) as parent:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return [sys.executable, folder / "program.py"], environment
+
+
+FOUND = "    print(len(set(in_order(make, (), range(12), 2)) - {os.getpid()}))\n"
+
+
+def test_a_file_of_the_users_is_not_imported_in_the_place_of_a_module(tmp_path: Path) -> None:
+    command, environment = script(tmp_path, FOUND)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "random.py").write_text("raise SystemExit('the file of the user ran')\n")
+    done = subprocess.run(command, env=environment, cwd=tmp_path / "here", capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_where_no_process_can_be_started_one_does_all(tmp_path: Path) -> None:
+    command, environment = script(tmp_path, FOUND)
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    done = subprocess.run(command, env={**environment, "TMPDIR": str(long)}, capture_output=True, text=True)
+    assert done.stdout == "0\n"
+    assert re.fullmatch(r"2 processes cannot be started \(.*too long.*\), so one does all.*\(TMPDIR\).*\n", done.stderr)
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
+    endless = "    for process in in_order(make, (), itertools.count(), 2):\n        print(process, flush=True)\n"
+    command, environment = script(tmp_path, endless)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         workers = {int(parent.stdout.readline()) for _ in range(30)}
         parent.send_signal(signal.SIGKILL)

@@ -241,6 +241,26 @@ class TestRules:
         only_words = corpus.check("cleaning.max_tokens=5", "data.subwords=bpe", "data.vocab_size=70").report
         assert only_words["rules"]["too_long"]["lines"] == [41]
 
+    def test_what_is_too_long_once_it_is_corrected_is_counted_and_what_was_so_before_is_once(
+        self, corpus: Corpus
+    ) -> None:
+        entities, words = "a" + "&#10;b" * 9, "<i> " * 9 + "a"  # many words afterwards; many words before
+        corpus.write("train", encoded([*CLEAN, (entities, "x y"), (words, "z")]))
+        fixes = ("cleaning.html_entity=fix", "cleaning.markup=fix", "cleaning.max_tokens=5", "data.subwords=none")
+        report = corpus.prepare(*fixes)
+        assert report["rules"]["too_long"]["lines"] == [41, 42]
+        assert report["left_out"] == {"too_long": 1}
+        assert corpus.lines() == [*range(1, 41), 42]
+
+    def test_the_first_lines_are_named_in_whatever_order_they_are_found(self) -> None:
+        findings = Findings(CleaningConfig(), may_stop=False)
+        findings.num_pairs = 200
+        findings.begin_corpus("one")
+        for line in (*range(100, 150), *range(1, 11)):
+            findings.add("too_long", line)
+        found = findings.as_json()["rules"]["too_long"]
+        assert (found["count"], found["lines"]) == (60, [*range(1, 11), *range(100, 110)])
+
     def test_uneven_pairs_can_be_kept_in_spite_of_a_limit(self, corpus: Corpus) -> None:
         with_fault(corpus, "length_ratio")
         report = corpus.prepare("cleaning.max_ratio=4", "cleaning.length_ratio=keep")
@@ -324,6 +344,15 @@ class TestCheck:
         assert sorted(path.name for path in (corpus.run / "data").iterdir()) == ["report.html", "report.json"]
         assert sorted(path.name for path in corpus.run.iterdir()) == ["data"]
         assert found.report["pairs"] == {"read": 43, "kept": None}
+
+    def test_it_tells_of_too_few_pairs_to_hold_out(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.write("back", encoded(CLEAN))
+        assert corpus.check("data.valid=40").too_few == corpus.check().too_few == ""
+        assert corpus.check("data.valid=41").too_few == "data.valid = 41: the training corpora hold only 40 pairs"
+        tagged = 'data.train=[{source="%s/train.en",target="%s/train.de"},{source="%s/back.en",target="%s/back.de",%s}]'
+        entries = tagged % (*[corpus.folder] * 4, 'source_prefix="<bt>"')
+        assert corpus.check(entries, "data.valid=41").too_few.endswith("hold only 40 pairs without a tag")
 
     def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))

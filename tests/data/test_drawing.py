@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from nmtkit.data.drawing import Draw, draw_epoch, is_drawn
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.files import write_folder_atomically
 from nmtkit.text.tokenizer import UNK, Side, Tokenizer
 from tests.conftest import TinyProject, contents
 
@@ -88,14 +91,35 @@ def test_a_full_disk_is_told_and_leaves_nothing(drawn: Callable[..., Path], monk
         drawn()
 
 
-def test_it_ends_when_the_training_is_gone(
-    drawn: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    parents = iter([41, 1])
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+def test_it_ends_when_the_training_is_gone(tiny_project: TinyProject, tmp_path: Path) -> None:
     with pytest.raises(NmtkitError, match="is gone"):
-        drawn()
+        draw_epoch(tiny_project.prepared / "data", tmp_path / "drawn" / "0", DRAW, 1, parent=os.getpid())
     assert list((tmp_path / "drawn").iterdir()) == []
+
+
+def test_drawing_that_is_ended_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None
+) -> None:
+    def draw(data: Path, folder: Path, *arguments: object) -> None:
+        with write_folder_atomically(folder):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(sys, "argv", drawing._command(tmp_path, tmp_path / "drawn" / "0", DRAW, 1)[2:])
+    monkeypatch.setattr(os, "nice", lambda increment: 0)
+    monkeypatch.setattr(drawing, "draw_epoch", draw)
+    with pytest.raises(SystemExit, match="143"):
+        drawing._main()
+    assert list((tmp_path / "drawn").iterdir()) == []
+
+
+def test_the_process_imports_no_file_of_the_users(
+    tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('the file of the user ran')\n")
+    monkeypatch.chdir(tmp_path)
+    process = drawing.start(tiny_project.prepared / "data", tmp_path / "drawn", DRAW, 1)
+    assert (process.communicate()[1], process.returncode) == (b"", 0)
+    assert is_drawn(tmp_path / "drawn", DRAW)
 
 
 def tokenizer(**data: object) -> Tokenizer:

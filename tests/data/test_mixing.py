@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config import DataConfig, LocalPair, NamedCorpus, load_recipe
+from nmtkit.config import DataConfig, LocalPair, NamedCorpus, differences, load_recipe
 from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.preparation import load_tokenizer, prepare
 from nmtkit.data.shards import PairData, Part
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer
 
 parts_of_some_weight = st.lists(
     st.builds(Part, pairs=st.integers(0, 40), weight=st.floats(0.01, 5)), min_size=1, max_size=4
@@ -68,6 +68,16 @@ class TestWeights:
         lengths = np.random.default_rng(1).integers(1, 40, (2, 200))
         one, other = (plan_epoch(*lengths, 100, 1, 2, pairs=pairs) for pairs in (None, np.arange(200)))
         assert [pairs.tolist() for pairs in one.updates] == [pairs.tolist() for pairs in other.updates]
+
+    @pytest.mark.parametrize(
+        ("weight", "told"),
+        [(0.1, "the weights of data.train make less than one"), (1.0, "tokens_per_update = 3; raise it")],
+    )
+    def test_why_an_epoch_has_no_update_is_told(self, weight: float, told: str) -> None:
+        lengths, pairs = np.full(5, 4), pairs_of_epoch([Part(5, weight)], 1, 0)
+        with pytest.raises(DataError, match=told):
+            plan_epoch(lengths, lengths, 3, 1, 0, pairs=pairs).check(3)
+        plan_epoch(lengths, lengths, 4, 1, 0).check(4)
 
     @settings(deadline=None, max_examples=50)
     @given(parts=parts_of_some_weight, epoch=st.integers(0, 9), budget=st.integers(1, 60))
@@ -128,6 +138,7 @@ class TestRecipe:
             ('"<bt>"', '"<b t>"', "source_prefix: String should match"),
             ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
             ('"<bt>"', '"<BT>"', "normalize = lowercase takes away"),
+            ("vocab_size = 60", 'text = "trees"', 'with text = "trees" each word of the source is one of the tree'),
         ],
     )
     def test_what_makes_no_sense_is_refused_with_its_line(
@@ -139,6 +150,15 @@ class TestRecipe:
             load_recipe(write_recipe(tmp_path, text))
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_weights_that_differ_a_little_are_told_apart(self, tmp_path: Path) -> None:
+        one, other = (
+            load_recipe(write_recipe(tmp_path, RECIPE.replace("0.5", weight))).data
+            for weight in ("0.3333331", "0.3333334")
+        )
+        [change] = differences(one, other)
+        assert "'back, weight 0.3333334, tag <bt>'" in change
+        assert "(was" in change
 
     def test_validation_text_takes_no_weight(self, tmp_path: Path) -> None:
         valid = 'valid = [{ source = "real.en", target = "real.de", weight = 2 }]'
@@ -200,6 +220,22 @@ class TestPreparedMixture:
         assert tagged.pieces(with_tag, "source")[0] == "the"
         assert tagged.decode(with_tag) == "old town"
         assert plain.decode(ids) == "the old town"
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_a_tag_is_forbidden_in_translations_where_they_could_hold_it(self, shared: bool) -> None:
+        values = {"source_language": "en", "target_language": "de", "subwords": "none", "share_vocab": shared}
+        corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
+        data = DataConfig.model_validate({**values, "train": [corpus]})
+        tokenizer = Tokenizer.learn(data, lambda: [("the house", "das Haus")])
+        assert [tokenizer.pieces([index], "source") for index in tokenizer.tag_ids] == [["<bt>"]]
+        assert set(tokenizer.never_said) == {PAD, BOS, UNK, *(tokenizer.tag_ids if shared else ())}
+
+    def test_tags_have_to_leave_room_for_segments(self) -> None:
+        values = {"source_language": "en", "target_language": "de", "subwords": "none", "vocab_size": 6}
+        corpora = [{"source": "a.en", "target": "a.de", "source_prefix": tag} for tag in ("<a>", "<b>")]
+        data = DataConfig.model_validate({**values, "train": corpora})
+        with pytest.raises(RecipeError, match="vocab_size = 6: special entries and tags alone are 6"):
+            Tokenizer.learn(data, lambda: [("the house", "das Haus")])
 
     def test_each_part_of_a_long_source_has_its_tag(self, run: Path) -> None:
         tokenizer = load_tokenizer(run)

@@ -19,7 +19,7 @@ from nmtkit.data.preparation import prepare
 from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingTextReader
 from nmtkit.errors import DataError
-from nmtkit.files import TEMPORARY_MARK, read_json
+from nmtkit.files import TEMPORARY_MARK, read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
 
 WORDS = ["tree", "house", "sees", "old", "new", "dog", "green", "never", "always", "and"]
@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line_and_with_room_it_goes_on_to_the_same_bytes(
     code, message = project.prepare_apart(run, file_limit=limit)
     assert code == 1
     assert [line for line in message.split("\n") if line] == [message.strip()]
-    assert message.startswith("error: ")
+    assert message.startswith(f"error: {project.folder / run}/")
     leftovers = [path for path in (project.folder / run).rglob("*") if TEMPORARY_MARK in path.name]
     assert leftovers == []
     assert contents(project.prepare(run)) == alone
@@ -221,7 +221,7 @@ class TestWhatIsMadeAgain:
         different = {name for name, content in alone.items() if found[name] != content}
         assert different == {"data/manifest.json", "data/train/shards.json", "recipe.toml"}
 
-    @pytest.mark.parametrize("damage", ["changed", "missing", "no JSON"])
+    @pytest.mark.parametrize("damage", ["changed", "missing", "no JSON", "no table", "no facts"])
     def test_a_damaged_stage_is_made_again(
         self, project: Project, made: list[str], alone: dict[str, bytes], damage: str
     ) -> None:
@@ -233,8 +233,11 @@ class TestWhatIsMadeAgain:
             (stage / "source.txt").write_bytes(content.replace(b"tree", b"free", 1))
         elif damage == "missing":
             (stage / "target.txt").unlink()
+        elif damage == "no facts":
+            fingerprint = read_json(stage / "stage.json")["fingerprint"]
+            write_json(stage / "stage.json", {"fingerprint": fingerprint})
         else:
-            (stage / "stage.json").write_text("{")
+            (stage / "stage.json").write_text("{" if damage == "no JSON" else "[]")
         (run / "data" / "manifest.json").unlink()
         assert contents(project.prepare(run.name)) == alone
         assert list(dict.fromkeys(made)) == ["text", "shards"]

@@ -146,6 +146,15 @@ def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monke
         assert set(call["forbidden"]) == {PAD, BOS, UNK}
 
 
+def test_no_translation_holds_a_tag() -> None:
+    corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
+    tagged = Tokenizer.learn(data_config(train=[corpus]), lambda: TEXT)
+    [tag] = tagged.tag_ids
+    [said] = translator_of(tagged, model_that_says(tag, tagged)).translations(["The dog"], Asked())
+    assert "<bt>" not in said[0].pieces
+    assert said[0].pieces
+
+
 # ---- lines
 
 

@@ -19,6 +19,7 @@ from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
 from nmtkit.export.export import export
 from nmtkit.files import read_json
+from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses, synthetic
 from nmtkit.text.trees import read_trees, split_words, words
@@ -54,6 +55,22 @@ def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path,
     assert len(set(expected)) > 5, "translations have to depend on their source"
     ties = len(manifest["parity"]["greedy"]["near_ties"])
     assert sum(one != other for one, other in zip(found, expected, strict=True)) <= ties
+
+
+def test_a_tag_is_said_by_neither_engine_however_likely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_end = tiny_models._let_end
+
+    def let_tag(model: Transformer, logit: float) -> None:
+        let_end(model, logit)
+        model.output_embedding.data[4] += 30 / model.config.d_model
+
+    monkeypatch.setattr(tiny_models, "_let_end", let_tag)
+    corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
+    model = make_run(tmp_path / "mine", train=[corpus])
+    found = engine(export(model, "ctranslate2")[0], beam=1).translate(VALID)
+    assert load_model(model / "averaged").tokenizer.tag_ids == {4}
+    assert len(set(found)) > 5
+    assert found == greedy_by_torch(model, VALID)
 
 
 def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(

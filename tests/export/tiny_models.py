@@ -42,7 +42,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "unigram with bytes": {"subwords": "unigram", "byte_fallback": True, "vocab_size": 300},
     "word-pieces of Moses' tokens": {"subwords": "wordpiece", "normalize": ("lowercase", "moses-tokenize")},
 }  # fmt: skip
-DATA_KEYS = ("text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize")
+DATA_KEYS = ("train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize")
 
 
 def tokenizer_of(**changes: object) -> Tokenizer:

@@ -1,18 +1,23 @@
 """Subword sampling in training: every epoch has its own subwords, and an interrupted run is the same run."""
 
+import dataclasses
 import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmtkit.config import load_recipe
+from nmtkit.data import drawing
+from nmtkit.data.drawing import Draw
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import read_json, read_json_lines
 from nmtkit.training import drawn_epochs
-from nmtkit.training.drawn_epochs import training_pairs
+from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
+from nmtkit.workers import Workers
 from tests.conftest import TinyProject, determined
 
 SAMPLING = "training.subword_sampling=0.2"
@@ -41,13 +46,104 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     assert determined(run) == determined(uninterrupted)
 
 
+def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, times: int = 1) -> None:
+    """Has an epoch drawn by another program, that many times."""
+    command, left = drawing._command, [program] * times
+
+    def other(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
+        if draw.epoch == epoch and left:
+            return [sys.executable, "-c", left.pop()]
+        return command(data, folder, draw, processes)
+
+    monkeypatch.setattr(drawing, "_command", other)
+
+
+def test_a_stop_is_heard_while_an_epoch_is_waited_for(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    gather, asked = Workers.gather, list[int]()
+
+    def asked_meanwhile(workers: Workers, values: list[Any]) -> list[Any]:
+        if isinstance(values[0], tuple) and not values[0][0] and read_json_lines(run / "metrics.jsonl") and not asked:
+            asked.append(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return gather(workers, values)
+
+    monkeypatch.setattr(drawn_epochs, "_SECONDS_BETWEEN_LOOKS", 0.1)
+    with monkeypatch.context() as patch:
+        draws_otherwise(patch, 1, "import time; time.sleep(600)")
+        patch.setattr(Workers, "gather", asked_meanwhile)
+        result = tiny.train(run, SAMPLING)
+    assert (result.reason, result.signal) == ("stopped by SIGTERM", signal.SIGTERM)
+    assert read_steps(run) == result.step < STEPS
+    assert not list((run / "drawn").glob(".*"))
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert determined(run) == determined(uninterrupted)
+
+
+def test_what_was_done_is_saved_when_an_epoch_cannot_be_drawn(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    draws_otherwise(monkeypatch, 1, "import sys; sys.exit('RUN: no space')")
+    with pytest.raises(NmtkitError, match=r"the subwords of epoch 1 could not be drawn: RUN: no space"):
+        tiny.train(run, SAMPLING, "training.checkpoint_every_steps=100")
+    assert read_json(run / "resume" / f"step-{read_steps(run):08d}" / "state.json")["progress"]["epoch"] == 1
+
+
+def test_a_drawing_that_somebody_ended_is_begun_again(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws_otherwise(monkeypatch, 0, "import os; os.kill(os.getpid(), 15)", times=2)
+    assert len(epochs(tiny, tiny.copy(tmp_path / "run")).of_epoch(0)) == 200
+
+
+def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tiny.copy(tmp_path / "run")
+    before = epochs(tiny, run).of_epoch(0).all_ids(0).tolist()
+    damaged = run / "drawn" / "epoch-00000000"
+    (damaged / "pairs" / "source.ids.bin").write_bytes(b"cut")
+    assert epochs(tiny, run).of_epoch(0).all_ids(0).tolist() == before
+    assert f"{damaged} is damaged and is drawn anew" in caplog.text
+
+
+def test_other_processes_wait_in_short_exchanges_for_the_first(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    epochs(tiny, run).of_epoch(0)
+    answers = [(False, "", False), (False, "", False), (True, "", False)]  # of the first process
+    monkeypatch.setattr(Workers, "gather", lambda workers, own: [answers.pop(0), *own])
+    second = dataclasses.replace(tiny.workers(), rank=1, num_processes=2)
+    assert len(epochs(tiny, run, second).of_epoch(0)) == 200
+    assert not answers
+    answers += [(False, "", False), (False, "no space", False)]
+    with pytest.raises(NmtkitError, match="epoch 1 could not be drawn: no space"):
+        epochs(tiny, run, second).of_epoch(1)
+
+
+def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> TrainingPairs:
+    recipe = load_recipe(str(project.recipe), [SAMPLING, "training.max_epochs=1"])
+    return training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), workers or project.workers())
+
+
+def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    step = tiny.train(run, SAMPLING, "training.max_epochs=1").step
+    expected = read_json(run / "prediction.json")
+    progress = read_json(run / "resume" / f"step-{step:08d}" / "state.json")["progress"]
+    assert (expected["updates"], expected["flops"]) == (step, progress["flops"])
+    assert expected["lengths"] == "the first epoch's subwords"
+
+
 def read_steps(run: Path) -> int:
     return max((read_json(path)["progress"]["step"] for path in run.glob("resume/step-*/state.json")), default=0)
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
     """Asks the training to stop after so many updates."""
-    function, calls = drawn_epochs.Workers.sum_gradients, 0
+    function, calls = Workers.sum_gradients, 0
 
     def counted(*arguments: object) -> None:
         nonlocal calls
@@ -56,13 +152,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
         if calls == updates:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(drawn_epochs.Workers, "sum_gradients", counted)
+    monkeypatch.setattr(Workers, "sum_gradients", counted)
 
 
 def test_a_resume_can_be_verified(tiny: TinyProject, uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(uninterrupted, run)
     assert tiny.verify(run, SAMPLING) == (13, 14)
+    assert not (run / "drawn").exists()
 
 
 def test_training_sees_more_and_other_tokens_than_without(
@@ -127,7 +224,7 @@ def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> 
 def test_a_drawing_that_fails_is_told_and_ends_the_training(
     tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    monkeypatch.setattr(drawn_epochs, "command", lambda *arguments: [sys.executable, "-c", program])
+    monkeypatch.setattr(drawing, "_command", lambda *arguments: [sys.executable, "-c", program])
     with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be drawn: {reason}"):
         tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
 

@@ -522,6 +522,21 @@ def test_pairs_longer_than_an_update_are_left_out_and_named_once(
     assert f"(lines {lines}, ... of the corpora)" in caplog.messages[0]
 
 
+def test_a_pair_that_only_a_later_epoch_makes_too_long_is_named_there(
+    data: PairData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ShardWriter(tmp_path / "other", (VOCAB, VOCAB)) as writer:
+        writer.add([([4], [5] * (30 if pair == 7 else 1)) for pair in range(NUM_PAIRS)], range(1, NUM_PAIRS + 1))
+    other = PairData(tmp_path / "other")
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(PairData, "of_epoch", lambda self, epoch: other if epoch else data)
+    training = training_config(tokens_per_update=20)
+    with caplog.at_level(logging.WARNING):
+        run(new_state(training), data, training, len(planned(data, training)) + 1)
+    assert len(caplog.messages) == 1
+    assert "(lines 8 of the corpora)" in caplog.messages[0]
+
+
 def test_data_of_which_no_pair_fits_are_refused(data: PairData) -> None:
     training = training_config(tokens_per_update=1)
     with pytest.raises(DataError, match="tokens_per_update = 1; raise it"):

@@ -439,6 +439,23 @@ class TestOneProcessARun:
             assert f"process {os.getpid()} " in (run / run_lock.LOCK_NAME).read_text()
         assert not (run / run_lock.LOCK_NAME).exists()
 
+    def test_a_lock_file_that_goes_in_the_very_moment_is_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, path = fcntl.flock, tmp_path / "run" / run_lock.LOCK_NAME
+        calls: list[int] = []
+
+        def locked_too_late(descriptor: int, operation: int) -> None:
+            lock(descriptor, operation)
+            calls.append(operation)
+            if len(calls) == 1:
+                path.unlink()  # by the one that held it, on its way out
+
+        monkeypatch.setattr(fcntl, "flock", locked_too_late)
+        with locked_run(tmp_path / "run", "train"):
+            assert path.exists()
+        assert len(calls) == 2
+
     def test_a_file_system_without_locks_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
     ) -> None:
