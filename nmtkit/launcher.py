@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
+from nmtkit.interpreter import same_imports
 from nmtkit.workers import LAUNCHED, PEER_LOST, going_on, threads_each
 
 _SECONDS_TO_SPEAK = 2.0
@@ -79,6 +80,7 @@ def _start_processes(
         environment = {
             "OMP_NUM_THREADS": str(threads_each(num_processes)),
             **os.environ,
+            **same_imports(),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(num_processes),

@@ -55,6 +55,7 @@ LEVELS = [
             "nmtkit.run_lock",
             "nmtkit.workers",
             "nmtkit.launcher",
+            "nmtkit.interpreter",
             "nmtkit.heartbeat",
         ]
     ],

@@ -131,6 +131,7 @@ class TestDefaults:
             "min_length": 0,
             "no_repeat_ngram": 0,
             "coverage_penalty": 0.0,
+            "whole_trees": False,
             "average_last": 5,
         }
 

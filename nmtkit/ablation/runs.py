@@ -35,6 +35,7 @@ from nmtkit.data.preparation import is_trained, prepare
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.interpreter import same_imports
 from nmtkit.launcher import how_it_ended, wait_or_kill
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import best_checkpoints, load_model, step_of, whole_checkpoints
@@ -237,7 +238,7 @@ def _cuda_devices(device: str) -> list[str]:
 def _start(
     run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
 ) -> _Child:
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmtkit.data.processes import in_order, same_imports
+from nmtkit.data.processes import in_order
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
 from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
+from nmtkit.interpreter import same_imports
 from nmtkit.text.tokenizer import Tokenizer
 
 _BLOCK_PAIRS = 2_000

@@ -11,7 +11,6 @@ sides of a pipe wait for each other. Processes end by themselves when the one th
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from typing import Any, TypeVar, cast
 
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
+from nmtkit.interpreter import same_imports
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -41,15 +41,6 @@ def default_workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
     return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
-
-
-def same_imports() -> dict[str, str]:
-    """Variables of the environment with which another Python imports what this one does.
-
-    Started with -c or -m, Python looks into the working folder first, where the user's files may be called like modules
-    of the standard library.
-    """
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def in_order(
