@@ -252,7 +252,7 @@ class TestScore:
         monkeypatch.setattr(ForcedDecoder, "score", scoring)
         arguments = ["score", "--model", model, "--model", other, *write_pairs(tmp_path, TEXT), "--device", "cpu"]
         assert nmtkit(*arguments, "--precision", "float32", "--batch-tokens", 99, "--max-tokens", 88).code == 0
-        assert asked == [([model, other], "cpu", "float32"), {"batch_tokens": 99, "max_tokens": 88}]
+        assert asked == [([model, other], "cpu", "float32"), {"batch_tokens": 99, "max_tokens": 88, "first_line": 1}]
 
     @pytest.mark.parametrize(
         ("arguments", "told"),

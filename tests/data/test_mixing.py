@@ -135,7 +135,7 @@ class TestRecipe:
             ("weight = 0.5", "weight = 0", "weight: Input should be greater than 0"),
             ("weight = 3", "wieght = 3", "wieght: unknown key; did you mean weight?"),
             ("weight = 3", "weight = true", "must be a number"),
-            ('"<bt>"', '"<b t>"', "source_prefix: String should match"),
+            ('"<bt>"', '"<b t>"', "source_prefix: must be one word, without blanks"),
             ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
             ('"<bt>"', '"<BT>"', "normalize = lowercase takes away"),
             ("vocab_size = 60", 'text = "trees"', 'with text = "trees" each word of the source is one of the tree'),

@@ -270,7 +270,7 @@ def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
     assert {len(part) for part in parts[:-1]} == {5}
     assert len(parts) == -(-len(ids) // 5)
     assert sorted(index for part in parts for index in part) == sorted(ids)
-    in_parts = [translator_module._Part(0, ids[start : start + 5]) for start in range(0, len(ids), 5)]
+    in_parts = [translator_module._Part(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
     texts = [tokenizer.decode(search([part], [], Asked())[0][0].ids) for part in in_parts]
     assert found == [" ".join(text for text in texts if text)]
 
