@@ -148,11 +148,11 @@ def test_a_recipe_without_validation_is_refused() -> None:
 GOOD = 'title = "mine"\n[[rows]]\nname = "one"\n'
 
 
-def own(tmp_path: Path, text: str) -> list[PlannedRun]:
+def own(tmp_path: Path, text: str, *, scale: bool = False) -> list[PlannedRun]:
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
     sweep = read_sweep(path)
-    return plan(load_recipe("quickstart"), sweep, sweep.rows, seeds=1, scale=False)
+    return plan(load_recipe("quickstart"), sweep, sweep.rows, seeds=1, scale=scale)
 
 
 def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tmp_path: Path) -> None:
@@ -195,21 +195,14 @@ def test_a_faulty_file_of_rows_gets_one_line_that_says_where(tmp_path: Path, tex
     assert not re.search(r"\n", str(caught.value))
 
 
-def scaled(tmp_path: Path, text: str) -> list[PlannedRun]:
-    path = tmp_path / "mine.toml"
-    path.write_text(text, encoding="utf-8")
-    sweep = read_sweep(path)
-    return plan(load_recipe("quickstart"), sweep, sweep.rows, seeds=1, scale=True)
-
-
 def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
     base = '[base]\nmodel = { d_model = 512, dropout = 0.1, norm = "post" }\n'
-    (run,) = scaled(tmp_path, GOOD + 'model = { d_model = 256, dropout = 0.3, norm = "pre" }\n' + base)
+    (run,) = own(tmp_path, GOOD + 'model = { d_model = 256, dropout = 0.3, norm = "pre" }\n' + base, scale=True)
     assert (run.recipe.model.d_model, run.recipe.model.dropout, run.recipe.model.norm) == (64, 0.3, "pre")
     with pytest.raises(RecipeError, match=r"row one: model\.d_model = 'big'"):
-        scaled(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base)
+        own(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base, scale=True)
     with pytest.raises(RecipeError, match=r"row one: model\.d_model has no ratio to the 0 that \[base\] has"):
-        scaled(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n")
+        own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
 
 
 def test_a_recipe_of_trees_is_refused() -> None:
