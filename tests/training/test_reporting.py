@@ -282,7 +282,7 @@ def test_the_summary_tells_what_training_came_to(
     for part in ("7 updates", "1 whole epochs", "4s", "100 target tokens", "25 tokens/s", "6e+03 FLOPs", "MFU 15.0 %"):
         assert part in figures
     assert best == "best validation: nll 2.0000, perplexity 7.389 (update 7); BLEU 31.25 (update 7)"
-    assert kept == f"1 checkpoints in {tmp_path / 'checkpoints'}, the last one step-00000007"
+    assert kept == f"1 checkpoint in {tmp_path / 'checkpoints'}, the last one step-00000007"
 
 
 # ---- trackers
