@@ -13,17 +13,22 @@ has it all in one place.
 Source: section 6.1 of the paper, and Wu et al. 2016 (arXiv 1609.08144), section 7, for the penalties.
 """
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.decoding.stepper import Stepper
 from nmtkit.errors import ModelError
+
+_Rows = TypeVar("_Rows", Tensor, NDArray)
 
 LengthPenalty = Callable[[int], float]
 
@@ -72,8 +77,10 @@ class Hypothesis:
     slot: int = field(default=0, compare=False, repr=False)
 
 
-_BLOCK = 64
-"""Entries of the vocabulary whose maximum is taken together."""
+@functools.cache
+def _block(vocab: int) -> int:
+    """Entries of the vocabulary whose maximum is taken together; a divisor of its size where there is one."""
+    return next((size for size in range(64, 16, -1) if vocab % size == 0), 64)
 
 
 def best_continuations(
@@ -87,26 +94,28 @@ def best_continuations(
 
     The best of all are in the blocks of the vocabulary with the best maxima, and maxima are much cheaper than a top-k.
     """
-    vocab = step.size(2)
-    blocks, rest = divmod(vocab, _BLOCK)
-    if blocks <= beam:
-        scores = (log_probs[:, :, None] + step).flatten(1)  # [sentences, live x vocab]
-        best, index = scores.topk(min(beam, scores.size(1)), dim=1)
-        return best, index // vocab, index % vocab
-    maxima = step[:, :, : blocks * _BLOCK].unflatten(2, (blocks, _BLOCK)).amax(3)  # [sentences, live, blocks]
-    if rest:
-        maxima = torch.cat([maxima, step[:, :, blocks * _BLOCK :].amax(2, keepdim=True)], 2)
-        blocks += 1
-    chosen = (log_probs[:, :, None] + maxima).flatten(1).topk(beam, dim=1).indices  # [sentences, beam]
-    origins, firsts = chosen // blocks, chosen % blocks * _BLOCK
-    ids = firsts[:, :, None] + torch.arange(_BLOCK, device=step.device)  # [sentences, beam, block]
-    places = (origins[:, :, None] * vocab + ids).clamp_(max=step[0].numel() - 1)
-    values = step.flatten(1).gather(1, places.flatten(1)).view_as(places) + log_probs.gather(1, origins)[:, :, None]
-    if rest:
-        values = values.masked_fill_(ids >= vocab, -torch.inf)
+    num_sentences, live, vocab = step.shape
+    block = _block(vocab)
+    if vocab <= block * beam:
+        best, place = (log_probs[:, :, None] + step).flatten(1).topk(min(beam, live * vocab), dim=1)
+        return best, place // vocab, place % vocab
+    if vocab % block:
+        step = F.pad(step, (0, -vocab % block), value=-torch.inf)
+        vocab = step.size(2)
+    blocks = vocab // block
+    maxima = step.reshape(num_sentences, live, blocks, block).amax(3).add_(log_probs[:, :, None])
+    chosen = maxima.flatten(1).topk(beam, dim=1).indices  # [sentences, beam]: live x blocks
+    places = chosen if num_sentences == 1 else chosen + _offsets(num_sentences, live * blocks, step.device)
+    values = step.reshape(-1, block).index_select(0, places.flatten()).view(num_sentences, beam, block)
+    values.add_(log_probs.gather(1, chosen // blocks)[:, :, None])
     best, index = values.flatten(1).topk(beam, dim=1)
-    place = places.flatten(1).gather(1, index)
+    place = chosen.gather(1, index // block) * block + index % block  # live x vocab
     return best, place // vocab, place % vocab
+
+
+def _offsets(num_sentences: int, rows: int, device: torch.device | None) -> Int[Tensor, "sentences 1"]:
+    """Where each sentence's rows begin among those of all, each having ``rows``."""
+    return torch.arange(0, num_sentences * rows, rows, device=device)[:, None]
 
 
 @dataclass(frozen=True)
@@ -140,36 +149,36 @@ class SearchOptions:
 
 @dataclass
 class _Live:
-    """The live hypotheses of all sentences that are not done.
+    """The live hypotheses of all sentences that are not done; except for attention kept where Python can look at it.
 
     Attributes:
-        log_probs: -inf for a slot without a live hypothesis [sentences, live].
         tokens: BOS first [sentences, live, length + 1].
         trace: log-probability after each token [sentences, live, length].
         attention: of each token to the source, where it is kept [sentences, live, length, source].
     """
 
-    log_probs: Tensor
-    tokens: Tensor
-    trace: Tensor
+    tokens: NDArray[np.int64]
+    trace: NDArray[np.floating]
     attention: Tensor | None = None
 
-    def grow(self, log_probs: Tensor, rows: Int[Tensor, "sentences kept"], last: Tensor) -> None:
+    def grow(
+        self, log_probs: NDArray[np.floating], rows: Int[Tensor, "sentences kept"], last: NDArray[np.int64]
+    ) -> None:
         """Goes on with the chosen continuations, ``rows`` being the hypotheses that they continue."""
-        self.log_probs = log_probs
-        self.tokens = torch.cat([_from(self.tokens, rows), last[:, :, None]], 2)
-        self.trace = torch.cat([_from(self.trace, rows), log_probs[:, :, None]], 2)
+        origins = rows.numpy(force=True)
+        self.tokens = np.concatenate([_flat(self.tokens)[origins], last[:, :, None]], 2)
+        self.trace = np.concatenate([_flat(self.trace)[origins], log_probs[:, :, None]], 2)
         if self.attention is not None:
-            self.attention = _from(self.attention, rows)
+            self.attention = _flat(self.attention)[rows]
 
     def see(self, attention: Tensor) -> None:
         """Adds where the last step looked [sentences, live, source]."""
         new = attention[:, :, None]
         self.attention = new if self.attention is None else torch.cat([self.attention, new], 2)
 
-    def keep(self, kept: Tensor) -> None:
+    def keep(self, kept: list[int]) -> None:
         """Drops all other sentences."""
-        self.log_probs, self.tokens, self.trace = self.log_probs[kept], self.tokens[kept], self.trace[kept]
+        self.tokens, self.trace = self.tokens[kept], self.trace[kept]
         if self.attention is not None:
             self.attention = self.attention[kept]
 
@@ -203,64 +212,69 @@ def beam_search(
     options = options or SearchOptions()
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis
-    live = _Live(
-        torch.zeros(len(active), 1, device=device),
-        torch.full((len(active), 1, 1), bos, device=device),
-        torch.zeros(len(active), 1, 0, device=device),
-    )
+    live = _Live(np.full((len(active), 1, 1), bos), np.zeros((len(active), 1, 0), np.float32))
+    log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
+    last = torch.full((len(active), 1), bos, device=device)
     unusable = torch.tensor(forbidden, dtype=torch.long, device=device)
     length = 0  # tokens of the live hypotheses, BOS not counted
     while active:
-        step = stepper.step(live.tokens[:, :, -1].flatten())  # [rows, vocab]
-        step = step.unflatten(0, (len(active), -1))  # [sentences, live, vocab]
+        step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
         if options.sees_attention:
             live.see(stepper.attention().unflatten(0, (len(active), -1)))
-        end = step[:, :, eos].clone()
-        step.index_fill_(2, unusable, -torch.inf)
-        for rule in options.rules:
-            rule(step, live.tokens, active)
-        _force_end(step, end, [max_lengths[sentence] <= length for sentence in active], eos, bool(options.rules))
-        best, origins, last = options.choose(live.log_probs.to(step.dtype), step, live.tokens, active, beam)
+        tokens = torch.as_tensor(live.tokens, device=device)
+        at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
+        _narrow(step, tokens, active, unusable, at_limit, eos, options.rules)
+        best, origins, last = options.choose(log_probs.to(step.dtype), step, tokens, active, beam)
         length += 1
-        rows = origins + torch.arange(0, len(active) * step.size(1), step.size(1), device=device)[:, None]
-        live.grow(best, rows, last)
-        going_on = best.masked_fill(last == eos, -torch.inf)  # [sentences, kept]
-        chances, bounds = torch.stack([best.amax(1), going_on.amax(1)]).tolist()
-        if not all(math.isfinite(chance) for chance in chances):
+        rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
+        log_probs = best.masked_fill(last == eos, -torch.inf)  # [sentences, kept]
+        chances, bounds = best.numpy(force=True), log_probs.numpy(force=True).max(1)
+        if not np.isfinite(chances.max(1)).all():
             raise ModelError(
                 "the model gives no finite probabilities: its weights are damaged or its training diverged"
             )
-        _collect(finished, active, live, last == eos, penalty(length), options)
-        live.log_probs = going_on
-        can_win = [
-            _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1), options)
-            for sentence, bound in zip(active, bounds, strict=True)
+        live.grow(chances, rows, last.numpy(force=True))
+        _collect(finished, active, live, eos, penalty(length), options)
+        kept = [
+            row
+            for row, (sentence, bound) in enumerate(zip(active, bounds.tolist(), strict=True))
+            if _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1), options)
         ]
-        active = [sentence for sentence, goes_on in zip(active, can_win, strict=True) if goes_on]
-        if not active:
-            break
-        if not all(can_win):
-            kept = torch.tensor([row for row, goes_on in enumerate(can_win) if goes_on], device=device)
+        if len(kept) < len(active):
+            active = [active[row] for row in kept]
             live.keep(kept)
-            rows = rows[kept]
-        stepper.select(rows)
+            rows, last, log_probs = rows[kept], last[kept], log_probs[kept]
+        if active:
+            stepper.select(rows)
     order = (lambda hypothesis: hypothesis.slot) if options.sampled else (lambda hypothesis: -hypothesis.score)
     return [sorted(hypotheses, key=order) for hypotheses in finished]
 
 
-def _force_end(
+def _narrow(
     step: Float[Tensor, "sentences live vocab"],
-    end: Float[Tensor, "sentences live"],
-    at_limit: list[bool],
+    tokens: Int[Tensor, "sentences live length"],
+    active: Sequence[int],
+    unusable: Int[Tensor, " forbidden"],
+    at_limit: list[int],
     eos: int,
-    has_rules: bool,
+    rules: Sequence[Rule],
 ) -> None:
-    """Leaves only the end symbol, with its own probability, at the maximum length and where rules allow nothing."""
-    if any(at_limit):
-        rows = torch.tensor(at_limit, device=step.device)
-        step[rows] = -torch.inf
-        step[rows, :, eos] = end[rows]
-    if has_rules:
+    """Leaves what may follow: at the limit, and where rules allow nothing, only the end symbol with its probability.
+
+    Args:
+        at_limit: rows of sentences that have reached their maximum length.
+    """
+    end = step[:, :, eos].clone() if at_limit or rules else None
+    step.index_fill_(2, unusable, -torch.inf)
+    for rule in rules:
+        rule(step, tokens, active)
+    if end is None:
+        return
+    if at_limit:
+        full = torch.tensor(at_limit, device=step.device)
+        step.index_fill_(0, full, -torch.inf)
+        step[:, :, eos].index_copy_(0, full, end[full])
+    if rules:
         stuck = step.amax(2) == -torch.inf
         step[:, :, eos] = torch.where(stuck, end, step[:, :, eos])
 
@@ -269,12 +283,13 @@ def _collect(
     finished: list[list[Hypothesis]],
     active: list[int],
     live: _Live,
-    ends: Tensor,
+    eos: int,
     divisor: float,
     options: SearchOptions,
 ) -> None:
     """Records the hypotheses that have just ended."""
-    for row, slot in (ends & live.log_probs.isfinite()).nonzero().tolist():
+    has_ended = (live.tokens[:, :, -1] == eos) & np.isfinite(live.trace[:, :, -1])
+    for row, slot in np.argwhere(has_ended).tolist():
         ids, trace = live.tokens[row, slot, 1:-1].tolist(), live.trace[row, slot].tolist()
         score = trace[-1] / divisor
         attention = None
@@ -305,6 +320,6 @@ def _can_win(finished: list[Hypothesis], best_live: float, largest_divisor: floa
     )
 
 
-def _from(values: Tensor, rows: Int[Tensor, "sentences kept"]) -> Tensor:
-    """The rows [sentences, kept, ...] of the hypotheses that are continued, from [sentences, live, ...]."""
-    return values.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+def _flat(values: _Rows) -> _Rows:
+    """[sentences x live, ...] from [sentences, live, ...]."""
+    return values.reshape((values.shape[0] * values.shape[1], *values.shape[2:]))

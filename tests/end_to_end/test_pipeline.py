@@ -201,6 +201,18 @@ class TestNumbers:
             told = pipeline.done[command].stderr
             assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
+    def test_run_has_no_doubt_of_the_search_that_it_was_asked_for_and_score_says_that_the_recipe_has_another(
+        self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any]
+    ) -> None:
+        run = shutil.copytree(pipeline.run, tmp_path / "run")
+        options = ("--run-dir", run, "--device", "cpu", "--threads", 1)
+        outcome = run_command("run", pipeline.recipe, *options, "--set", "decoding.beam=1")
+        assert outcome.code == 0, outcome.err
+        assert "the recipe says" not in outcome.err
+        outcome = run_command("score", run)
+        assert outcome.code == 0, outcome.err
+        assert "translated with beam = 1, but the recipe says" in outcome.err
+
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
         self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Callable[..., Any]
     ) -> None:
