@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import DecodingConfig, Recipe, stored_recipe
+from nmtkit.config import Recipe, stored_recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.data.preparation import prepare, read_text_pair, test_sets
 from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
@@ -92,7 +92,7 @@ def run(
     log.info("4/5 translate")
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score")
-    return RunResult(result, score_run(run_dir, decoding=recipe.decoding), read_json(run_dir / "cost.json"))
+    return RunResult(result, score_run(run_dir), read_json(run_dir / "cost.json"))
 
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
@@ -134,14 +134,13 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
 
 
 def score_run(
-    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None, decoding: DecodingConfig | None = None
+    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None
 ) -> dict[str, dict[str, Score]]:
     """Scores the run's translations; writes RUN/scores.json and RUN/cost.json. What is odd about them is logged first.
 
     Args:
         resamples: of the bootstrap for the confidence intervals; 0: none; None: see resamples_for.
         comet: scores by COMET too.
-        decoding: how the test sets were meant to be translated; by default as the run's recipe says.
 
     Raises:
         DataError: the run is not prepared, or a translation is missing.
@@ -157,9 +156,8 @@ def score_run(
         )
     texts = {name: read_translated(run_dir, name) for name in names}
     data = recipe.data
-    meant = recipe if decoding is None else recipe.model_copy(update={"decoding": decoding})
     for name, (sources, references, hypotheses) in texts.items():
-        for doubt in doubts(run_dir, name, meant):
+        for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
         odd = findings(hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text)
         for finding in odd:

@@ -22,7 +22,7 @@ def command(
             "--quantization",
             metavar="TYPE",
             help="Of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
-            "float16, bfloat16.",
+            "float16 (or fp16), bfloat16 (or bf16).",
         ),
     ] = "float32",
     output: Annotated[
@@ -53,10 +53,11 @@ def command(
         raise typer.BadParameter("only --format ctranslate2 takes one", param_hint="--quantization")
     console.set_up(quiet=quiet)
 
-    from nmtkit.export.ctranslate2 import QUANTIZATIONS
+    from nmtkit.export.ctranslate2 import QUANTIZATIONS, SHORT_NAMES
     from nmtkit.export.export import export
     from nmtkit.workers import set_threads
 
+    quantization = SHORT_NAMES.get(quantization, quantization)
     if quantization not in QUANTIZATIONS:
         raise typer.BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
     set_threads(threads)

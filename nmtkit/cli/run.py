@@ -96,6 +96,11 @@ def _print_next_commands(recipe: "Recipe", run_dir: Path) -> None:
     if recipe.name == "quickstart":
         print("This was a made-up corpus of a small grammar: its score says that all steps work, and nothing more.")
     print("Next:")
-    print(f'  echo "..." | nmtkit translate {run_dir}      translate a line of your own')
-    print("  nmtkit recipes                               the other built-in recipes")
-    print("  nmtkit recipes multi30k-en-de > mine.toml    a recipe to copy and change")
+    next_commands = {
+        f'echo "..." | nmtkit translate {run_dir}': "translate a line of your own",
+        "nmtkit recipes": "the other built-in recipes",
+        "nmtkit recipes multi30k-en-de > mine.toml": "a recipe to copy and change",
+    }
+    width = max(map(len, next_commands))
+    for text, what in next_commands.items():
+        print(f"  {text:{width}}    {what}")

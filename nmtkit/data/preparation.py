@@ -134,13 +134,13 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
         if manifest.get("fingerprint") == fingerprint:
             if not is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
                 with locked_run(run_dir, "prepare"):
-                    _store_recipe(recipe, run_dir)
+                    store_recipe(recipe, run_dir)
             return Preparation(manifest, is_new=False)
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)
     with locked_run(run_dir, "prepare"):
         manifest = _write_data(recipe, run_dir, workers, fingerprint, tokenizer, (train, valid, tests))
-        _store_recipe(recipe, run_dir)
+        store_recipe(recipe, run_dir)
     log.info("what was found in the text, with pictures: %s", folder / "report.html")
     return Preparation(manifest, is_new=True)
 
@@ -210,7 +210,7 @@ def _differs_from_stored(recipe: Recipe, run_dir: Path) -> bool:
     return not path.is_file() or path.read_text(encoding="utf-8") != to_toml(recipe)
 
 
-def _store_recipe(recipe: Recipe, run_dir: Path) -> None:
+def store_recipe(recipe: Recipe, run_dir: Path) -> None:
     """Writes RUN/recipe.toml unless it says the same already."""
     if _differs_from_stored(recipe, run_dir):
         with write_atomically(run_dir / "recipe.toml") as file:

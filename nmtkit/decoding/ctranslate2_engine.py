@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.engine_choice import Export
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, longest_translation
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, has_text, longest_translation
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
@@ -112,6 +112,8 @@ class CTranslate2Translator:
             batch_tokens: source tokens translated at once, padding counted, where ``batch_sentences`` is not given.
             max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
         longest = min(max_source_tokens, self._max_positions - 1)
@@ -119,7 +121,7 @@ class CTranslate2Translator:
         sources = self.tokenizer.encode(normalized, "source", self._translator.num_translators)
         parts: list[tuple[int, list[int]]] = []
         for number, ids in enumerate(sources):
-            if lines[number].strip():
+            if has_text(self.tokenizer, lines[number]):
                 parts.extend((number, part) for part in cut_source(self.tokenizer, ids, longest))
         found = self.search([ids for _, ids in parts], batch_sentences=batch_sentences, batch_tokens=batch_tokens)
         translations: list[list[str]] = [[] for _ in lines]

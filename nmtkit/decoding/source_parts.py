@@ -4,8 +4,14 @@ import re
 
 from nmtkit.config import DecodingConfig
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.trees import split_words
 
 MAX_SOURCE_TOKENS = 1024
+
+
+def has_text(tokenizer: Tokenizer, line: str) -> bool:
+    """Whether there is anything to translate in a line; to a parser a no-break space is a word."""
+    return bool(split_words(line) if tokenizer.makes_trees else line.strip())
 
 
 def cut_source(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
@@ -20,13 +26,22 @@ def cut_source(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[
         return [[ids[0], *part] for part in cut_source(tokenizer, ids[1:], longest - 1)]
     pieces = tokenizer.pieces(ids, "source")
     starts_word = tokenizer.word_starts(ids, "source")
-    ends_sentence = [re.search(r"[.!?\u3002\uff01\uff1f]\W?$", piece) is not None for piece in pieces]
+    begins_sentence = (
+        [False]
+        + [
+            (starts and re.search(r"[.!?\u3002\uff01\uff1f]\W?$", before) is not None)
+            # Scripts without blanks: after a wide mark and all that belongs to it.
+            or re.search(r"[\u3002\uff01\uff1f]\W?\n\w", f"{before}\n{piece}") is not None
+            for before, piece, starts in zip(pieces, pieces[1:], starts_word[1:], strict=False)
+        ]
+    )
     parts = []
     start = 0
     while len(ids) - start > longest:
-        places = [place for place in range(start + 1, start + longest + 1) if starts_word[place]]
-        after_sentence = [place for place in places if ends_sentence[place - 1]]
-        stop = (after_sentence or places or [start + longest])[-1]
+        places = range(start + 1, start + longest + 1)
+        sentences = [place for place in places if begins_sentence[place]]
+        words = [place for place in places if starts_word[place]]
+        stop = (sentences or words or [start + longest])[-1]
         parts.append(ids[start:stop])
         start = stop
     return [*parts, ids[start:]]

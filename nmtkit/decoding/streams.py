@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nmtkit.console import listed, log
+from nmtkit.console import counted, listed, log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
@@ -222,7 +222,8 @@ class LineWork:
 
 
 def _refuse(wishes: Wishes, other: str) -> NoReturn:
-    raise DataError(f"the file of {wishes.option} has {len(wishes.lines)} lines and {other}; they must be equal")
+    there = counted(len(wishes.lines), "line")
+    raise DataError(f"{wishes.path} ({wishes.option}) has {there} and {other}; they must be equal")
 
 
 def _phrases(line: str) -> list[str]:

@@ -37,7 +37,7 @@ from nmtkit.decoding.search import (
     best_continuations,
     length_penalty,
 )
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, longest_translation
+from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, has_text, longest_translation
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -237,7 +237,10 @@ class Translator:
         Raises:
             DataError: what is asked for is not possible (see `check`), or is not one prefix or list of phrases for
                 each line.
+            TypeError: ``lines`` is one string.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         self._check_search(asked)
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
@@ -315,7 +318,7 @@ class Translator:
         wishes = self._wishes(asked, len(lines))
         parts = []
         for number, ids in enumerate(sources):
-            if not lines[number].strip():
+            if not has_text(self.tokenizer, lines[number]):
                 continue
             for place, part in enumerate(cut := cut_source(self.tokenizer, ids, longest)):
                 # What is said of a line holds for its first part.

@@ -90,11 +90,11 @@ def compare_runs(
     names = run_names(run_dirs)
     recipes = [_recipe(run) for run in run_dirs]
     tests, left_out = _common_tests(run_dirs, names)
+    _check_same_text(recipes, names)
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
     for test in tests:
         sources, references = _same_test_set(run_dirs, names, test)
-        _check_same_text(recipes, names)
         systems = {name: read_translated(run, test)[2] for name, run in zip(names, run_dirs, strict=True)}
         data = recipes[0].data
         scorer = Scorer([references], target_language=data.target_language, text=data.text)

@@ -23,6 +23,8 @@ from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 """Types of weights; what a machine cannot compute in, CTranslate2 turns into what it can when it loads the model."""
+SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
+"""What `translate --precision` calls two of them."""
 FEWEST_POSITIONS = 2048
 
 Array = npt.NDArray[np.float32]

@@ -162,7 +162,7 @@ def _tell(summary: PlanSummary, data: TrainingPairs, training: TrainingConfig, w
     dropped = missing_lines(data)
     if len(dropped):
         log.info(
-            "left out by prepare, for the reasons counted in %s: lines %s of the corpora",
+            "held out or left out by prepare, for the reasons counted in %s: lines %s of the corpora",
             data.folder.parent / "manifest.json", _some(dropped),
         )  # fmt: skip
     if len(summary.too_long):

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import Recipe, differences, stored_recipe, to_toml
+from nmtkit.config import Recipe, differences, stored_recipe
 from nmtkit.console import duration, log
-from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer
+from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer, store_recipe
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.files import (
@@ -21,7 +21,6 @@ from nmtkit.files import (
     read_json,
     remove_folder,
     remove_leftovers,
-    write_atomically,
     write_json,
 )
 from nmtkit.model.flops import count_parameters
@@ -174,8 +173,10 @@ class _Session:
         reason = reason_to_stop(self._progress, self._training)
         if reason is not None and self._unfinished is None:
             log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
-            if self._workers.is_main and not checkpoints(self._run_dir):
-                self._save_checkpoint(None)  # it was stopped by a signal in its last update
+            if self._workers.is_main:
+                store_recipe(self._recipe, self._run_dir)  # its [decoding] may have changed
+                if not checkpoints(self._run_dir):
+                    self._save_checkpoint(None)  # it was stopped by a signal in its last update
             return TrainingResult(self._progress.step, reason)
         self._announce()
         self._check_space(None, is_with_checkpoint=True)
@@ -194,8 +195,7 @@ class _Session:
         if self._workers.is_main:
             if not self._progress.step:
                 self._predict()
-            with write_atomically(self._run_dir / "recipe.toml") as file:
-                file.write(to_toml(self._recipe))
+            store_recipe(self._recipe, self._run_dir)
         with self._stop.listening(), self._reporter.showing(self._progress):
             reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
             return reason or self._make_updates()

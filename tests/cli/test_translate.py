@@ -421,7 +421,7 @@ class TestWishes:
             option, tmp_path / "wishes", "--output", tmp_path / "out", *where, stdin=b"" if from_file else b"the cat\n"
         )
         assert outcome.code == 1
-        assert outcome.err == f"error: the file of {option} has 2 lines and the text 1; they must be equal\n"
+        assert outcome.err == f"error: {tmp_path}/wishes ({option}) has 2 lines and the text 1; they must be equal\n"
         assert not (tmp_path / "out").exists()
 
     def test_impossible_wishes_are_told_with_file_and_line_before_anything_is_done(
@@ -436,7 +436,7 @@ class TestWishes:
             (["--require", tmp_path / "wishes"], f"{tmp_path}/wishes, line 2: the required phrase "),
             (["--require", tmp_path / "wishes", "--mbr", 4], "samples cannot be made to hold required phrases"),
             (["--prefix", tmp_path / "wishes", "--forbid", "neue"], f"{tmp_path}/wishes, line 1: the prefix 'neue'"),
-            (["--prefix", tmp_path / "short", "--require", tmp_path / "wishes"], "the file of --require has 2"),
+            (["--prefix", tmp_path / "short", "--require", tmp_path / "wishes"], f"{tmp_path}/wishes (--require) has"),
             (["--n-best", 9], "9 translations of a line need a beam of as many"),
             (["--forbid", "\udcff"], "the forbidden phrase '\\udcff' is not valid UTF-8"),
         ):  # fmt: skip
@@ -454,7 +454,7 @@ class TestWishes:
         (tmp_path / "prefix").write_text("neue\n" * 3)
         outcome = translate("--prefix", tmp_path / "prefix", stdin=b"the cat\n" * 9)
         assert (outcome.code, len(outcome.lines)) == (1, 2)
-        assert outcome.err == "error: the file of --prefix has 3 lines and the text more; they must be equal\n"
+        assert outcome.err == f"error: {tmp_path}/prefix (--prefix) has 3 lines and the text more; they must be equal\n"
 
     def test_a_translation_without_what_was_asked_for_is_told(self, translate: Command, tmp_path: Path) -> None:
         (tmp_path / "required").write_text("neue neue\n\n")

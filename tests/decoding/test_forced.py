@@ -95,7 +95,9 @@ def test_scores_are_those_of_a_plain_loop_over_the_model(tokenizer: Tokenizer, s
         assert score.perplexity == pytest.approx(math.exp(-sum(expected) / len(expected)), rel=1e-9)
 
 
-@pytest.mark.parametrize("options", [{"norm": "pre"}, {"share_embeddings": "none"}, {"positions": "learned"}])
+@pytest.mark.parametrize(
+    "options", [{"norm": "pre"}, {"share_embeddings": "none"}, {"positions": "learned"}, {"attention_window": 2}]
+)
 def test_every_kind_of_model_is_scored(tokenizer: Tokenizer, options: dict[str, object]) -> None:
     model = model_for(tokenizer, **options)
     for pair, score in zip(TEXT, decoder_of(tokenizer, model).score(TEXT), strict=True):

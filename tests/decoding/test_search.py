@@ -157,6 +157,36 @@ def test_a_wide_beam_equals_exhaustive_search(
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wide_beam_is_never_worse_than_greedy_search(seed: int, penalty: tuple[str, float]) -> None:
+    """A narrow one can be, as it may give up what greedy search goes on with."""
+    max_lengths = [4, 0, 3, 2]
+    table = history_table(seed)
+    greedy, wide = (find(table, max_lengths, beam=beam, penalty=penalty) for beam in (1, 130))
+    for one, other in zip(greedy, wide, strict=True):
+        assert other[0].score >= one[0].score
+
+
+def test_of_equal_scores_the_hypothesis_that_finished_first_is_the_better_one() -> None:
+    # 4 and the end, 1/4 x 1/2; 5, 5 and the end, 1/4 x 1/2 x 1: powers of 2, so that both are exactly -log 8.
+    certain, impossible = 0.0, -math.inf
+    half, quarter = math.log(0.5), math.log(0.25)
+
+    def table(sentence: int, history: tuple[int, ...]) -> Tensor:
+        following = {
+            (): {4: quarter, 5: quarter, 6: half},
+            (4,): {EOS: half, 4: half},
+            (5,): {5: half, 6: half},
+            (5, 5): {EOS: certain},
+        }.get(history, {EOS: impossible, 4: certain})
+        return torch.tensor([following.get(token, impossible) for token in range(VOCAB)], dtype=torch.float64)
+
+    best, second = find(table, [2], beam=12, penalty=("none", 0.0))[0][:2]
+    assert best.score == second.score == pytest.approx(-math.log(8))
+    assert (best.ids, second.ids) == ((4,), (5, 5))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
 def test_a_wide_beam_that_never_stops_finds_every_translation(
     monkeypatch: pytest.MonkeyPatch, penalty: tuple[str, float]
 ) -> None:

@@ -236,6 +236,23 @@ def test_a_source_that_is_too_long_is_cut_at_sentence_ends(tokenizer: Tokenizer)
     assert translator.translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
 
 
+def test_a_long_source_without_blanks_is_cut_at_its_sentence_ends() -> None:
+    sentences = ["我看见一只狗。", "谁看见房子？", "猫！", "狗跑回家。"]
+    text = "".join(sentences)
+    tokenizer = Tokenizer.learn(data_config(source_language="zh", vocab_size=60), lambda: [(text, "ein Hund")] * 3)
+    [ids] = tokenizer.encode([text], "source")
+    assert len(ids) == 8  # of each sentence its words and its mark
+    for limit, places in ((5, [0, 2, 4]), (3, [0, 1, 2, 3, 4])):
+        parts = cut_source(tokenizer, ids, limit)
+        expected = ["".join(sentences[start:stop]) for start, stop in itertools.pairwise(places)]
+        assert [tokenizer.decode(part, "source") for part in parts] == expected
+
+
+def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> None:
+    with pytest.raises(TypeError, match="a list of strings"):
+        translator_of(tokenizer).translate("The dog sees a cat.")
+
+
 def test_a_long_source_without_sentence_ends_is_cut_between_words(tokenizer: Tokenizer) -> None:
     words = ["the", "small", "dog", "sees", "house", "cat", "runs", "home"]
     limit = 2 + max(num_tokens(tokenizer, word) for word in words)

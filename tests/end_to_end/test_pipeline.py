@@ -19,6 +19,7 @@ from nmtkit.evaluation.scoring import Score
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
 from nmtkit.model_folder import checkpoints
 from nmtkit.text.synthetic import generate
+from nmtkit.translation_record import recorded
 
 STEPS = 24
 METRICS = {"sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
@@ -201,17 +202,20 @@ class TestNumbers:
             told = pipeline.done[command].stderr
             assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
-    def test_run_has_no_doubt_of_the_search_that_it_was_asked_for_and_score_says_that_the_recipe_has_another(
+    def test_with_another_search_a_finished_run_is_translated_again_and_its_recipe_says_so(
         self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any]
     ) -> None:
-        run = shutil.copytree(pipeline.run, tmp_path / "run")
+        run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
+        assert stored_recipe(run / "recipe.toml", "mine").decoding.beam != 1
         options = ("--run-dir", run, "--device", "cpu", "--threads", 1)
         outcome = run_command("run", pipeline.recipe, *options, "--set", "decoding.beam=1")
         assert outcome.code == 0, outcome.err
         assert "the recipe says" not in outcome.err
+        assert stored_recipe(run / "recipe.toml", "mine").decoding.beam == 1
+        assert recorded(run)["small"]["decoding"]["beam"] == 1
         outcome = run_command("score", run)
         assert outcome.code == 0, outcome.err
-        assert "translated with beam = 1, but the recipe says" in outcome.err
+        assert "the recipe says" not in outcome.err
 
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
         self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Callable[..., Any]

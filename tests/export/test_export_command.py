@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import make_run
 
 from nmtkit.cli.main import main
+from nmtkit.files import read_json
 
 pytestmark = pytest.mark.usefixtures("restored_process")
 
@@ -65,6 +68,17 @@ def test_a_model_with_an_attention_window_is_refused_in_one_line(
     assert code == 1
     assert err == f"error: {library} attention_window = 4; translate with nmtkit\n"
     assert not (run / "export").exists()
+
+
+def test_a_quantization_may_be_called_as_translate_calls_it(
+    run: Path, tmp_path: Path, run_command: Callable[..., Any]
+) -> None:
+    folder = tmp_path / "new"
+    outcome = run_command(
+        "export", run, "--format", "ctranslate2", "--quantization", "bf16", "--output", folder, "--threads", 1
+    )
+    assert outcome.code == 0, outcome.err
+    assert read_json(folder / "manifest.json")["quantization"] == "bfloat16"
 
 
 @pytest.mark.parametrize(

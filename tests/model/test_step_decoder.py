@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.config import ModelConfig
+from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 
@@ -64,6 +65,22 @@ def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple
         logits = decoder.step(target[:, position], state)
         torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
         state.select(torch.arange(len(lengths))[:, None])
+
+
+@pytest.mark.parametrize("window", [5, 64])
+def test_step_by_step_equals_all_at_once_where_windowed_attention_goes_by_blocks(window: int) -> None:
+    positions = 261
+    assert AttentionWindow.of(window, causal=True).num_blocks(positions) > 1
+    model = model_of(attention_window=window)
+    source, source_lengths = sources(positions, 131, 1)
+    target = torch.randint(4, VOCAB, (3, positions), generator=torch.Generator().manual_seed(1))
+    decoder = StepDecoder(model)
+    state = decoder.start(source, source_lengths)
+    expected = whole(model, source, source_lengths, target)
+    for position in range(positions):
+        logits = decoder.step(target[:, position], state)
+        torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
+        state.select(torch.arange(3)[:, None])
 
 
 @pytest.mark.parametrize("seed", range(2))
