@@ -23,8 +23,9 @@ from nmtkit.workers import choose_device, set_threads
 
 
 def best_checkpoint(run: Path) -> Path:
-    """The checkpoint of the lowest validation nll among those kept."""
-    return min(checkpoints(run), key=lambda folder: float(read_json(folder / "provenance.json")["valid_nll"]))
+    """The checkpoint of the lowest validation nll among those kept; not all were validated."""
+    found = {folder: read_json(folder / "provenance.json")["valid_nll"] for folder in checkpoints(run)}
+    return min((folder for folder, nll in found.items() if nll is not None), key=lambda folder: float(found[folder]))
 
 
 def variants(run: Path, decoding: DecodingConfig) -> list[tuple[str, Path, dict[str, Any]]]:
