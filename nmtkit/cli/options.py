@@ -40,7 +40,10 @@ DeviceOption = Annotated[
     str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Where to compute.")
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="CPU threads, whatever OMP_NUM_THREADS says.  [default: all cores]")
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS is not read.  [default: all cores]"
+    ),
 ]
 
 
