@@ -22,20 +22,21 @@ from nmtkit.pipeline import stored_recipe
 from nmtkit.workers import choose_device, set_threads
 
 
-def best_checkpoint(run: Path) -> Path:
+def best_checkpoint(run: Path) -> Path | None:
     """The checkpoint of the lowest validation nll among those kept; not all were validated."""
     found = {folder: read_json(folder / "provenance.json")["valid_nll"] for folder in checkpoints(run)}
-    return min((folder for folder, nll in found.items() if nll is not None), key=lambda folder: float(found[folder]))
+    validated = [folder for folder, nll in found.items() if nll is not None]
+    return min(validated, key=lambda folder: float(found[folder]), default=None)
 
 
 def variants(run: Path, decoding: DecodingConfig) -> list[tuple[str, Path, dict[str, Any]]]:
     """What to compare: its name, the model, and what differs from the recipe's decoding."""
-    average, last = run / "averaged", checkpoints(run)[-1]
+    average, last, best = run / "averaged", checkpoints(run)[-1], best_checkpoint(run)
     penalties = [("wu", 0.6), ("length", 1.0), ("none", 0.0)]
     return [
         (f"the recipe: average, beam {decoding.beam}, {decoding.length_penalty} {decoding.alpha}", average, {}),
         ("last checkpoint", last, {}),
-        ("best checkpoint by validation nll", best_checkpoint(run), {}),
+        *([("best checkpoint by validation nll", best, {})] if best is not None else []),
         ("greedy", average, {"beam": 1}),
         *[(f"beam {beam}", average, {"beam": beam}) for beam in (4, 10) if beam != decoding.beam],
         *[

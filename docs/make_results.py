@@ -71,7 +71,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def cost_rows(cost: dict[str, Any], provenance: dict[str, Any], validations: list[dict[str, Any]]) -> list[list[str]]:
     """What the training took."""
-    padding = cost["flops_padding"] / (cost["flops"] + cost["flops_padding"])
+    padding = cost["flops_padding"] / cost["flops"]
     sustained = f"{cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
     done = f"{cost['updates']:,} updates, {provenance['epoch']} epochs, {cost['target_tokens']:,} target tokens"
     return [

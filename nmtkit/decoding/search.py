@@ -99,6 +99,7 @@ def best_continuations(
     if vocab <= block * beam:
         best, place = (log_probs[:, :, None] + step).flatten(1).topk(min(beam, live * vocab), dim=1)
         return best, place // vocab, place % vocab
+    last_entry = vocab - 1
     if vocab % block:
         step = F.pad(step, (0, -vocab % block), value=-torch.inf)
         vocab = step.size(2)
@@ -110,7 +111,8 @@ def best_continuations(
     values.add_(log_probs.gather(1, chosen // blocks)[:, :, None])
     best, index = values.flatten(1).topk(beam, dim=1)
     place = chosen.gather(1, index // block) * block + index % block  # live x vocab
-    return best, place // vocab, place % vocab
+    # Where too few are possible, impossible ones come along, and of these some may lie behind the last entry.
+    return best, place // vocab, (place % vocab).clamp_(max=last_entry)
 
 
 def _offsets(num_sentences: int, rows: int, device: torch.device | None) -> Int[Tensor, "sentences 1"]:
@@ -228,12 +230,13 @@ def beam_search(
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
         log_probs = best.masked_fill(last == eos, -torch.inf)  # [sentences, kept]
-        chances, bounds = best.numpy(force=True), log_probs.numpy(force=True).max(1)
+        chances, tokens_said = best.numpy(force=True), last.numpy(force=True)
+        bounds = np.where(tokens_said == eos, -np.inf, chances).max(1)
         if not np.isfinite(chances.max(1)).all():
             raise ModelError(
                 "the model gives no finite probabilities: its weights are damaged or its training diverged"
             )
-        live.grow(chances, rows, last.numpy(force=True))
+        live.grow(chances, rows, tokens_said)
         _collect(finished, active, live, eos, penalty(length), options)
         kept = [
             row

@@ -47,7 +47,8 @@ class PreparedLinear(nn.Module):
         if self._is_packed:
             self._matrix = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), None)
         else:
-            self._matrix = matrix.t().contiguous()  # for few rows MKL is faster than with matrix.t()
+            # For few rows MKL is faster than with matrix.t() itself.
+            self._matrix = matrix.t().contiguous() if matrix.device.type == "cpu" else matrix.t()
 
     def __call__(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
         """Without the hooks of other modules: with one sentence at a time a call's cost counts."""

@@ -174,7 +174,8 @@ class _Session:
         if reason is not None and self._unfinished is None:
             log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
             if self._workers.is_main:
-                store_recipe(self._recipe, self._run_dir)  # its [decoding] may have changed
+                stored = stored_recipe(self._run_dir / "recipe.toml", self._recipe.name)
+                store_recipe(stored.model_copy(update={"decoding": self._recipe.decoding}), self._run_dir)
                 if not checkpoints(self._run_dir):
                     self._save_checkpoint(None)  # it was stopped by a signal in its last update
             return TrainingResult(self._progress.step, reason)

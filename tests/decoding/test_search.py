@@ -201,6 +201,18 @@ def test_a_wide_beam_that_never_stops_finds_every_translation(
         assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-12)
 
 
+@pytest.mark.parametrize("vocab", [331, 32003])
+def test_where_one_continuation_is_possible_the_others_kept_are_impossible_ones_of_the_vocabulary(vocab: int) -> None:
+    step = torch.full((2, 3, vocab), -torch.inf)
+    step[:, 1, -1] = 0.0
+    best, origins, last = best_continuations(torch.zeros(2, 3), step, torch.zeros(2, 3, 1, dtype=torch.long), (0, 1), 4)
+    assert best[:, 0].tolist() == [0.0, 0.0]
+    assert best[:, 1:].eq(-torch.inf).all()
+    assert (origins[:, 0].tolist(), last[:, 0].tolist()) == ([1, 1], [vocab - 1, vocab - 1])
+    assert origins.max() < 3
+    assert last.max() < vocab
+
+
 def test_a_beam_of_2_keeps_the_two_best_continuations() -> None:
     # Worked out by hand. After BOS: 4 (0.5), 5 (0.4), 6 (0.1). The best end of all lies behind 5, one as good as
     # certain behind 6, which a beam of 2 has lost.

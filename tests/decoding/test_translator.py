@@ -248,6 +248,25 @@ def test_a_long_source_without_blanks_is_cut_at_its_sentence_ends() -> None:
         assert [tokenizer.decode(part, "source") for part in parts] == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("▁我 来 。", "他 去 了 。"),
+        ("▁我 来 。 ”", "他 去 了 。"),
+        ("▁我 来 。” ）", "「 他 去 了 」"),
+        ("▁我 来 ！", "“他 去 了"),
+        ("▁来 。", "（ 「 他 去"),
+    ],
+)
+def test_closing_marks_stay_with_their_sentence_and_opening_ones_go_with_the_next(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    pieces, length = [*first.split(), *second.split()], len(first.split())
+    monkeypatch.setattr(tokenizer, "pieces", lambda ids, side: pieces)
+    ids = list(range(len(pieces)))
+    assert cut_source(tokenizer, ids, len(ids) - 1) == [ids[:length], ids[length:]]
+
+
 def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> None:
     with pytest.raises(TypeError, match="a list of strings"):
         translator_of(tokenizer).translate("The dog sees a cat.")

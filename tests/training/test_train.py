@@ -77,6 +77,14 @@ def ask(number: int = signal.SIGTERM) -> None:
     signal.raise_signal(number)  # heard before it returns; os.kill may be heard late, two of them as one
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as a terminal has it; a shell starts what runs in the background with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class TestStops:
     @pytest.mark.parametrize("rhythm", [(), ("training.validate_every_steps=4", "training.keep_last=3")])
     def test_a_run_stopped_after_every_single_update_is_the_same_run(
@@ -170,6 +178,7 @@ class TestStops:
         assert [path.name for path in state.saves(run)] == ["step-00000004", "step-00000005"]
         assert [folder.name for folder, _ in state.whole_saves(run, 2)] == ["step-00000005", "step-00000004"]
 
+    @pytest.mark.usefixtures("interruptible")
     def test_a_second_signal_ends_at_once_without_harm(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
