@@ -14,8 +14,9 @@ step. On a CPU, where there are no graphs, the operators are written down and ru
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nmtkit.decoding.stepper import ModelStepper, Stepper
+from nmtkit.model.source_attention import ByHead
 from nmtkit.model.step_decoder import StepDecoder, StepState
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.compiled import MAX_VARIANTS
@@ -54,6 +56,9 @@ class CompiledDecoder(StepDecoder):
         # compiling ended with an error about shapes.
         self._rest_of_layer = torch.compile(rest_of_layer, dynamic=True, options={"pattern_matcher": False})
 
+    def start(self, source: Tensor, source_lengths: Tensor, *, fold: bool = False) -> StepState:
+        return super().start(source, source_lengths, fold=fold)
+
     def step(self, last_ids: Tensor, state: StepState, *, keep_attention: bool = False) -> Tensor:
         if state.length < 2 or keep_attention:
             return super().step(last_ids, state, keep_attention=keep_attention)
@@ -61,11 +66,17 @@ class CompiledDecoder(StepDecoder):
         for number, (layer, position) in enumerate(zip(self.layers, state.open_position(), strict=True)):
             joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)
             position.place.copy_(joined[:, self._d_k :])
-            source = (state.source_keys[number], state.source_values[number], state.bias)
+            attention = _by_head(state)[number]
+            source = (attention.keys, attention.values, attention.bias)
             queries = joined[:, None, : self._d_k]
             x = self._rest_of_layer(layer, self._num_heads, x, queries, position.keys, position.values, *source)
         state.length += 1
         return self._output(self._model.decoder_norm(x))
+
+
+def _by_head(state: StepState) -> list[ByHead]:
+    """Of each layer the keys and values of the sources, which a state that was not folded has."""
+    return [cast(ByHead, source) for source in state.sources]
 
 
 def rest_of_layer(
@@ -76,12 +87,12 @@ def rest_of_layer(
     attended = torch.bmm(torch.softmax(torch.bmm(queries, keys), -1), values).view(x.size(0), -1)
     x = layer.norms[0](x + layer.self_output(attended))
     sentences = source_keys.size(0) // heads
-    queries = layer.source_queries(x).view(sentences, -1, heads, source_keys.size(1)).transpose(1, 2)
+    queries = layer.source.queries(x).view(sentences, -1, heads, source_keys.size(1)).transpose(1, 2)
     queries = queries.reshape(source_keys.size(0), -1, source_keys.size(1))
     scores = torch.bmm(queries, source_keys) if bias is None else torch.baddbmm(bias, queries, source_keys)
     attended = torch.bmm(torch.softmax(scores, -1), source_values)
     attended = attended.view(sentences, heads, -1, source_values.size(2)).transpose(1, 2).reshape(x.size(0), -1)
-    x = layer.norms[1](x + layer.source_output(attended))
+    x = layer.norms[1](x + layer.source.output(attended))
     return layer.norms[2](x + layer.outer(torch.relu(layer.inner(x))))
 
 
@@ -120,8 +131,8 @@ class Recordings:
         """A stepper for a batch; only the latest one may be used."""
         if self._latest is not None:
             self._latest.finish_recording()
-        started = self._decoder.start(source, lengths)
-        width = -(-started.source_keys[0].size(2) // WIDTH_STEP) * WIDTH_STEP
+        started = self._decoder.start(source, lengths, fold=False)
+        width = -(-_by_head(started)[0].keys.size(2) // WIDTH_STEP) * WIDTH_STEP
         shape = (started.num_sentences, width)
         if shape not in self._of_shape:
             self._of_shape[shape] = None
@@ -150,19 +161,23 @@ class RecordedStepper:
             sizes: entries of the vocabulary, and the beam.
         """
         vocabulary, beam = sizes
-        sentences, device = started.num_sentences, started.source_keys[0].device
+        sources = _by_head(started)
+        sentences, device = started.num_sentences, sources[0].keys.device
         self._decoder = decoder
         self._record = record
         self._ids = torch.zeros(sentences * beam, dtype=torch.long, device=device)
         self._rows = torch.zeros(sentences, beam, dtype=torch.long, device=device)
         self._log_probs = torch.zeros(sentences * beam, vocabulary, device=device)
-        missing = width - started.source_keys[0].size(2)
-        self._keys = [F.pad(keys, (0, missing)) for keys in started.source_keys]
-        self._values = [F.pad(values, (0, 0, 0, missing)) for values in started.source_values]
+        missing = width - sources[0].keys.size(2)
+        self._keys = [F.pad(source.keys, (0, missing)) for source in sources]
+        self._values = [F.pad(source.values, (0, 0, 0, missing)) for source in sources]
         self._bias = self._keys[0].new_zeros(self._keys[0].size(0), 1, width)
         self._set_bias(started)
         self._state: StepState | None = started  # its lengths and buffers are those of the recording, not of playing
-        started.source_keys, started.source_values, started.bias = self._keys, self._values, self._bias
+        started.sources = [
+            replace(source, keys=keys, values=values, bias=self._bias)
+            for source, keys, values in zip(sources, self._keys, self._values, strict=True)
+        ]
         # The first step writes to caches that were made before any recording. Nothing else may get their memory.
         self._begun_with = copy.copy(started)
         self._recorded: list[Work] = []
@@ -170,18 +185,18 @@ class RecordedStepper:
 
     def begin(self, started: StepState) -> None:
         """Goes on to another batch of the same shape."""
-        width = started.source_keys[0].size(2)
-        for ours, keys in zip(self._keys, started.source_keys, strict=True):
-            ours[:, :, :width].copy_(keys)
-        for ours, values in zip(self._values, started.source_values, strict=True):
-            ours[:, :width].copy_(values)
+        for keys, values, source in zip(self._keys, self._values, _by_head(started), strict=True):
+            width = source.keys.size(2)
+            keys[:, :, :width].copy_(source.keys)
+            values[:, :width].copy_(source.values)
         self._set_bias(started)
         self._next = 0
 
     def _set_bias(self, started: StepState) -> None:
-        width = started.source_keys[0].size(2)
+        source = _by_head(started)[0]
+        width = source.keys.size(2)
         self._bias[:, :, width:] = -torch.inf
-        self._bias[:, :, :width] = 0.0 if started.bias is None else started.bias
+        self._bias[:, :, :width] = 0.0 if source.bias is None else source.bias
 
     def finish_recording(self) -> None:
         """Gives back the caches that were made in the recording, for those of other shapes: they have one pool of

@@ -48,7 +48,6 @@ from train_gpu import VOCABULARY, attempt, environment, lengths, model_of, names
 from nmtkit.config import DecodingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batch import pad
-from nmtkit.decoding.rules import minimum_length
 from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2 as ctranslate2_export
@@ -135,7 +134,7 @@ class Nmtkit:
                 eos=EOS,
                 forbidden=(PAD, BOS, UNK),
                 device=self._device,
-                options=SearchOptions(rules=(minimum_length(self._length, EOS),)),
+                options=SearchOptions(min_tokens=self._length),
             )
             found.extend(of_sentence[0].ids for of_sentence in hypotheses)
         return found

@@ -17,20 +17,6 @@ from nmtkit.decoding.search import Rule
 Ids = tuple[int, ...]
 
 
-def minimum_length(min_tokens: int, eos: int) -> Rule:
-    """No end before that many tokens."""
-
-    def rule(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
-        if tokens.size(2) - 1 < min_tokens:
-            step[:, :, eos] = -torch.inf
-
-    return rule
-
-
 def no_repeated_ngrams(size: int, given: Sequence[int] = ()) -> Rule:
     """No ``size`` tokens in a row that the translation has had already.
 

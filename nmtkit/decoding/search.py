@@ -126,6 +126,7 @@ class SearchOptions:
 
     Attributes:
         n_best: goes on until no live hypothesis can come among that many best.
+        min_tokens: no end before that many tokens, where anything else may follow.
         rules: which continuations are forbidden.
         choose: which of the others are kept.
         sampled: goes on until every hypothesis has ended, and returns them in the order of their slots.
@@ -136,6 +137,7 @@ class SearchOptions:
     """
 
     n_best: int = 1
+    min_tokens: int = 0
     rules: tuple[Rule, ...] = ()
     choose: Chooser = best_continuations
     sampled: bool = False
@@ -217,7 +219,7 @@ def beam_search(
     live = _Live(np.full((len(active), 1, 1), bos), np.zeros((len(active), 1, 0), np.float32))
     log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
     last = torch.full((len(active), 1), bos, device=device)
-    unusable = torch.tensor(forbidden, dtype=torch.long, device=device)
+    barred = torch.tensor([eos, *forbidden], dtype=torch.long, device=device)
     length = 0  # tokens of the live hypotheses, BOS not counted
     while active:
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
@@ -225,19 +227,22 @@ def beam_search(
             live.see(stepper.attention().unflatten(0, (len(active), -1)))
         tokens = torch.as_tensor(live.tokens, device=device)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
-        _narrow(step, tokens, active, unusable, at_limit, eos, options.rules)
+        _narrow(step, tokens, active, barred, at_limit, eos, options)
         best, origins, last = options.choose(log_probs.to(step.dtype), step, tokens, active, beam)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
-        log_probs = best.masked_fill(last == eos, -torch.inf)  # [sentences, kept]
         chances, tokens_said = best.numpy(force=True), last.numpy(force=True)
-        bounds = np.where(tokens_said == eos, -np.inf, chances).max(1)
-        if not np.isfinite(chances.max(1)).all():
+        has_ended = tokens_said == eos
+        going_on = np.where(has_ended, -np.inf, chances)  # [sentences, kept]
+        log_probs = torch.as_tensor(going_on, device=device)
+        bounds = going_on.max(1)
+        if not np.isfinite(bounds).all() and not np.isfinite(chances.max(1)).all():
             raise ModelError(
                 "the model gives no finite probabilities: its weights are damaged or its training diverged"
             )
         live.grow(chances, rows, tokens_said)
-        _collect(finished, active, live, eos, penalty(length), options)
+        if has_ended.any():
+            _collect(finished, active, live, has_ended & np.isfinite(chances), penalty(length), options)
         kept = [
             row
             for row, (sentence, bound) in enumerate(zip(active, bounds.tolist(), strict=True))
@@ -257,19 +262,21 @@ def _narrow(
     step: Float[Tensor, "sentences live vocab"],
     tokens: Int[Tensor, "sentences live length"],
     active: Sequence[int],
-    unusable: Int[Tensor, " forbidden"],
+    barred: Int[Tensor, " forbidden"],
     at_limit: list[int],
     eos: int,
-    rules: Sequence[Rule],
+    options: SearchOptions,
 ) -> None:
     """Leaves what may follow: at the limit, and where rules allow nothing, only the end symbol with its probability.
 
     Args:
+        barred: the end symbol, which may follow on enough tokens, and what never may.
         at_limit: rows of sentences that have reached their maximum length.
     """
-    end = step[:, :, eos].clone() if at_limit or rules else None
-    step.index_fill_(2, unusable, -torch.inf)
-    for rule in rules:
+    end = step[:, :, eos].clone() if at_limit or options.rules else None
+    is_too_short = tokens.size(2) <= options.min_tokens  # BOS is one of them
+    step.index_fill_(2, barred if is_too_short else barred[1:], -torch.inf)
+    for rule in options.rules:
         rule(step, tokens, active)
     if end is None:
         return
@@ -277,7 +284,7 @@ def _narrow(
         full = torch.tensor(at_limit, device=step.device)
         step.index_fill_(0, full, -torch.inf)
         step[:, :, eos].index_copy_(0, full, end[full])
-    if rules:
+    if options.rules:
         stuck = step.amax(2) == -torch.inf
         step[:, :, eos] = torch.where(stuck, end, step[:, :, eos])
 
@@ -286,12 +293,11 @@ def _collect(
     finished: list[list[Hypothesis]],
     active: list[int],
     live: _Live,
-    eos: int,
+    has_ended: NDArray[np.bool_],
     divisor: float,
     options: SearchOptions,
 ) -> None:
-    """Records the hypotheses that have just ended."""
-    has_ended = (live.tokens[:, :, -1] == eos) & np.isfinite(live.trace[:, :, -1])
+    """Records the hypotheses that have just ended [sentences, live]."""
     for row, slot in np.argwhere(has_ended).tolist():
         ids, trace = live.tokens[row, slot, 1:-1].tolist(), live.trace[row, slot].tolist()
         score = trace[-1] / divisor

@@ -23,7 +23,6 @@ from nmtkit.decoding.rules import (
     TreePieces,
     forbidden_phrases,
     forced_prefixes,
-    minimum_length,
     no_repeated_ngrams,
     whole_trees,
 )
@@ -331,8 +330,6 @@ class Translator:
     def _rules(self, parts: Sequence[_Part], forbidden: Sequence[Ids]) -> tuple[Rule, ...]:
         prefixes = [part.prefix for part in parts]
         rules = []
-        if self.decoding.min_length:
-            rules.append(minimum_length(self.decoding.min_length, EOS))
         if self.decoding.no_repeat_ngram:
             rules.append(no_repeated_ngrams(self.decoding.no_repeat_ngram, [len(prefix) for prefix in prefixes]))
         if forbidden:
@@ -387,6 +384,7 @@ class Translator:
             choose = with_required([part.required for part in parts], max_lengths, EOS)
         options = SearchOptions(
             n_best=asked.n_best,
+            min_tokens=self.decoding.min_length,
             rules=self._rules(parts, forbidden),
             choose=choose,
             sampled=asked.sampling is not None,

@@ -58,7 +58,22 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch query width"]:
-        """softmax(Q K^T / sqrt(d_k)) V of each head, joined and projected; with a window, of the neighbours alone.
+        """What the heads find, joined and projected; arguments as for `heads`."""
+        joined = (
+            self.heads(queries, keys, values, mask, causal).transpose(1, 2).flatten(2)
+        )  # [batch, query, heads x d_v]
+        projected: Tensor = self.output(joined)
+        return projected
+
+    def heads(
+        self,
+        queries: Float[Tensor, "batch heads query d_k"],
+        keys: Float[Tensor, "batch heads key d_k"],
+        values: Float[Tensor, "batch heads key d_v"],
+        mask: Bool[Tensor, "batch 1 1 key"] | None = None,
+        causal: bool = False,
+    ) -> Float[Tensor, "batch heads query d_v"]:
+        """softmax(Q K^T / sqrt(d_k)) V of each head; with a window, of the neighbours alone.
 
         Args:
             mask: True where a key may be attended to; None: everywhere.
@@ -67,16 +82,11 @@ class MultiHeadAttention(nn.Module):
         Source: equation 1.
         """
         if self.window is None:
-            heads = self._attend(queries, keys, values, mask, causal)
-        else:
-            window, length = AttentionWindow.of(self.window, causal=causal), queries.size(2)
-            if window.num_blocks(length) and self.watch is None:
-                heads = window.join(self._attend(*window.cut(queries, keys, values, mask)), length)
-            else:
-                heads = self._attend(queries, keys, values, window.mask(mask, length, queries.device))
-        joined = heads.transpose(1, 2).flatten(2)  # [batch, query, heads x d_v]
-        projected: Tensor = self.output(joined)
-        return projected
+            return self._attend(queries, keys, values, mask, causal)
+        window, length = AttentionWindow.of(self.window, causal=causal), queries.size(2)
+        if window.num_blocks(length) and self.watch is None:
+            return window.join(self._attend(*window.cut(queries, keys, values, mask)), length)
+        return self._attend(queries, keys, values, window.mask(mask, length, queries.device))
 
     def _attend(
         self,

@@ -8,6 +8,7 @@ counts more.
 
 import copy
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,51 @@ _PACKED_FROM = 2**17
 """Entries of a float32 matrix from which oneDNN is the faster one."""
 
 
-class PreparedLinear(nn.Module):
+@dataclass(frozen=True)
+class LinearMap:
+    """The weights of a linear map.
+
+    Attributes:
+        weight: [out, in].
+        bias: [out].
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+
+def joined_by_head(num_heads: int, *maps: nn.Linear | LinearMap) -> LinearMap:
+    """Several linear maps of the same input as one, whose result has what belongs to a head side by side."""
+    weights = torch.cat([one.weight.unflatten(0, (num_heads, -1)) for one in maps], 1)
+    biases = torch.cat([one.bias.unflatten(0, (num_heads, -1)) for one in maps], 1)
+    return LinearMap(weights.flatten(0, 1), biases.flatten())
+
+
+@dataclass(frozen=True)
+class PreparedNorm:
+    """A layer norm.
+
+    Attributes:
+        shape: its width, as a shape.
+        weight, bias: [width].
+        epsilon: what is added to the variance.
+    """
+
+    shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    @classmethod
+    def of(cls, norm: nn.LayerNorm) -> "PreparedNorm":
+        """That of a module."""
+        return cls(tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
+
+    def __call__(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
+
+
+class PreparedLinear:
     """x W^T + b; it keeps the weights as they were when it was made, and has no gradients."""
 
     def __init__(
@@ -38,7 +83,6 @@ class PreparedLinear(nn.Module):
             dtype: in which the product is computed; what comes in is rounded to it, and what goes out is again of the
                 type that came in. By default that of the weights.
         """
-        super().__init__()
         dtype = dtype or weight.dtype
         self._dtype = dtype
         self._bias = None if bias is None else bias.detach().to(dtype)
@@ -49,6 +93,11 @@ class PreparedLinear(nn.Module):
         else:
             # For few rows MKL is faster than with matrix.t() itself.
             self._matrix = matrix.t().contiguous() if matrix.device.type == "cpu" else matrix.t()
+
+    @classmethod
+    def of(cls, linear: nn.Linear | LinearMap, dtype: torch.dtype | None) -> "PreparedLinear":
+        """That of a map with a bias."""
+        return cls(linear.weight, linear.bias, dtype)
 
     def __call__(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
         """Without the hooks of other modules: with one sentence at a time a call's cost counts."""
@@ -108,14 +157,3 @@ def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Tr
     if dtype is None or dtype == model.output_embedding.dtype or model.output_embedding.device.type == "cpu":
         return model
     return copy.deepcopy(model).to(dtype)
-
-
-def with_prepared_encoder(model: "Transformer", dtype: torch.dtype | None = None) -> "Transformer":
-    """A copy for inference whose encoder's linear maps are prepared; all other weights are the model's own."""
-    shared: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
-    prepared = copy.deepcopy(model, shared)
-    for parent in list(prepared.encoder.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, PreparedLinear(child.weight, child.bias, dtype))
-    return prepared

@@ -15,24 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.prepared import PreparedLinear, for_inference, with_prepared_encoder
+from nmtkit.model.prepared import PreparedLinear, PreparedNorm, for_inference, joined_by_head
+from nmtkit.model.prepared_encoder import PreparedEncoder
+from nmtkit.model.source_attention import ByHead, Folded, SourceMaps, scaled_queries
 from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
 
 _FIRST_CAPACITY = 16
-
-
-@dataclass(frozen=True)
-class _Norm:
-    """A layer norm."""
-
-    weight: Tensor
-    bias: Tensor
-    epsilon: float
-
-    def __call__(self, x: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
-        return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -41,50 +30,23 @@ class _Layer:
 
     queries_keys_values: PreparedLinear
     self_output: PreparedLinear
-    source_keys_values: PreparedLinear
-    source_queries: PreparedLinear
-    source_output: PreparedLinear
+    source: SourceMaps
     inner: PreparedLinear
     outer: PreparedLinear
-    norms: tuple[_Norm, ...]
+    norms: tuple[PreparedNorm, ...]
 
     @classmethod
     def of(cls, layer: DecoderLayer, dtype: torch.dtype | None) -> "_Layer":
-        attention, source = layer.self_attention, layer.source_attention
-        norms = [cast(Residual, residual).norm for residual in layer.residuals]
+        attention = layer.self_attention
+        joined = joined_by_head(attention.num_heads, scaled_queries(attention), attention.key, attention.value)
         return cls(
-            _by_head(dtype, attention.num_heads, _scaled_queries(attention), attention.key, attention.value),
-            _map(dtype, attention.output),
-            _by_head(dtype, source.num_heads, source.key, source.value),
-            _map(dtype, _scaled_queries(source)),
-            _map(dtype, source.output),
-            _map(dtype, layer.feed_forward.inner),
-            _map(dtype, layer.feed_forward.outer),
-            tuple(_Norm(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms),
+            PreparedLinear.of(joined, dtype),
+            PreparedLinear.of(attention.output, dtype),
+            SourceMaps(layer.source_attention, dtype),
+            PreparedLinear.of(layer.feed_forward.inner, dtype),
+            PreparedLinear.of(layer.feed_forward.outer, dtype),
+            tuple(PreparedNorm.of(cast(Residual, residual).norm) for residual in layer.residuals),
         )
-
-
-@dataclass(frozen=True)
-class _Linear:
-    weight: Tensor
-    bias: Tensor
-
-
-def _scaled_queries(attention: MultiHeadAttention) -> _Linear:
-    """The map to queries that are divided by sqrt(d_k) already."""
-    d_k = attention.query.weight.size(0) // attention.num_heads
-    return _Linear(attention.query.weight * d_k**-0.5, attention.query.bias * d_k**-0.5)
-
-
-def _map(dtype: torch.dtype | None, linear: torch.nn.Linear | _Linear) -> PreparedLinear:
-    return PreparedLinear(linear.weight, linear.bias, dtype)
-
-
-def _by_head(dtype: torch.dtype | None, num_heads: int, *maps: torch.nn.Linear | _Linear) -> PreparedLinear:
-    """Several linear maps of the same input as one, whose result has what belongs to a head side by side."""
-    weights = torch.cat([one.weight.unflatten(0, (num_heads, -1)) for one in maps], 1)
-    biases = torch.cat([one.bias.unflatten(0, (num_heads, -1)) for one in maps], 1)
-    return PreparedLinear(weights.flatten(0, 1), biases.flatten(), dtype)
 
 
 class StepDecoder:
@@ -96,33 +58,34 @@ class StepDecoder:
         Args:
             dtype: of the matrix products, and on other devices than a CPU of all else too; by default the model's.
         """
-        model = for_inference(model, dtype)
-        self._model = with_prepared_encoder(model, dtype)
+        self._model = model = for_inference(model, dtype)
+        self._encode = PreparedEncoder(model, dtype)
         self._num_heads, self._d_k = model.config.num_heads, model.config.key_width
         self._is_pre_norm = model.config.norm == "pre"
         self.layers = [_Layer.of(cast(DecoderLayer, layer), dtype) for layer in model.decoder]
         self._output = PreparedLinear(model.output_embedding, dtype=dtype)
 
-    def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "StepState":
+    def start(
+        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"], *, fold: bool = True
+    ) -> "StepState":
         """Encodes the sources; one hypothesis each.
 
         Args:
             source: ids with the end symbol, padded.
             source_lengths: their tokens, on the CPU.
+            fold: whether attention to one short source is folded (see source_attention.py).
         """
-        states, mask = self._model.encode(source, source_lengths)
-        keys, values = [], []
-        for layer in self.layers:
-            joined = layer.source_keys_values(states).unflatten(2, (self._num_heads, -1))
-            keys.append(joined[..., : self._d_k].permute(0, 2, 3, 1).flatten(0, 1))
-            values.append(joined[..., self._d_k :].permute(0, 2, 1, 3).flatten(0, 1))
+        states, mask = self._encode(source, source_lengths)
         bias = None
         if mask is not None:
             bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
             bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
         window = self._model.config.attention_window
         before = AttentionWindow.of(window, causal=True).before if window is not None else None
-        return StepState(keys, values, bias, self._num_heads, states.size(0), before)
+        sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers]
+        d_v = self._model.config.value_width
+        empty = states.new_empty(_FIRST_CAPACITY, len(sources), len(states), self._num_heads * (self._d_k + d_v))
+        return StepState(sources, empty, self._num_heads, self._d_k, before)
 
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "StepState", *, keep_attention: bool = False
@@ -138,11 +101,11 @@ class StepDecoder:
             keep = keep_attention and number == len(self.layers) - 1
             if self._is_pre_norm:
                 x = self._attend_to_self(layer.norms[0](x), x, layer, position)
-                x = self._attend_to_source(layer.norms[1](x), x, layer, number, state, keep)
+                x = state.attend_to_source(number, layer.norms[1](x), x, keep)
                 x = layer.outer.add(layer.inner.relu(layer.norms[2](x)), x)
             else:
                 x = layer.norms[0](self._attend_to_self(x, x, layer, position))
-                x = layer.norms[1](self._attend_to_source(x, x, layer, number, state, keep))
+                x = layer.norms[1](state.attend_to_source(number, x, x, keep))
                 x = layer.norms[2](layer.outer.add(layer.inner.relu(x), x))
         state.length += 1
         return self._output(self._model.decoder_norm(x))
@@ -158,33 +121,11 @@ class StepDecoder:
     ) -> Float[Tensor, "rows width"]:
         """``residual`` and what comes of attention to earlier positions."""
         joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # of each head what is its own
-        position.place.copy_(joined[:, self._d_k :])
-        scores = torch.bmm(joined[:, None, : self._d_k], position.keys)  # [rows x heads, 1, length]
+        queries, keys_values = joined.tensor_split((self._d_k,), 1)
+        position.place.copy_(keys_values)
+        scores = torch.bmm(queries.unsqueeze(1), position.keys)  # [rows x heads, 1, length]
         attended = torch.bmm(torch.softmax(scores, -1), position.values)
         return layer.self_output.add(attended.view(x.size(0), -1), residual)
-
-    def _attend_to_source(
-        self,
-        x: Float[Tensor, "rows width"],
-        residual: Tensor,
-        layer: _Layer,
-        number: int,
-        state: "StepState",
-        keep_attention: bool,
-    ) -> Float[Tensor, "rows width"]:
-        """``residual`` and what comes of attention to the source."""
-        # A sentence's hypotheses stand side by side as queries on its one set of keys and values.
-        rows, heads, sentences = x.size(0), self._num_heads, state.num_sentences
-        queries = layer.source_queries(x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
-        queries = queries.reshape(sentences * heads, rows // sentences, -1)
-        keys = state.source_keys[number]
-        scores = torch.bmm(queries, keys) if state.bias is None else torch.baddbmm(state.bias, queries, keys)
-        weights = torch.softmax(scores, -1)  # [sentences x heads, hypotheses, source]
-        if keep_attention:
-            state.attention = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1)
-        attended = torch.bmm(weights, state.source_values[number])
-        joined = attended.view(sentences, heads, rows // sentences, -1).transpose(1, 2).reshape(rows, -1)
-        return layer.source_output.add(joined, residual)
 
 
 class _Position(NamedTuple):
@@ -205,28 +146,44 @@ class StepState:
     """What is remembered of the hypotheses of some sentences.
 
     Attributes:
-        source_keys, source_values: of each layer [sentences x heads, d_k, source], [sentences x heads, source, d_v].
-        bias: 0 for the tokens of a source, -inf for padding [sentences x heads, 1, source]; None without padding.
+        sources: of each layer attention to the sources.
+        num_sentences: how many are left.
         length: positions decoded so far.
         attention: where the last layer looked in the last step, if asked for: the mean of its heads [rows, source].
     """
 
     def __init__(
-        self, source_keys: list[Tensor], source_values: list[Tensor], bias: Tensor | None, num_heads: int,
-        num_sentences: int, before: int | None = None,
-    ) -> None:  # fmt: skip
-        self.source_keys = source_keys
-        self.source_values = source_values
-        self.bias = bias
-        self.num_sentences = num_sentences
+        self,
+        sources: list[ByHead | Folded],
+        empty: Float[Tensor, "capacity layers sentences joined"],
+        num_heads: int,
+        d_k: int,
+        before: int | None = None,
+    ) -> None:
+        """Begins with no position.
+
+        Args:
+            empty: where keys and values of the positions to come are to stand, those of a head side by side.
+            before: earlier positions that one sees; None: all.
+        """
+        self.sources = sources
+        self.num_sentences = empty.size(2)
         self.length = 0
         self.attention: Tensor | None = None
         self._num_heads = num_heads
+        self._d_k = d_k
         self._before = before
-        of_a_head = source_keys[0].size(1) + source_values[0].size(2)
-        shape = (_FIRST_CAPACITY, len(source_keys), num_sentences, num_heads * of_a_head)
         # Keys and values of earlier positions: [capacity, layers, rows, heads x (d_k + d_v)].
-        self._buffer = self._spare = source_keys[0].new_empty(shape)
+        self._buffer = self._spare = empty
+
+    def attend_to_source(
+        self, layer: int, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep_attention: bool
+    ) -> Float[Tensor, "rows width"]:
+        """``residual`` and what comes of attention to the source."""
+        result, looked = self.sources[layer](x, residual, keep_attention)
+        if looked is not None:
+            self.attention = looked
+        return result
 
     @property
     def _first(self) -> int:
@@ -237,10 +194,9 @@ class StepState:
         """For each layer room for the next position."""
         seen = self._buffer[self._first : self.length + 1]
         by_head = seen.view(seen.size(0), seen.size(1), seen.size(2) * self._num_heads, -1)
-        d_k = self.source_keys[0].size(1)
         places = by_head[-1].unbind(0)
-        keys = by_head[..., :d_k].permute(1, 2, 3, 0).unbind(0)
-        values = by_head[..., d_k:].permute(1, 2, 0, 3).unbind(0)
+        keys = by_head[..., : self._d_k].permute(1, 2, 3, 0).unbind(0)
+        values = by_head[..., self._d_k :].permute(1, 2, 0, 3).unbind(0)
         return [_Position(*views) for views in zip(places, keys, values, strict=True)]
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
@@ -257,10 +213,6 @@ class StepState:
         torch.index_select(self._buffer[seen], 2, rows.flatten(), out=selected[seen])
         self._buffer, self._spare = selected, self._buffer
         if len(rows) < self.num_sentences:
-            heads = torch.arange(self._num_heads, device=rows.device)
-            kept = ((rows[:, :1] // (old_rows // self.num_sentences)) * self._num_heads + heads).flatten()
-            self.source_keys = [keys.index_select(0, kept) for keys in self.source_keys]
-            self.source_values = [values.index_select(0, kept) for values in self.source_values]
-            if self.bias is not None:
-                self.bias = self.bias.index_select(0, kept)
+            kept = rows[:, 0] // (old_rows // self.num_sentences)
+            self.sources = [source.keep(kept) for source in self.sources]
             self.num_sentences = len(rows)

@@ -194,11 +194,16 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
         """The encoder's states, and which of them are real tokens (None: all)."""
-        mask = attention_mask(source_lengths, source.device)
-        x = self._embed(source, "source")
+        x, mask = self.begin_encoding(source, source_lengths)
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x), mask
+
+    def begin_encoding(
+        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
+        """What goes into the first encoder layer, and which tokens are real (None: all)."""
+        return self._embed(source, "source"), attention_mask(source_lengths, source.device)
 
     def decode(
         self,

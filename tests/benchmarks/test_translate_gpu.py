@@ -155,7 +155,7 @@ def test_a_recording_keeps_the_caches_that_it_began_with(modes: ModuleType) -> N
     model = Transformer(ModelConfig.model_validate({"d_model": 8, "d_ff": 8, "num_heads": 2}), 20, 20).eval()
     decoder = StepDecoder(model)
     with torch.inference_mode():
-        started = decoder.start(torch.tensor([[5, 6, EOS]]), torch.tensor([3]))
+        started = decoder.start(torch.tensor([[5, 6, EOS]]), torch.tensor([3]), fold=False)
         cache = weakref.ref(started._buffer)
         stepper = modes.RecordedStepper(decoder, started, 32, (20, 2), lambda work: work)
         del started

@@ -12,7 +12,7 @@ import torch
 from nmtkit.config import ModelConfig
 from nmtkit.decoding import search as search_module
 from nmtkit.decoding.required import progress, with_required
-from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, minimum_length, no_repeated_ngrams
+from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, no_repeated_ngrams
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
@@ -65,7 +65,6 @@ def repeats(ids: Ids, size: int) -> bool:
 
 
 RULES: list[tuple[Rule, object]] = [
-    (minimum_length(3, EOS), lambda ids: len(ids) >= 3),
     (no_repeated_ngrams(1), lambda ids: not repeats(ids, 1)),
     (no_repeated_ngrams(2), lambda ids: not repeats(ids, 2)),
     (forbidden_phrases([(4,), (5, 6)]), lambda ids: not holds(ids, (4,)) and not holds(ids, (5, 6))),
@@ -92,10 +91,23 @@ def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(number: int,
         assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
 
 
+@pytest.mark.parametrize("rules", [(), (forbidden_phrases([(4, 4, 4, 4, 4)]),)], ids=["alone", "with a rule"])
+@pytest.mark.parametrize("seed", range(4))
+def test_under_a_minimum_length_a_wide_beam_finds_the_best_of_what_is_allowed(
+    seed: int, rules: tuple[Rule, ...]
+) -> None:
+    table = history_table(seed)
+    found = find(table, [4, 3], WIDE, SearchOptions(min_tokens=3, rules=rules))
+    for sentence, max_length in enumerate([4, 3]):
+        allowed = [entry for entry in all_translations(table, sentence, max_length, PENALTY) if len(entry[2]) >= 3]
+        assert found[sentence][0].ids == allowed[0][2]
+        assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
 def test_rules_act_together() -> None:
     table = history_table(3)
-    rules = (minimum_length(2, EOS), no_repeated_ngrams(1), forced_prefixes([(4,)]))
-    [found] = find(table, [3], WIDE, SearchOptions(rules=rules))
+    rules = (no_repeated_ngrams(1), forced_prefixes([(4,)]))
+    [found] = find(table, [3], WIDE, SearchOptions(min_tokens=2, rules=rules))
     allowed = [
         entry for entry in all_translations(table, 0, 3, PENALTY)
         if len(entry[2]) >= 2 and not repeats(entry[2], 1) and entry[2][0] == 4
@@ -113,14 +125,14 @@ def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
 
 
 def test_a_hypothesis_that_may_not_go_on_ends() -> None:
-    rules = (minimum_length(9, EOS), forbidden_phrases([(4,), (5,), (6,)]))
-    [found] = find(history_table(0), [5], 3, SearchOptions(rules=rules))
+    options = SearchOptions(min_tokens=9, rules=(forbidden_phrases([(4,), (5,), (6,)]),))
+    [found] = find(history_table(0), [5], 3, options)
     assert [hypothesis.ids for hypothesis in found] == [()]
     assert found[0].log_prob == pytest.approx(log_prob_of(history_table(0), 0, ()))
 
 
 def test_a_minimum_beyond_the_maximum_length_gives_the_maximum_length() -> None:
-    [found] = find(history_table(0), [3], 4, SearchOptions(rules=(minimum_length(9, EOS),)))
+    [found] = find(history_table(0), [3], 4, SearchOptions(min_tokens=9))
     assert {len(hypothesis.ids) for hypothesis in found} == {3}
 
 
@@ -374,7 +386,7 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
 
 def test_rules_hold_for_samples_too() -> None:
     choose = drawn([(1, 0)])
-    options = SearchOptions(choose=choose, sampled=True, rules=(no_repeated_ngrams(1), minimum_length(2, EOS)))
+    options = SearchOptions(choose=choose, sampled=True, min_tokens=2, rules=(no_repeated_ngrams(1),))
     [found] = find(history_table(1, sharpness=0.5), [3], 200, options)
     assert all(len(one.ids) >= 2 and not repeats(one.ids, 1) for one in found)
     assert len({one.ids for one in found}) > 3
@@ -382,5 +394,11 @@ def test_rules_hold_for_samples_too() -> None:
 
 def test_options_are_off_by_default() -> None:
     assert search_module.SearchOptions() == SearchOptions(
-        n_best=1, rules=(), choose=search_module.best_continuations, sampled=False, coverage=0.0, keep_attention=False
+        n_best=1,
+        min_tokens=0,
+        rules=(),
+        choose=search_module.best_continuations,
+        sampled=False,
+        coverage=0.0,
+        keep_attention=False,
     )

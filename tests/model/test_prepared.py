@@ -7,7 +7,8 @@ import torch
 
 from nmtkit.config import ModelConfig
 from nmtkit.model import prepared
-from nmtkit.model.prepared import PreparedLinear, with_prepared_encoder
+from nmtkit.model.prepared import PreparedLinear
+from nmtkit.model.prepared_encoder import PreparedEncoder
 from nmtkit.model.transformer import Transformer
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 2}
@@ -71,13 +72,29 @@ def test_it_keeps_the_weights_of_its_making() -> None:
         torch.testing.assert_close(made(x), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"d_model": 512, "d_ff": 600, "num_heads": 4}], ids=str)
-def test_a_prepared_encoder_gives_the_same_states_and_leaves_the_model_alone(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"d_model": 512, "d_ff": 600, "num_heads": 4},
+        {"d_k": 3, "d_v": 5},
+        {"attention_window": 2},
+        {"positions": "learned", "max_positions": 300, "dropout": 0.4, "attention_dropout": 0.4, "ffn_dropout": 0.4},
+        {"share_embeddings": "none"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("given", [(6, 4, 1), (5, 5), (261, 7)])
+def test_a_prepared_encoder_gives_the_same_states(changes: dict[str, Any], given: tuple[int, ...]) -> None:
     torch.manual_seed(2)
     model = Transformer(ModelConfig.model_validate({**SIZES, **changes}), 23, 23).eval().requires_grad_(False)
-    copied = with_prepared_encoder(model)
-    source, lengths = torch.randint(4, 23, (3, 6)), torch.tensor([6, 4, 1])
-    expected, _ = model.encode(source, lengths)
-    torch.testing.assert_close(copied.encode(source, lengths)[0], expected, rtol=1e-5, atol=1e-5)
-    assert not any(isinstance(module, PreparedLinear) for module in model.modules())
-    assert copied.output_embedding is model.output_embedding
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    source, lengths = torch.randint(4, 23, (len(given), max(given))), torch.tensor(given)
+    expected, expected_mask = model.encode(source, lengths)
+    states, mask = PreparedEncoder(model)(source, lengths)
+    torch.testing.assert_close(mask, expected_mask)
+    for row, length in enumerate(given):
+        torch.testing.assert_close(states[row, :length], expected[row, :length], rtol=1e-4, atol=1e-5)

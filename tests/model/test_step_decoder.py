@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig
 from nmtkit.model.attention_window import AttentionWindow
+from nmtkit.model.source_attention import ByHead, Folded
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 
@@ -53,7 +54,7 @@ def whole(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
-@pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1)])
+@pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1), (6,), (30,)])
 def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple[int, ...]) -> None:
     model = model_of(**changes)
     source, source_lengths = sources(*lengths)
@@ -131,6 +132,33 @@ def test_attention_is_that_of_the_last_layer_and_spares_padding() -> None:
     assert state.attention is not None
     torch.testing.assert_close(state.attention.sum(1), torch.ones(2, dtype=torch.float64))
     assert float(state.attention[1, 3:].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+def test_attention_to_one_short_source_is_folded_and_means_the_same(changes: dict[str, Any]) -> None:
+    model = model_of(**changes)
+    decoder = StepDecoder(model)
+    source, source_lengths = sources(7)
+    states = [decoder.start(source, source_lengths, fold=fold) for fold in (True, False)]
+    kinds = [{type(one) for one in state.sources} for state in states]
+    assert kinds == [{Folded}, {ByHead}]
+    ids = torch.tensor([2])
+    for rows in ([[0, 0, 0]], [[2, 0, 1]], [[1, 1]], [[0]]):
+        folded, by_head = (decoder.step(ids, state, keep_attention=True) for state in states)
+        torch.testing.assert_close(folded, by_head, rtol=1e-9, atol=1e-9)
+        looked = [state.attention for state in states]
+        assert looked[0] is not None and looked[0].shape == (len(ids), 7)
+        torch.testing.assert_close(looked[0], looked[1], rtol=1e-9, atol=1e-9)
+        for state in states:
+            state.select(torch.tensor(rows))
+        ids = torch.randint(4, VOCAB, (len(rows[0]),), generator=torch.Generator().manual_seed(len(rows[0])))
+
+
+@pytest.mark.parametrize(("lengths", "is_folded"), [((12,), True), ((13,), False), ((3, 3), False)])
+def test_what_is_folded(lengths: tuple[int, ...], is_folded: bool) -> None:
+    """Up to 2 d_model scores of a position: here 24, of two heads."""
+    state = StepDecoder(model_of()).start(*sources(*lengths))
+    assert {isinstance(one, Folded) for one in state.sources} == {is_folded}
 
 
 def test_weights_are_those_at_the_time() -> None:
