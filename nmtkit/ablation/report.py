@@ -10,15 +10,16 @@ from nmtkit.console import amount
 from nmtkit.files import write_atomically, write_json, write_lines
 from nmtkit.page import page, table, text
 
-COLUMNS = (
+_COLUMNS = (
     "row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "updates", "PPL", "BLEU", "params (M)", "FLOPs",
-    "paper: PPL", "BLEU", "params (M)",
 )  # fmt: skip
-NOTE = (
+_PUBLISHED_COLUMNS = ("paper: PPL", "BLEU", "params (M)")
+_NOTE = (
     "PPL: perplexity per subword token, which compares within one vocabulary only. PPL and BLEU are taken on the "
     "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
-    "the mean, with the lowest and highest in brackets. The paper's numbers are of newstest2013."
+    "the mean, with the lowest and highest in brackets."
 )
+_PUBLISHED_NOTE = " The paper's numbers are of newstest2013."
 Results = Mapping[str, dict[str, Any]]
 """By the name of a run what came of it."""
 
@@ -123,8 +124,24 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
     return paths
 
 
+def _has_published(report: dict[str, Any]) -> bool:
+    """Whether others' numbers are known of any row."""
+    return any(value is not None for row in report["rows"] for value in row["paper"].values())
+
+
+def note(report: dict[str, Any]) -> str:
+    """What the table's numbers are."""
+    return _NOTE + (_PUBLISHED_NOTE if _has_published(report) else "")
+
+
+def columns(report: dict[str, Any]) -> tuple[str, ...]:
+    """The titles of the table's columns; those of others' numbers where there are any."""
+    return (*_COLUMNS, *(_PUBLISHED_COLUMNS if _has_published(report) else ()))
+
+
 def row_cells(report: dict[str, Any]) -> list[list[str]]:
-    """The cells of COLUMNS for every row."""
+    """What stands in these columns for every row."""
+    published = (("perplexity", 2), ("bleu", 1), ("parameters", 0)) if _has_published(report) else ()
     return [
         [
             row["name"],
@@ -137,28 +154,25 @@ def row_cells(report: dict[str, Any]) -> list[list[str]]:
             _of_seeds(row, "bleu", 1),
             f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
             amount(row["flops"]["mean"]) if row["flops"] else "",
-            *(
-                _published(row["paper"][key], digits)
-                for key, digits in (("perplexity", 2), ("bleu", 1), ("parameters", 0))
-            ),
+            *(_published(row["paper"][key], digits) for key, digits in published),
         ]
         for row in report["rows"]
     ]
 
 
-FINDING_COLUMNS = ("finding", "by", "difference", "in the paper", "here")
+def finding_columns(report: dict[str, Any]) -> tuple[str, ...]:
+    """The titles of the columns that findings are told in."""
+    return ("finding", "by", "difference", *(("in the paper",) if _has_published(report) else ()), "here")
 
 
 def finding_cells(report: dict[str, Any]) -> list[list[str]]:
-    """The cells of FINDING_COLUMNS for every finding whose rows are there."""
+    """What stands in these columns for every finding whose rows are there."""
+    differences = ("difference", "paper_difference") if _has_published(report) else ("difference",)
     return [
         [
             finding["text"],
             f"{'BLEU' if finding['metric'] == 'bleu' else 'PPL'}, {finding['better']} - {finding['other']}",
-            *(
-                "" if finding[key] is None else f"{finding[key]:+.2f}".replace("-", "\u2212")
-                for key in ("difference", "paper_difference")
-            ),
+            *("" if finding[key] is None else f"{finding[key]:+.2f}".replace("-", "\u2212") for key in differences),
             finding["verdict"],
         ]
         for finding in report["findings"]
@@ -196,28 +210,28 @@ def _heading(report: dict[str, Any]) -> str:
 
 
 def _markdown(report: dict[str, Any]) -> list[str]:
-    lines = [f"# {_heading(report)}", "", *_markdown_table(COLUMNS, row_cells(report)), "", NOTE]
+    lines = [f"# {_heading(report)}", "", *_markdown_table(columns(report), row_cells(report)), "", note(report)]
     if report["findings"]:
-        lines += ["", "## Findings", "", *_markdown_table(FINDING_COLUMNS, finding_cells(report))]
+        lines += ["", "## Findings", "", *_markdown_table(finding_columns(report), finding_cells(report))]
     if failures := failures_of(report):
         lines += ["", "## Failed", "", *(f"- {failure}" for failure in failures)]
     return lines
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
+    return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]
 
 
 def _page(report: dict[str, Any]) -> str:
     heading = text(_heading(report))
-    body = [f"<h1>{heading}</h1>", _page_table(COLUMNS, row_cells(report)), f"<p>{text(NOTE)}</p>"]
+    body = [f"<h1>{heading}</h1>", _page_table(columns(report), row_cells(report)), f"<p>{text(note(report))}</p>"]
     if report["findings"]:
-        body += ["<h2>Findings</h2>", _page_table(FINDING_COLUMNS, finding_cells(report))]
+        body += ["<h2>Findings</h2>", _page_table(finding_columns(report), finding_cells(report))]
     if failures := failures_of(report):
         body += ["<h2>Failed</h2><ul>", *(f"<li>{text(failure)}</li>" for failure in failures), "</ul>"]
     return page(_heading(report), body, style="body { max-width: 84rem; } td { white-space: nowrap; }")
 
 
-def _page_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(columns, [[text(cell) for cell in row] for row in rows])
+def _page_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(titles, [[text(cell) for cell in row] for row in rows])

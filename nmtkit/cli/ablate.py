@@ -158,11 +158,13 @@ def _in_short(result: dict[str, Any]) -> str:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from nmtkit.ablation.report import COLUMNS, FINDING_COLUMNS, NOTE, failures_of, finding_cells, row_cells
+    from nmtkit.ablation.report import columns, failures_of, finding_cells, finding_columns, note, row_cells
     from nmtkit.console import print_table
 
-    print_table(f"{report['title']}; recipe {report['recipe']}", COLUMNS, row_cells(report), notes=[NOTE, ""])
+    print_table(
+        f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report), ""]
+    )
     if report["findings"]:
-        print_table("Findings", FINDING_COLUMNS, finding_cells(report))
+        print_table("Findings", finding_columns(report), finding_cells(report))
     for failure in failures_of(report):
         print(f"failed: {failure}")

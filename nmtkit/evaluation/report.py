@@ -31,12 +31,36 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return read_object(path, *keys)
 
 
+_TRIED = {"n": int, "spacing": int, "metric": str, "score": int | float, "nll": int | float, "first_step": int,
+          "last_step": int}  # fmt: skip
+"""What a row of averaging.json holds, and of which types."""
+
+
+def read_averaging(path: Path) -> dict[str, Any]:
+    """Reads averaging.json: the averages that were tried.
+
+    Raises:
+        DataError: it is missing or something else.
+    """
+    content = read_object(path, "tried", "best", "made_from")
+    rows = content["tried"]
+    if not isinstance(rows, list) or not rows:
+        raise DataError(f'{path}: "tried" is no list of averages; the file is damaged, remove it')
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or row.keys() != _TRIED.keys():
+            raise DataError(f'{path}: row {number} of "tried" has not just {", ".join(_TRIED)}; remove the file')
+        for key, kind in _TRIED.items():
+            if not isinstance(row[key], kind) or isinstance(row[key], bool):
+                raise DataError(f'{path}: row {number} of "tried": {key} = {json.dumps(row[key])}; remove the file')
+    return content
+
+
 FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "data/manifest.json": _read_manifest,
     "data/report.json": read_object,
     "scores.json": read_scores,
     "cost.json": read_cost,
-    "averaging.json": read_object,
+    "averaging.json": read_averaging,
 }
 """Of a run, besides recipe.toml, metrics.jsonl and what a model folder has, and how each is read."""
 

@@ -15,7 +15,8 @@ from nmtkit.config import ModelConfig, Recipe, stored_recipe
 from nmtkit.console import counted
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json, read_object, sha256_of, write_json
+from nmtkit.evaluation.report import read_averaging
+from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_description, step_of, whole_checkpoints
 from nmtkit.training.averaging import check_alike, mean_weights, spaced
@@ -150,8 +151,10 @@ def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe:
 def _known(run_dir: Path, made_from: dict[str, Any]) -> list[Tried]:
     """What an earlier search has found already; nothing where anything is another now."""
     path = run_dir / "averaging.json"
-    content = read_object(path) if path.is_file() else {}
-    return [Tried(**row) for row in content["tried"]] if content.get("made_from") == made_from else []
+    if not path.is_file():
+        return []
+    content = read_averaging(path)
+    return [Tried(**row) for row in content["tried"]] if content["made_from"] == made_from else []
 
 
 def _validator(recipe: Recipe, run_dir: Path, criterion: Criterion, workers: Workers) -> Validator:

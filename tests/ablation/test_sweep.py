@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.ablation.report import NOTE, make_report, row_cells, write_report
+from nmtkit.ablation.report import columns, finding_cells, finding_columns, make_report, note, row_cells, write_report
 from nmtkit.ablation.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.ablation.runs import finished_result, prepare_sweep, refuse_another_sweep, run_here
 from nmtkit.cli.main import main
@@ -282,7 +282,7 @@ def test_the_tables_say_the_same_in_all_forms(swept: Swept) -> None:
         assert f"| {' | '.join(cells)} |" in markdown
         assert "".join(f"<td><bdi>{cell}</bdi></td>" for cell in cells) in page
         assert cells[0] in swept.done.stdout
-    assert NOTE in markdown
+    assert note(report) in markdown
     base = row_cells(report)[0]
     assert base[:9] == ["base", "1", "16", "32", "2", "8", "8", "0.2", "0.1"]
     assert base[-3:] == ["4.92", "25.8", "65"]
@@ -351,3 +351,21 @@ def test_a_run_that_is_not_of_the_sweep_is_refused(
     expected = "error: --only: no run 'other-seed1'; there are base-seed1, narrow-seed1, broken-seed1\n"
     assert (stopped.value.code, *capsys.readouterr()) == (1, "", expected)
     assert list(tmp_path.iterdir()) == [], "nothing was prepared"
+
+
+def test_columns_of_published_numbers_are_there_where_a_row_has_any(
+    two_rows: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    report = two_rows([30], [28])
+    assert "paper: PPL" not in columns(report)
+    assert "in the paper" not in finding_columns(report)
+    assert "paper" not in note(report)
+    assert {len(cells) for cells in row_cells(report)} == {len(columns(report))}
+    assert {len(cells) for cells in finding_cells(report)} == {len(finding_columns(report))}
+    report["rows"][1]["paper"]["bleu"] = 25.8
+    assert columns(report)[-3:] == ("paper: PPL", "BLEU", "params (M)")
+    assert [cells[-3:] for cells in row_cells(report)] == [["", "", ""], ["", "25.8", ""]]
+    assert finding_columns(report)[-2] == "in the paper"
+    assert [cells[-2] for cells in finding_cells(report)] == [""]
+    write_report(tmp_path, report)
+    assert "| 25.8 |" in (tmp_path / "ablations.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.card import card
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.curves import OVER, curves
-from nmtkit.evaluation.report import FORMS, Fact, Run, differs, read_run, setting_rows, translated
+from nmtkit.evaluation.report import FORMS, Fact, Run, differs, read_averaging, read_run, setting_rows, translated
 from nmtkit.evaluation.report_page import report_page, shown
 from nmtkit.files import read_json, read_json_lines, read_lines, sha256_of, write_json
 from nmtkit.page import json_script, live_page, page, switches, table, text
@@ -475,3 +475,31 @@ def test_a_picture_without_numbers_is_left_out(finished: Path) -> None:
     without_bleu = Run(run.name, run.folder, run.files, lines, run.model, run.state)
     assert set(curves([run])) - set(curves([without_bleu])) == {"bleu"}
     assert curves([Run("r", Path("r"), {})]) == {}
+
+
+TRIED = {"n": 2, "spacing": 1, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([], '"tried" is no list'),
+        ({}, '"tried" is no list'),
+        ([TRIED, 3], 'row 2 of "tried" has not just'),
+        ([{**TRIED, "more": 1}], 'row 1 of "tried" has not just'),
+        ([{key: value for key, value in TRIED.items() if key != "score"}], 'row 1 of "tried" has not just'),
+        ([{**TRIED, "score": "2.5"}], 'row 1 of "tried": score = "2.5"'),
+        ([{**TRIED, "n": True}], 'row 1 of "tried": n = true'),
+        ([{**TRIED, "first_step": 4.5}], 'row 1 of "tried": first_step = 4.5'),
+    ],
+)
+def test_a_damaged_row_of_tried_averages_is_told(rows: object, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "averaging.json"
+    write_json(path, {"best": TRIED, "tried": rows, "made_from": {}})
+    with pytest.raises(DataError, match=re.escape(f"{path}: ") + ".*" + re.escape(what)):
+        read_averaging(path)
+
+
+def test_an_average_of_no_number_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "averaging.json", {"best": TRIED, "tried": [{**TRIED, "score": math.nan}], "made_from": {}})
+    assert math.isnan(read_averaging(tmp_path / "averaging.json")["tried"][0]["score"])
