@@ -47,7 +47,8 @@ def seconds_for(model: Path, lines: list[str], arguments: argparse.Namespace, op
         source, output = Path(name) / "in", Path(name) / "out"
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         command = ["translate", str(model), "--input", str(source), "--output", str(output), "--quiet", *options]
-        command += ["--threads", str(arguments.threads), "--device", "cpu", "--batch-size", str(arguments.batch)]
+        command += ["--device", "cpu", "--batch-size", str(arguments.batch)]
+        command += ["--threads", str(arguments.threads)] if arguments.threads else []
         begun = time.perf_counter()
         benchmark.nmtkit(command, arguments.threads)
         elapsed = time.perf_counter() - begun
@@ -90,7 +91,7 @@ def main() -> None:
         help="as --peer, but the ratios leave it out",
     )
     parser.add_argument("--options", action="append", default=[], metavar="NAME=OPTIONS", help="more runs of nmtkit")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="nmtkit's; by default those that it takes by itself")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     arguments = parser.parse_args()

@@ -160,7 +160,13 @@ def command(
         ),
     ] = 1024,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="SENTENCES", min=1, help="Sentences translated at once.")
+        int | None,
+        typer.Option(
+            "--batch-size",
+            metavar="SENTENCES",
+            min=1,
+            help="Sentences translated at once; at 1 a small model takes one thread by default.",
+        ),
     ] = None,
     batch_tokens: Annotated[
         int | None,
@@ -294,6 +300,8 @@ def command(
             models, workers.device if workers else choose_device(device), cast("Precision", precision)
         )
         translator.decoding = translator.decoding.model_copy(update=stated)
+        if threads is None and batch_size == 1 and translator.is_small:
+            set_threads(1)
         batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
         work = LineWork(
             translator,

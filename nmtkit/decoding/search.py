@@ -104,15 +104,17 @@ def best_continuations(
         step = F.pad(step, (0, -vocab % block), value=-torch.inf)
         vocab = step.size(2)
     blocks = vocab // block
-    maxima = step.reshape(num_sentences, live, blocks, block).amax(3).add_(log_probs[:, :, None])
-    chosen = maxima.flatten(1).topk(beam, dim=1).indices  # [sentences, beam]: live x blocks
+    maxima = step.reshape(num_sentences, live, blocks, block).amax(3).add_(log_probs.unsqueeze(2))
+    chosen = maxima.view(num_sentences, -1).topk(beam, dim=1).indices  # [sentences, beam]: live x blocks
     places = chosen if num_sentences == 1 else chosen + _offsets(num_sentences, live * blocks, step.device)
-    values = step.reshape(-1, block).index_select(0, places.flatten()).view(num_sentences, beam, block)
-    values.add_(log_probs.gather(1, chosen // blocks)[:, :, None])
-    best, index = values.flatten(1).topk(beam, dim=1)
-    place = chosen.gather(1, index // block) * block + index % block  # live x vocab
+    values = step.reshape(-1, block).index_select(0, places.view(-1)).view(num_sentences, beam, block)
+    values.add_(log_probs.gather(1, chosen // blocks).unsqueeze(2))
+    best, index = values.view(num_sentences, -1).topk(beam, dim=1)
+    place = chosen.gather(1, index // block).mul_(block).add_(index.remainder_(block))  # live x vocab
+    origin = place // vocab
+    token = place.sub_(origin, alpha=vocab)
     # Where too few are possible, impossible ones come along, and of these some may lie behind the last entry.
-    return best, place // vocab, (place % vocab).clamp_(max=last_entry)
+    return best, origin, token if vocab == last_entry + 1 else token.clamp_(max=last_entry)
 
 
 def _offsets(num_sentences: int, rows: int, device: torch.device | None) -> Int[Tensor, "sentences 1"]:
@@ -219,7 +221,8 @@ def beam_search(
     live = _Live(np.full((len(active), 1, 1), bos), np.zeros((len(active), 1, 0), np.float32))
     log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
     last = torch.full((len(active), 1), bos, device=device)
-    barred = torch.tensor([eos, *forbidden], dtype=torch.long, device=device)
+    unusable = torch.tensor(forbidden, dtype=torch.long, device=device)
+    unusable_at_first = torch.tensor([eos, *forbidden], dtype=torch.long, device=device)
     length = 0  # tokens of the live hypotheses, BOS not counted
     while active:
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
@@ -227,7 +230,8 @@ def beam_search(
             live.see(stepper.attention().unflatten(0, (len(active), -1)))
         tokens = torch.as_tensor(live.tokens, device=device)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
-        _narrow(step, tokens, active, barred, at_limit, eos, options)
+        barred = unusable_at_first if length < options.min_tokens else unusable
+        _narrow(step, tokens, active, barred, at_limit, eos, options.rules)
         best, origins, last = options.choose(log_probs.to(step.dtype), step, tokens, active, beam)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
@@ -236,7 +240,7 @@ def beam_search(
         going_on = np.where(has_ended, -np.inf, chances)  # [sentences, kept]
         log_probs = torch.as_tensor(going_on, device=device)
         bounds = going_on.max(1)
-        if not np.isfinite(bounds).all() and not np.isfinite(chances.max(1)).all():
+        if not np.isfinite(chances.max(1)).all():
             raise ModelError(
                 "the model gives no finite probabilities: its weights are damaged or its training diverged"
             )
@@ -265,18 +269,17 @@ def _narrow(
     barred: Int[Tensor, " forbidden"],
     at_limit: list[int],
     eos: int,
-    options: SearchOptions,
+    rules: Sequence[Rule],
 ) -> None:
     """Leaves what may follow: at the limit, and where rules allow nothing, only the end symbol with its probability.
 
     Args:
-        barred: the end symbol, which may follow on enough tokens, and what never may.
+        barred: what may not follow, whatever the rules say.
         at_limit: rows of sentences that have reached their maximum length.
     """
-    end = step[:, :, eos].clone() if at_limit or options.rules else None
-    is_too_short = tokens.size(2) <= options.min_tokens  # BOS is one of them
-    step.index_fill_(2, barred if is_too_short else barred[1:], -torch.inf)
-    for rule in options.rules:
+    end = step[:, :, eos].clone() if at_limit or rules else None
+    step.index_fill_(2, barred, -torch.inf)
+    for rule in rules:
         rule(step, tokens, active)
     if end is None:
         return
@@ -284,7 +287,7 @@ def _narrow(
         full = torch.tensor(at_limit, device=step.device)
         step.index_fill_(0, full, -torch.inf)
         step[:, :, eos].index_copy_(0, full, end[full])
-    if options.rules:
+    if rules:
         stuck = step.amax(2) == -torch.inf
         step[:, :, eos] = torch.where(stuck, end, step[:, :, eos])
 

@@ -100,7 +100,6 @@ class PreparedLinear:
         return cls(linear.weight, linear.bias, dtype)
 
     def __call__(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-        """Without the hooks of other modules: with one sentence at a time a call's cost counts."""
         if x.dtype != self._dtype:
             return self(x.to(self._dtype)).to(x.dtype)
         if self._is_packed:
@@ -149,11 +148,14 @@ def _onednn_packs(dtype: torch.dtype) -> bool:
 
 
 def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Transformer":
-    """A copy of a model that computes in another type, or the model itself where that is its own.
+    """A copy of a model for inference alone, with the model's own parameters where they are of the right type.
 
-    On a CPU only the matrix products of linear maps do (see `PreparedLinear`), as bfloat16 is faster there in nothing
-    else; so the model stays. Elsewhere all of it does.
+    On a CPU only the matrix products of linear maps are computed in another type (see `PreparedLinear`), as bfloat16 is
+    faster there in nothing else; so the parameters stay. Elsewhere all of them are converted.
     """
-    if dtype is None or dtype == model.output_embedding.dtype or model.output_embedding.device.type == "cpu":
-        return model
-    return copy.deepcopy(model).to(dtype)
+    shared: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
+    copied = copy.deepcopy(model, shared).eval()
+    table = model.output_embedding
+    if dtype is None or dtype == table.dtype or table.device.type == "cpu":
+        return copied
+    return copy.deepcopy(copied).to(dtype)

@@ -42,10 +42,10 @@ class _Layer:
 
 
 class PreparedEncoder:
-    """A model's encoder, prepared for inference; weights changed later are not seen."""
+    """A model's encoder, prepared for inference. Of weights changed later only some are seen."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
-        """Takes a model; for the type see `PreparedLinear`."""
+        """Takes a model that is for inference only (`for_inference`); for the type see `PreparedLinear`."""
         self._model = model
         self._is_pre_norm = model.config.norm == "pre"
         self._widths = [model.config.key_width, model.config.key_width, model.config.value_width]

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.prepared import LinearMap, PreparedLinear, joined_by_head
 
-_MOST_SCORES = 2
-"""Scores of a position, of all heads, in multiples of d_model, up to which the folded matrices are small enough."""
+_MOST_SCORES = 0.75
+"""Scores of a position, of all heads, in multiples of d_model, up to which it is folded: up to 1 it was faster."""
 
 
 class Attended(NamedTuple):
@@ -44,7 +44,8 @@ class SourceMaps:
     def __init__(self, attention: MultiHeadAttention, dtype: torch.dtype | None) -> None:
         self.num_heads = attention.num_heads
         self._queries = scaled_queries(attention)
-        self._output = LinearMap(attention.output.weight.detach(), attention.output.bias.detach())
+        self._output = LinearMap(attention.output.weight.detach().clone(), attention.output.bias.detach().clone())
+        self._rounds = dtype is not None and dtype != self._output.weight.dtype
         self.queries = PreparedLinear.of(self._queries, dtype)
         self.output = PreparedLinear.of(self._output, dtype)
         self._keys_values = PreparedLinear.of(joined_by_head(self.num_heads, attention.key, attention.value), dtype)
@@ -61,12 +62,13 @@ class SourceMaps:
 
         Args:
             bias: 0 for tokens, -inf for padding, of each sentence and head; None without padding.
-            fold: whether it is folded where that can be done and pays.
+            fold: whether it is folded where that pays; not where products are rounded, as it rounds nothing.
         """
         sentences, source, width = states.shape
         joined = self._keys_values(states).unflatten(2, (self.num_heads, -1))
         keys, values = joined[..., : self._d_k], joined[..., self._d_k :]  # [sentences, source, heads, d_k or d_v]
-        if fold and sentences == 1 and bias is None and self.num_heads * source <= _MOST_SCORES * width:
+        is_short = self.num_heads * source <= _MOST_SCORES * width
+        if fold and is_short and sentences == 1 and not self._rounds:
             return self._folded(keys[0].transpose(0, 1), values[0].transpose(0, 1))
         return ByHead(
             self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias, sentences
@@ -108,7 +110,7 @@ class Folded:
         result = torch.addmm(residual, weights.view(rows, -1), self.found)
         return Attended(result, weights.mean(1) if keep else None)
 
-    def keep(self, sentences: Tensor) -> "Folded":
+    def keep(self, heads: Tensor, bias: Tensor | None) -> "Folded":
         """The same: its one sentence is kept as long as there is any."""
         return self
 
@@ -145,10 +147,12 @@ class ByHead:
         looked = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1) if keep else None
         return Attended(self.maps.output.add(joined, residual), looked)
 
-    def keep(self, sentences: Tensor) -> "ByHead":
-        """Attention to the sources of only these sentences."""
-        heads = torch.arange(self.maps.num_heads, device=sentences.device)
-        kept = (sentences[:, None] * self.maps.num_heads + heads).flatten()
-        bias = None if self.bias is None else self.bias.index_select(0, kept)
-        keys, values = self.keys.index_select(0, kept), self.values.index_select(0, kept)
-        return ByHead(self.maps, keys, values, bias, len(sentences))
+    def keep(self, heads: Int[Tensor, " kept"], bias: Float[Tensor, "kept 1 source"] | None) -> "ByHead":
+        """Attention to the sources of only some sentences.
+
+        Args:
+            heads: the places of all their heads.
+            bias: theirs.
+        """
+        keys, values = self.keys.index_select(0, heads), self.values.index_select(0, heads)
+        return ByHead(self.maps, keys, values, bias, len(heads) // self.maps.num_heads)

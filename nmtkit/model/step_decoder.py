@@ -3,7 +3,8 @@
 The same weights and the same sums as in ``transformer.py``, which stays the definition: a test compares the two for
 every setting. What differs is the arrangement: queries, keys and values come from one product, whose queries are
 scaled already; keys and values of all layers lie in one buffer, so that hypotheses are reordered by one copy a step;
-keys and values of the source are kept once a sentence; and the maps are laid out for fast products (prepared.py).
+what attention to the source needs is kept once a sentence (source_attention.py); and the maps are laid out for fast
+products (prepared.py).
 """
 
 import math
@@ -50,7 +51,7 @@ class _Layer:
 
 
 class StepDecoder:
-    """A model's decoder, prepared to decode one position at a time; weights changed later are not seen."""
+    """A model's decoder, prepared to decode one position at a time. Of weights changed later only some are seen."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
         """Takes a model.
@@ -85,7 +86,7 @@ class StepDecoder:
         sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers]
         d_v = self._model.config.value_width
         empty = states.new_empty(_FIRST_CAPACITY, len(sources), len(states), self._num_heads * (self._d_k + d_v))
-        return StepState(sources, empty, self._num_heads, self._d_k, before)
+        return StepState(sources, bias, empty, self._num_heads, self._d_k, before)
 
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "StepState", *, keep_attention: bool = False
@@ -155,6 +156,7 @@ class StepState:
     def __init__(
         self,
         sources: list[ByHead | Folded],
+        bias: Float[Tensor, "heads 1 source"] | None,
         empty: Float[Tensor, "capacity layers sentences joined"],
         num_heads: int,
         d_k: int,
@@ -163,10 +165,12 @@ class StepState:
         """Begins with no position.
 
         Args:
+            bias: 0 for tokens of the sources, -inf for padding; None without padding.
             empty: where keys and values of the positions to come are to stand, those of a head side by side.
             before: earlier positions that one sees; None: all.
         """
         self.sources = sources
+        self._bias = bias
         self.num_sentences = empty.size(2)
         self.length = 0
         self.attention: Tensor | None = None
@@ -213,6 +217,8 @@ class StepState:
         torch.index_select(self._buffer[seen], 2, rows.flatten(), out=selected[seen])
         self._buffer, self._spare = selected, self._buffer
         if len(rows) < self.num_sentences:
-            kept = rows[:, 0] // (old_rows // self.num_sentences)
-            self.sources = [source.keep(kept) for source in self.sources]
+            kept = rows[:, :1] // (old_rows // self.num_sentences)
+            heads = (kept * self._num_heads + torch.arange(self._num_heads, device=rows.device)).flatten()
+            self._bias = None if self._bias is None else self._bias.index_select(0, heads)
+            self.sources = [source.keep(heads, self._bias) for source in self.sources]
             self.num_sentences = len(rows)

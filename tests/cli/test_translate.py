@@ -314,6 +314,26 @@ class TestOptions:
         assert translate("--threads", "2", stdin=b"the cat\n").code == 0
         assert torch.get_num_threads() == 2
 
+    @pytest.mark.parametrize(
+        ("options", "small", "threads"),
+        [([], 256, 2), (["--batch-size", "1"], 256, 1), (["--batch-size", "2"], 256, 2), (["--batch-size", "1"], 4, 2),
+         (["--batch-size", "1", "--threads", "2"], 256, 2)],
+    )  # fmt: skip
+    def test_a_small_model_takes_one_thread_for_one_sentence_at_a_time(
+        self, model: Path, options: list[str], small: int, threads: int, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, restored_process: None,
+    ) -> None:  # fmt: skip
+        (tmp_path / "in").write_text("the cat\n", encoding="utf-8")
+        monkeypatch.setattr("nmtkit.workers.threads_each", lambda processes: 2)
+        monkeypatch.setattr("nmtkit.decoding.translator._SMALL", small)
+        files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", ["nmtkit", "translate", str(model), *files, *options])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        assert torch.get_num_threads() == threads
+        assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
+
     def test_quiet_leaves_the_warnings(self, translate: Command) -> None:
         assert translate("--quiet", stdin=b"the \xff cat\n").err.startswith("warning: stdin: invalid UTF-8")
 

@@ -54,7 +54,7 @@ def whole(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
-@pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1), (6,), (30,)])
+@pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1), (4,), (30,)])
 def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple[int, ...]) -> None:
     model = model_of(**changes)
     source, source_lengths = sources(*lengths)
@@ -138,7 +138,7 @@ def test_attention_is_that_of_the_last_layer_and_spares_padding() -> None:
 def test_attention_to_one_short_source_is_folded_and_means_the_same(changes: dict[str, Any]) -> None:
     model = model_of(**changes)
     decoder = StepDecoder(model)
-    source, source_lengths = sources(7)
+    source, source_lengths = sources(4)
     states = [decoder.start(source, source_lengths, fold=fold) for fold in (True, False)]
     kinds = [{type(one) for one in state.sources} for state in states]
     assert kinds == [{Folded}, {ByHead}]
@@ -147,24 +147,47 @@ def test_attention_to_one_short_source_is_folded_and_means_the_same(changes: dic
         folded, by_head = (decoder.step(ids, state, keep_attention=True) for state in states)
         torch.testing.assert_close(folded, by_head, rtol=1e-9, atol=1e-9)
         looked = [state.attention for state in states]
-        assert looked[0] is not None and looked[0].shape == (len(ids), 7)
+        assert looked[0] is not None and looked[0].shape == (len(ids), 4)
         torch.testing.assert_close(looked[0], looked[1], rtol=1e-9, atol=1e-9)
         for state in states:
             state.select(torch.tensor(rows))
         ids = torch.randint(4, VOCAB, (len(rows[0]),), generator=torch.Generator().manual_seed(len(rows[0])))
 
 
-@pytest.mark.parametrize(("lengths", "is_folded"), [((12,), True), ((13,), False), ((3, 3), False)])
-def test_what_is_folded(lengths: tuple[int, ...], is_folded: bool) -> None:
-    """Up to 2 d_model scores of a position: here 24, of two heads."""
-    state = StepDecoder(model_of()).start(*sources(*lengths))
+@pytest.mark.parametrize(
+    ("lengths", "dtype", "is_folded"),
+    [
+        ((4,), None, True),
+        ((4,), torch.float64, True),
+        ((5,), None, False),
+        ((3, 3), None, False),
+        ((4,), torch.bfloat16, False),
+    ],
+)
+def test_what_is_folded(lengths: tuple[int, ...], dtype: torch.dtype | None, is_folded: bool) -> None:
+    """Up to 0.75 d_model scores of a position: here 9, of two heads."""
+    state = StepDecoder(model_of(), dtype).start(*sources(*lengths))
     assert {isinstance(one, Folded) for one in state.sources} == {is_folded}
 
 
-def test_weights_are_those_at_the_time() -> None:
-    model = model_of()
+@pytest.mark.parametrize("is_training", [False, True])
+def test_dropout_is_off_whatever_mode_the_model_is_in_or_goes_to(is_training: bool) -> None:
+    model = model_of(dropout=0.5, attention_dropout=0.5, ffn_dropout=0.5)
     source, source_lengths = sources(4)
+    expected = StepDecoder(model).step(torch.tensor([2]), StepDecoder(model).start(source, source_lengths))
+    model.train(is_training)
     decoder = StepDecoder(model)
-    before = decoder.step(torch.tensor([2]), decoder.start(source, source_lengths))
-    again = decoder.step(torch.tensor([2]), decoder.start(source, source_lengths))
-    torch.testing.assert_close(before, again, rtol=0, atol=0)
+    model.train()
+    found = decoder.step(torch.tensor([2]), decoder.start(source, source_lengths))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert model.training
+    assert model.output_embedding is decoder._model.output_embedding, "parameters are not copied"
+
+
+def test_attention_that_somebody_looks_at_in_the_model_is_not_that_of_the_decoder() -> None:
+    model = model_of()
+    decoder = StepDecoder(model)
+    seen: list[Tensor] = []
+    model.encoder[0].self_attention.watch = seen.append  # type: ignore[union-attr,assignment]
+    decoder.start(*sources(4))
+    assert not seen
