@@ -59,10 +59,8 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
     ) -> Float[Tensor, "batch query width"]:
         """What the heads find, joined and projected; arguments as for `heads`."""
-        joined = (
-            self.heads(queries, keys, values, mask, causal).transpose(1, 2).flatten(2)
-        )  # [batch, query, heads x d_v]
-        projected: Tensor = self.output(joined)
+        heads = self.heads(queries, keys, values, mask, causal)
+        projected: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return projected
 
     def heads(

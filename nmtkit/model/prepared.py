@@ -85,7 +85,7 @@ class PreparedLinear:
         """
         dtype = dtype or weight.dtype
         self._dtype = dtype
-        self._bias = None if bias is None else bias.detach().to(dtype)
+        self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
         self._is_packed = _is_packed(weight, dtype)
         matrix = weight.detach().to(dtype)
         if self._is_packed:

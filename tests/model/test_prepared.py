@@ -62,14 +62,16 @@ def test_a_product_in_bfloat16_rounds_what_comes_in_and_goes_out_in_float32() ->
     assert (product.double() - (x.double() @ weight.double().t() + bias.double())).abs().max() > 1e-4
 
 
-def test_it_keeps_the_weights_of_its_making() -> None:
-    for sizes in ((512, 512), (3, 5)):
-        weight, bias = map_of(*sizes)
-        made = PreparedLinear(weight, bias, torch.bfloat16)
-        x = torch.randn(2, sizes[1])
-        before = made(x)
-        weight.zero_()
-        torch.testing.assert_close(made(x), before, rtol=0, atol=0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(512, 512), (3, 5)])
+def test_it_keeps_the_weights_of_its_making(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    weight, bias = map_of(*sizes)
+    made = PreparedLinear(weight, bias, dtype)
+    x = torch.randn(2, sizes[1])
+    before = made(x)
+    weight.zero_()
+    bias.zero_()
+    torch.testing.assert_close(made(x), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
