@@ -41,6 +41,14 @@ def locked_run(run_dir: Path, command: str) -> Iterator[None]:
         yield
 
 
+def remove_abandoned_lock(run_dir: Path, command: str) -> None:
+    """Removes the lock file that a killed process has left in a run folder, unless it cannot or somebody holds it."""
+    path = run_dir / LOCK_NAME
+    if path.exists():
+        with contextlib.suppress(NmtkitError, OSError), locked(path, run_dir, command, "--run-dir"):
+            log.debug("%s was left by a killed process", path)
+
+
 @contextmanager
 def locked(path: Path, what: Path, command: str, option: str) -> Iterator[None]:
     """Holds a lock while the block runs.

@@ -56,7 +56,7 @@ from nmtkit.files import (
     write_json,
     write_lines,
 )
-from nmtkit.run_lock import locked_run
+from nmtkit.run_lock import locked_run, remove_abandoned_lock
 from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
@@ -135,6 +135,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             if not is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
                 with locked_run(run_dir, "prepare"):
                     store_recipe(recipe, run_dir)
+            remove_abandoned_lock(run_dir, "prepare")
             return Preparation(manifest, is_new=False)
         _refuse_after_training(recipe, run_dir)
         log.info("the recipe or its corpora have changed: preparing %s anew", folder)

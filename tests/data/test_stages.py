@@ -20,6 +20,7 @@ from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingTextReader
 from nmtkit.errors import DataError
 from nmtkit.files import TEMPORARY_MARK, read_json, write_json
+from nmtkit.run_lock import LOCK_NAME, locked_run
 from nmtkit.text.tokenizer import Tokenizer
 
 WORDS = ["tree", "house", "sees", "old", "new", "dog", "green", "never", "always", "and"]
@@ -137,6 +138,18 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(
     code, message = project.prepare_apart(run, operations=operations)
     assert code == -signal.SIGKILL, message
     assert contents(project.prepare(run)) == alone
+
+
+def test_the_lock_of_a_killed_process_goes_with_the_next_command_and_a_held_one_stays(
+    project: Project, alone: dict[str, bytes]
+) -> None:
+    run = project.prepare("abandoned")
+    (run / LOCK_NAME).write_text("nmtkit prepare, process 1 on somewhere", encoding="utf-8")
+    assert contents(project.prepare("abandoned")) == alone
+    with locked_run(run, "train"):
+        project.prepare("abandoned")
+        assert (run / LOCK_NAME).read_text(encoding="utf-8").startswith("nmtkit train, process")
+    assert not (run / LOCK_NAME).exists()
 
 
 @pytest.mark.slow
