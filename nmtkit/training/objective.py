@@ -42,11 +42,16 @@ class _SmoothedLoss(torch.autograd.Function):
         x, matrix = states.to(dtype), table.to(dtype)
         states_gradient, table_gradient = torch.empty_like(x), torch.zeros_like(table)
         sums = torch.zeros(2, dtype=torch.promote_types(table.dtype, torch.float32), device=device)
-        rows = max(1, logits_at_once(device.type) // vocab)
+        rows = min(len(x), max(1, logits_at_once(device.type) // vocab))
+        # The same memory for every part: on a CPU, fresh memory costs as much time as what is computed into it.
+        products = torch.empty(rows, vocab, dtype=dtype, device=device)
+        exact = products if dtype == sums.dtype else torch.empty_like(products, dtype=sums.dtype)
+        table_part = torch.empty_like(matrix)
         for part in range(0, len(x), rows):
-            here = slice(part, part + rows)
+            here = slice(part, min(part + rows, len(x)))
             with torch.autocast(device.type, enabled=False):
-                logits = torch.mm(x[here], matrix.t()).to(sums.dtype)  # [tokens, vocab]
+                product = torch.mm(x[here], matrix.t(), out=products[: here.stop - part])
+                logits = exact[: here.stop - part].copy_(product)  # [tokens, vocab]
                 truth = logits.gather(1, targets[here, None])  # [tokens, 1]
                 mean = logits.mean(1, keepdim=True)
                 largest = logits.amax(1, keepdim=True)
@@ -56,11 +61,12 @@ class _SmoothedLoss(torch.autograd.Function):
                 sums += torch.cat([log_total - mean, log_total - truth], 1).sum(0)
                 if needs_gradient:
                     # d loss / d logits = softmax(logits) - (1 - e) * truth - e / vocab
-                    gradient = probs.div_(total).sub_(label_smoothing / vocab)
-                    gradient.scatter_add_(1, targets[here, None], gradient.new_full(truth.shape, label_smoothing - 1))
-                    gradient = gradient.to(dtype)
+                    exact_gradient = probs.div_(total).sub_(label_smoothing / vocab)
+                    wanted = exact_gradient.new_full(truth.shape, label_smoothing - 1)
+                    exact_gradient.scatter_add_(1, targets[here, None], wanted)
+                    gradient = product.copy_(exact_gradient)
                     torch.mm(gradient, matrix, out=states_gradient[here])
-                    table_gradient += torch.mm(gradient.t(), x[here])
+                    table_gradient += torch.mm(gradient.t(), x[here], out=table_part)
         uniform, nll = sums.unbind()
         ctx.save_for_backward(states_gradient.to(states.dtype), table_gradient)
         ctx.mark_non_differentiable(nll)
