@@ -1,6 +1,22 @@
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 
 from nmtkit import workers
+
+PRODUCTS = """
+from nmtkit.workers import Workers
+import torch
+
+Workers.start("cpu", "bf16", 1)
+matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+for rows in [*range(40, 190), 40, 189]:
+    torch.ones(rows, 64, dtype=torch.bfloat16) @ matrix
+"""
+"""150 products of different sizes, and again the first and the last of them."""
 
 
 def test_float32_products_stay_exact_whatever_computes_them() -> None:
@@ -30,3 +46,18 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
         assert torch.get_float32_matmul_precision() == before
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("asked", "first_again"), [(None, "cache_miss"), ("1000", "cache_hit")])
+def test_training_keeps_the_code_of_few_products_unless_the_user_asks_for_more(
+    asked: str | None, first_again: str
+) -> None:
+    environment = {**os.environ, "ONEDNN_VERBOSE": "2"}
+    environment.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)
+    if asked:
+        environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = asked
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    made = [line.split("create:")[1].split(",")[0] for line in done.stdout.splitlines() if "create:" in line]
+    if len(made) < 150:
+        pytest.skip("this torch gives such products to another library than oneDNN")
+    assert made[-2:] == [first_again, "cache_hit"]

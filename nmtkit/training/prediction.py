@@ -362,6 +362,9 @@ def memory_parts(
     weights = FLOAT32 * count_parameters(recipe.model, *vocab_sizes)
     table = vocab_sizes[1] * recipe.model.d_model
     logits = min(int(target.sum()) * vocab_sizes[1], max(logits_at_once("cpu" if on_cpu else "cuda"), vocab_sizes[1]))
+    loss = logits * (FLOAT32 + (2 if element < FLOAT32 else 0)) + table * (FLOAT32 + element)
+    if recipe.training.r_drop:
+        loss += logits * FLOAT32 * 3 // 2 + table * (FLOAT32 + element)  # both probabilities and their difference
     parts = {
         "weights": weights,
         "gradients": weights,
@@ -371,7 +374,7 @@ def memory_parts(
         "weights in 16 bits": weights // 2 if element < FLOAT32 else 0,
         "activations of a pass": saved_bytes(recipe.model, source, target, element, on_cpu=on_cpu)
         * (2 if recipe.training.r_drop else 1),
-        "loss": logits * (FLOAT32 + (2 if element < FLOAT32 else 0)) + table * (FLOAT32 + element),
+        "loss": loss,
         "process before the training": hardware.process_bytes,
     }
     return {name: size for name, size in parts.items() if size}

@@ -22,6 +22,7 @@ from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import read_json, sha256_of
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors
+from nmtkit.training import objective
 from nmtkit.training import train as train_module
 from nmtkit.training.limits import reason_to_stop
 from nmtkit.training.loop import Update, train_updates
@@ -154,7 +155,11 @@ def test_the_averaged_model_has_the_average_only_meanwhile(data: PairData) -> No
 # ---- R-Drop
 
 
-def test_r_drop_is_the_papers_loss_with_its_gradient(data: PairData) -> None:
+@pytest.mark.parametrize("logits_at_once", [1, 50, 10**6])
+def test_r_drop_is_the_papers_loss_with_its_gradient(
+    logits_at_once: int, data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(objective._LOGITS_AT_ONCE, "cpu", logits_at_once)
     training = config(r_drop=5.0)
     model = new_state(training, torch.float64, dropout=0.3).model
     batch = make_batch(data, [0, 1, 2])
