@@ -123,13 +123,13 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
         return Written(translator.translate(window.lines), [])
 
     lines = read_lines(source)
-    parts = Parts(output, {**made_from, "window_lines": _WINDOW_LINES})
+    parts = Parts(output, made_from, _WINDOW_LINES)
     with parts.locked():
-        there = min(parts.begin() * _WINDOW_LINES, len(lines))
+        there = min(parts.begin() * parts.window_lines, len(lines))
         if there:
             log.info("going on: %s lines are translated already", f"{there:,}")
         with progress(f"translating {output.stem}", len(lines), start=there) as advance:
-            count = translate_windows(lines, translate, parts, window_lines=_WINDOW_LINES, advance=advance)
+            count = translate_windows(lines, translate, parts, advance=advance)
         parts.join(count, [("output", output)])
 
 

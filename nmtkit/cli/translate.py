@@ -382,7 +382,7 @@ def _translate_file(
     """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
-    from nmtkit.decoding.streams import WINDOW_LINES, Parts, translate_windows
+    from nmtkit.decoding.streams import Parts, equal_windows, translate_windows
     from nmtkit.files import LineReader, sha256_of
     from nmtkit.translation_record import record, set_translated_as
 
@@ -394,22 +394,22 @@ def _translate_file(
     made_of: dict[str, Any] = {
         "models": list(weights),
         "input": sha256_of(input_),
-        "window_lines": WINDOW_LINES,
         **work.description(),
     }
-    parts = Parts(output, made_of)
+    parts = Parts(output, made_of, equal_windows(total, num_processes))
     with ExitStack() as stack:
         there = 0
         if rank == 0:
             stack.enter_context(parts.locked())
             there = parts.begin()
+        done_before = min(there * parts.window_lines, total)
         if there:
-            console.log.info("going on: %s lines are translated already", f"{min(there * WINDOW_LINES, total):,}")
+            console.log.info("going on: %s lines are translated already", f"{done_before:,}")
         if workers:
             workers.wait()
             parts.check()
         try:
-            with console.progress("translating", total, start=min(there * WINDOW_LINES, total)) as advance:
+            with console.progress("translating", total, start=done_before) as advance:
                 count = translate_windows(
                     reader,
                     lambda window: work.translate(window, reader.invalid_lines),

@@ -2,7 +2,8 @@
 processes share the work and a killed translation goes on.
 
     .OUTPUT.lock                             held by the first process: nobody else translates to this output
-    OUTPUT.parts/manifest.json               what is translated by what and how: with anything else it begins anew
+    OUTPUT.parts/manifest.json               what is translated by what and how: with anything else it begins anew;
+                                             and how many lines a window has
     OUTPUT.parts/00000000-MADE_OF.output     what was written for the first window of lines, whole or not there
     OUTPUT.parts/00000000-MADE_OF.status     and its lines for --status
 
@@ -14,6 +15,7 @@ removes the folder.
 import dataclasses
 import hashlib
 import json
+import math
 import queue
 import re
 import threading
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by wi
     from nmtkit.decoding.translator import Asked, Batching, Translator
 
 WINDOW_LINES = 2000
+"""Most lines of a window."""
 GATHERING_SECONDS = 0.02
 """How long the lines of a pipe wait for the next one, so that what is written quickly is translated together."""
 POLL_SECONDS = 0.2
@@ -230,19 +233,31 @@ def _phrases(line: str) -> list[str]:
     return [phrase for phrase in line.split("\t") if phrase.strip()]
 
 
-class Parts:
-    """The folder of windows that are translated already."""
+def equal_windows(num_lines: int, num_processes: int) -> int:
+    """Lines of a window, at most ``WINDOW_LINES``, of which every process has as many."""
+    rounds = max(1, math.ceil(num_lines / (WINDOW_LINES * num_processes)))
+    return max(1, math.ceil(num_lines / (rounds * num_processes)))
 
-    def __init__(self, output: Path, made_of: dict[str, Any]) -> None:
+
+class Parts:
+    """The folder of windows that are translated already.
+
+    Attributes:
+        folder: where they are.
+        window_lines: lines of a window; of a translation that goes on those that it began with, whatever was asked for.
+    """
+
+    def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int | None = None) -> None:
         """Names it; nothing is read or written yet.
 
         Args:
             made_of: what decides the output, as JSON.
+            window_lines: by default ``WINDOW_LINES``.
         """
         self.folder = output.parent / f"{output.name}.parts"
+        self.window_lines = window_lines or WINDOW_LINES
         self._output = output
         self._made_of = made_of
-        self._mark = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
     def locked(self) -> AbstractContextManager[None]:
         """Keeps the output for the first process, and those that it works with, while a block runs.
@@ -266,17 +281,19 @@ class Parts:
             DataError: something that is not ours is in the way; it is left as it is.
         """
         self._check_is_ours()
-        if self.folder.exists() and self._found() != self._made_of:
+        if self.folder.exists() and not self._go_on():
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
-        write_json(self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of})
+        write_json(
+            self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
+        )
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def check(self) -> None:
         """For the other processes, once the folder is ready: raises DataError where it is for something else."""
-        if self._found() != self._made_of:
+        if not self._go_on():
             raise DataError(
                 f"{self.folder}: the processes found different models or different text; leave both as they are while "
                 "they are used, and run the same command again"
@@ -299,13 +316,27 @@ class Parts:
                 "take another --output"
             )
 
-    def _found(self) -> Any:
-        """What the windows that are there are made of; None where that is not told."""
+    def _found(self) -> dict[str, Any] | None:
+        """What is told of the windows that are there; None where nothing is."""
         try:
             manifest = read_json(self.folder / _MANIFEST)
         except DataError:
             return None
-        return manifest.get("made_of") if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
+        return manifest if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
+
+    def _go_on(self) -> bool:
+        """Whether the windows that are there are of this translation; if so, the others will have as many lines."""
+        found = self._found() or {}
+        window_lines = found.get("window_lines")
+        if found.get("made_of") != self._made_of or not isinstance(window_lines, int) or window_lines < 1:
+            return False
+        self.window_lines = window_lines
+        return True
+
+    @property
+    def _mark(self) -> str:
+        told = json.dumps([self._made_of, self.window_lines], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     def has(self, number: int) -> bool:
         """Whether that window is there."""
@@ -351,17 +382,15 @@ def translate_windows(
     *,
     rank: int = 0,
     num_processes: int = 1,
-    window_lines: int | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> int:
     """Translates the windows of one process that are not there yet; returns how many windows there are in all.
 
     Args:
-        window_lines: lines of a window; by default as many as `translate` takes.
         advance: told the lines that are done, of this process' windows and of those passed over.
     """
     count = done = 0
-    for window in windows(lines, window_lines or WINDOW_LINES):
+    for window in windows(lines, parts.window_lines):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
             parts.write(window.number, translate(window))

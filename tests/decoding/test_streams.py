@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -7,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nmtkit.decoding import streams
-from nmtkit.decoding.streams import Parts, Window, Written, as_they_come, translate_windows, windows
+from nmtkit.decoding.streams import Parts, Window, Written, as_they_come, equal_windows, translate_windows, windows
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, remove_folder
+from nmtkit.files import TEMPORARY_MARK, read_json, remove_folder, write_json
 
 
 def test_windows_hold_all_lines_in_order_and_know_their_numbers() -> None:
@@ -117,13 +118,49 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
 
 
-@pytest.mark.parametrize("damage", ["another", "no manifest"])
+def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "WINDOW_LINES", 2000)
+    expected = {(1000, 1): 1000, (1000, 2): 500, (3003, 8): 376, (5000, 1): 1667, (5000, 2): 1250, (0, 2): 1, (3, 8): 1}
+    assert {asked: equal_windows(*asked) for asked in expected} == expected
+    for num_lines, num_processes in [(1, 1), (7, 3), (4001, 2), (100_003, 4), (36_000_000, 8)]:
+        size = equal_windows(num_lines, num_processes)
+        most_of_a_process = math.ceil(math.ceil(num_lines / size) / num_processes)
+        assert size <= 2000 and most_of_a_process == math.ceil(num_lines / (2000 * num_processes))
+
+
+def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 2))
+    parts.begin()
+    translate_windows(LINES, shouted, parts, rank=0, num_processes=2)  # the other one was killed
+    mine = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
+    other = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
+    assert mine.begin() == 2
+    other.check()
+    assert parts.window_lines == mine.window_lines == other.window_lines == 3
+    numbers: list[int] = []
+
+    def work(window: Window) -> Written:
+        numbers.append(window.number)
+        return shouted(window)
+
+    for rank, of_rank in enumerate((mine, other, other)):
+        count = translate_windows(LINES, work, of_rank, rank=rank, num_processes=3)
+    mine.join(count, [("output", tmp_path / "out")])
+    assert sorted(numbers) == [1, 3]
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.mark.parametrize("damage", ["another", "no manifest", "no size", "impossible size"])
 def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: str) -> None:
     parts = Parts(tmp_path / "out", {"model": 1})
     parts.begin()
     translate_windows(LINES, shouted, parts)
     if damage == "no manifest":
         (tmp_path / "out.parts" / "manifest.json").unlink()
+    if damage.endswith("size"):
+        manifest = read_json(tmp_path / "out.parts" / "manifest.json")
+        del manifest["window_lines"]
+        write_json(tmp_path / "out.parts" / "manifest.json", manifest | ({"window_lines": 0} if "im" in damage else {}))
     again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1})
     assert again.begin() == 0
     assert not again.has(0)
