@@ -234,7 +234,7 @@ def _phrases(line: str) -> list[str]:
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
-    """Lines of a window, at most ``WINDOW_LINES``, of which every process has as many."""
+    """Lines of a window, at most ``WINDOW_LINES``, so that no process has more than its share."""
     rounds = max(1, math.ceil(num_lines / (WINDOW_LINES * num_processes)))
     return max(1, math.ceil(num_lines / (rounds * num_processes)))
 
@@ -244,18 +244,19 @@ class Parts:
 
     Attributes:
         folder: where they are.
-        window_lines: lines of a window; of a translation that goes on those that it began with, whatever was asked for.
+        window_lines: lines of a window; where some windows are there already, those that they have.
     """
 
-    def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int | None = None) -> None:
+    def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int) -> None:
         """Names it; nothing is read or written yet.
 
         Args:
-            made_of: what decides the output, as JSON.
-            window_lines: by default ``WINDOW_LINES``.
+            made_of: what decides the output, as JSON; but batches depend on windows, and among candidates as good as
+                equal the choice may depend on the batch.
+            window_lines: lines of a window.
         """
         self.folder = output.parent / f"{output.name}.parts"
-        self.window_lines = window_lines or WINDOW_LINES
+        self.window_lines = window_lines
         self._output = output
         self._made_of = made_of
 
@@ -281,14 +282,21 @@ class Parts:
             DataError: something that is not ours is in the way; it is left as it is.
         """
         self._check_is_ours()
+        wanted = self.window_lines
         if self.folder.exists() and not self._go_on():
             log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
+        if not self._there():
+            self.window_lines = wanted
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
         write_json(
             self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
         )
+        return self._there()
+
+    def _there(self) -> int:
+        """Windows that are there."""
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def check(self) -> None:

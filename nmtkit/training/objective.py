@@ -62,8 +62,12 @@ class LogitsInParts:
         for begin in range(0, len(self._states), self._rows):
             yield slice(begin, min(begin + self._rows, len(self._states)))
 
+    def room(self) -> Float[Tensor, "rows vocab"]:
+        """Memory for as many numbers as a part has logits at most."""
+        return torch.empty_like(self._exact)
+
     def logits(self, part: slice) -> Float[Tensor, "part vocab"]:
-        """Those of a part, until the next part is asked for; the caller may overwrite them."""
+        """Those of a part, until it is given back or the next one asked for; the caller may overwrite them."""
         rows = part.stop - part.start
         with torch.autocast(self._states.device.type, enabled=False):
             return self._exact[:rows].copy_(torch.mm(self._states[part], self._matrix.t(), out=self._products[:rows]))

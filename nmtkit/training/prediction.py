@@ -361,10 +361,13 @@ def memory_parts(
     element = FLOAT32 if hardware.precision == "float32" else 2
     weights = FLOAT32 * count_parameters(recipe.model, *vocab_sizes)
     table = vocab_sizes[1] * recipe.model.d_model
-    logits = min(int(target.sum()) * vocab_sizes[1], max(logits_at_once("cpu" if on_cpu else "cuda"), vocab_sizes[1]))
-    loss = logits * (FLOAT32 + (2 if element < FLOAT32 else 0)) + table * (FLOAT32 + element)
+    passes = 2 if recipe.training.r_drop else 1
+    at_once = max(logits_at_once("cpu" if on_cpu else "cuda"), passes * vocab_sizes[1])
+    logits = min(passes * int(target.sum()) * vocab_sizes[1], at_once)
+    rounded = element if element < FLOAT32 else 0
+    loss = logits * (FLOAT32 + rounded) + passes * table * (FLOAT32 + element + rounded)
     if recipe.training.r_drop:
-        loss += logits * FLOAT32 * 3 // 2 + table * (FLOAT32 + element)  # both probabilities and their difference
+        loss += logits * FLOAT32 * 3 // 2  # of each pass the probabilities, and their difference
     parts = {
         "weights": weights,
         "gradients": weights,
@@ -372,8 +375,7 @@ def memory_parts(
         "moving average": weights if recipe.training.ema_decay else 0,
         "exchange of gradients": weights if hardware.devices > 1 else 0,
         "weights in 16 bits": weights // 2 if element < FLOAT32 else 0,
-        "activations of a pass": saved_bytes(recipe.model, source, target, element, on_cpu=on_cpu)
-        * (2 if recipe.training.r_drop else 1),
+        "activations of a pass": passes * saved_bytes(recipe.model, source, target, element, on_cpu=on_cpu),
         "loss": loss,
         "process before the training": hardware.process_bytes,
     }

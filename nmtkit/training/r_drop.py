@@ -25,16 +25,20 @@ class _RDropLoss(torch.autograd.Function):
         alpha: float,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         outputs = [LogitsInParts(states, table, share=2) for states in (first, second)]
+        rooms = [outputs[0].room() for _ in range(3)]
         # Of label smoothing, of the truth, and of both divergences: the sums that the loss is made of.
         sums = torch.zeros(3, dtype=outputs[0].dtype, device=first.device)
         for part in outputs[0].parts():
             truths = targets[part, None]
-            log_p, log_q = (_log_softmax(output.logits(part)) for output in outputs)
+            p, q, difference = (room[: len(truths)] for room in rooms)
+            log_p, log_q = (
+                _log_softmax(output.logits(part), probs) for output, probs in zip(outputs, (p, q), strict=True)
+            )
             for log_probs in (log_p, log_q):
                 sums[0] -= log_probs.mean(1).sum() / 2
                 sums[1] -= log_probs.gather(1, truths).sum() / 2
-            p, q = log_p.exp(), log_q.exp()
-            ratio, difference = log_p.sub_(log_q), p - q
+            ratio = log_p.sub_(log_q)
+            torch.sub(p, q, out=difference)
             # The ratio is needed by both; what is worked out in its place comes last.
             for output, probs, sign, place in ((outputs[1], q, -1, log_q), (outputs[0], p, 1, ratio)):
                 # With KL = sum of p log(p / q), d (KL(p || q) + KL(q || p)) / d logits of p
@@ -48,7 +52,7 @@ class _RDropLoss(torch.autograd.Function):
                 output.give_back(part, gradient)
         uniform, nll, divergence = sums.unbind()
         states_gradients = (output.states_gradient.to(first.dtype) for output in outputs)
-        ctx.save_for_backward(*states_gradients, outputs[0].table_gradient + outputs[1].table_gradient)
+        ctx.save_for_backward(*states_gradients, outputs[0].table_gradient.add_(outputs[1].table_gradient))
         ctx.mark_non_differentiable(nll)
         return (1 - label_smoothing) * nll + label_smoothing * uniform + alpha / 4 * divergence, nll
 
@@ -57,9 +61,12 @@ class _RDropLoss(torch.autograd.Function):
         return *(gradient * gradients[0] for gradient in ctx.saved_tensors), None, None, None
 
 
-def _log_softmax(logits: Float[Tensor, "part vocab"]) -> Float[Tensor, "part vocab"]:
-    """log softmax, in place."""
-    return logits.sub_(logits.logsumexp(1, keepdim=True))
+def _log_softmax(logits: Float[Tensor, "part vocab"], room: Float[Tensor, "part vocab"]) -> Float[Tensor, "part vocab"]:
+    """log softmax in place of the logits, and the softmax itself in ``room``."""
+    logits.sub_(logits.amax(1, keepdim=True))
+    total = torch.exp(logits, out=room).sum(1, keepdim=True)
+    room.div_(total)
+    return logits.sub_(total.log())
 
 
 def r_drop_loss(

@@ -599,7 +599,7 @@ class TestGoingOn:
     ) -> None:
         (tmp_path / "in.txt").write_text("the cat\n")
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-        with Parts(tmp_path / "out.txt", {}).locked():
+        with Parts(tmp_path / "out.txt", {}, 7).locked():
             outcome = translate(*where)
             assert (outcome.code, outcome.out) == (1, b"")
             assert outcome.err.startswith(f"error: {tmp_path / 'out.txt'}: in use by nmtkit translate, process ")

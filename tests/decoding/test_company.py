@@ -68,7 +68,7 @@ def best(
 
 def by_processes(translator: Translator, num_processes: int, folder: Path) -> list[Translation]:
     """As `nmtkit translate --processes` shares a file out, one process after the other."""
-    parts = Parts(folder / "out", {})
+    parts = Parts(folder / "out", {}, streams.WINDOW_LINES)
     parts.begin()
     found: dict[int, Translation] = {}
 

@@ -72,7 +72,7 @@ def shouted(window: Window) -> Written:
 
 def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) -> None:
     for num_processes in (1, 2, 5):
-        parts = Parts(tmp_path / "out", {})
+        parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
         assert parts.begin() == 0
         taken: list[list[int]] = []
         for rank in range(num_processes):
@@ -100,12 +100,12 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return shouted(window)
 
-    parts = Parts(tmp_path / "out", {"model": 1})
+    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
     parts.begin()
     with pytest.raises(KeyboardInterrupt):
         translate_windows(LINES, breaks, parts)
     assert not (tmp_path / "out").exists()
-    again = Parts(tmp_path / "out", {"model": 1})
+    again = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
     assert again.begin() == 2
     numbers: list[int] = []
 
@@ -150,9 +150,19 @@ def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) 
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
 
 
+def test_where_no_window_is_done_yet_the_shares_are_those_of_now(tmp_path: Path) -> None:
+    assert Parts(tmp_path / "out", {"model": 1}, 10).begin() == 0
+    again, other = (Parts(tmp_path / "out", {"model": 1}, 2) for _ in range(2))
+    assert again.begin() == 0
+    other.check()
+    assert again.window_lines == other.window_lines == 2
+    again.join(translate_windows(LINES, shouted, again), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
 @pytest.mark.parametrize("damage", ["another", "no manifest", "no size", "impossible size"])
 def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: str) -> None:
-    parts = Parts(tmp_path / "out", {"model": 1})
+    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
     parts.begin()
     translate_windows(LINES, shouted, parts)
     if damage == "no manifest":
@@ -161,20 +171,23 @@ def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: st
         manifest = read_json(tmp_path / "out.parts" / "manifest.json")
         del manifest["window_lines"]
         write_json(tmp_path / "out.parts" / "manifest.json", manifest | ({"window_lines": 0} if "im" in damage else {}))
-    again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1})
+    again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1}, streams.WINDOW_LINES)
     assert again.begin() == 0
     assert not again.has(0)
 
 
 def test_no_lines_make_an_empty_file(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {})
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
     parts.begin()
     parts.join(translate_windows([], shouted, parts), [("output", tmp_path / "out")])
     assert (tmp_path / "out").read_bytes() == b""
 
 
 def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
-    parts, others = Parts(tmp_path / "new" / "out", {"model": 1}), Parts(tmp_path / "new" / "out", {"model": 2})
+    parts, others = (
+        Parts(tmp_path / "new" / "out", {"model": 1}, streams.WINDOW_LINES),
+        Parts(tmp_path / "new" / "out", {"model": 2}, streams.WINDOW_LINES),
+    )
     with parts.locked():
         message = f"{tmp_path}/new/out: in use by nmtkit translate, process {os.getpid()} on .*; .* another --output$"
         with pytest.raises(NmtkitError, match=message), others.locked():
@@ -187,7 +200,10 @@ def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
 
 def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: Path) -> None:
     """As two translations would write them that share a folder in spite of the lock."""
-    parts, others = Parts(tmp_path / "out", {"model": 1}), Parts(tmp_path / "out", {"model": 2})
+    parts, others = (
+        Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES),
+        Parts(tmp_path / "out", {"model": 2}, streams.WINDOW_LINES),
+    )
     parts.begin()
     others.write(0, shouted(Window(0, 1, ["of another"])))
     assert not parts.has(0)
@@ -204,23 +220,23 @@ def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, n
         place.mkdir()
         (place / name).write_text(json.dumps("precious"))
     with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is no folder'}.*--output$"):
-        Parts(tmp_path / "out", {}).begin()
+        Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
     assert "precious" in (place if name is None else place / name).read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["out.parts"]
 
 
 def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {})
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
     parts.begin()
     (tmp_path / "out.parts" / "notes").write_text("precious")
     with pytest.raises(DataError, match="notes in it"):
-        Parts(tmp_path / "out", {"another": 1}).begin()
+        Parts(tmp_path / "out", {"another": 1}, streams.WINDOW_LINES).begin()
     assert (tmp_path / "out.parts" / "notes").read_text() == "precious"
 
 
 def test_an_empty_folder_of_that_name_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out.parts").mkdir()
-    assert Parts(tmp_path / "out", {}).begin() == 0
+    assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
 
 
 def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:
@@ -236,7 +252,7 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
-    parts = Parts(tmp_path / "out", {})
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
     parts.begin()
     count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
     goes_on = threading.Event()
@@ -261,7 +277,7 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
 
 
 def test_processes_that_found_different_models_do_not_work_together(tmp_path: Path) -> None:
-    Parts(tmp_path / "out", {"models": ["a"]}).begin()
-    Parts(tmp_path / "out", {"models": ["a"]}).check()
+    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).begin()
+    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).check()
     with pytest.raises(DataError, match="found different models or different text"):
-        Parts(tmp_path / "out", {"models": ["b"]}).check()
+        Parts(tmp_path / "out", {"models": ["b"]}, streams.WINDOW_LINES).check()

@@ -8,6 +8,7 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import objective
 from nmtkit.training.objective import batch_loss, smoothed_loss
+from nmtkit.training.r_drop import _RDropLoss
 
 SMOOTHINGS = [0.0, 0.1, 0.3, 0.9]
 AS_THEY_ARE = torch.eye(11, dtype=torch.float64)
@@ -83,6 +84,38 @@ def test_the_loss_is_the_same_however_many_logits_are_held_at_once(
     for mine, theirs in [(states, other_states), (table, other_table)]:
         assert mine.grad is not None and theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("at_once", [1, 44, 10**6])
+@pytest.mark.parametrize("alpha", [None, 5.0])
+def test_gradients_of_rounded_products_are_near_the_exact_ones(
+    alpha: float | None, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(objective._LOGITS_AT_ONCE, "cpu", at_once)
+    torch.manual_seed(3)
+    targets, _ = tokens_and_logits()
+    values = [torch.randn(9, 4), torch.randn(9, 4), torch.randn(11, 4)]
+    first, second, table = (value.clone().requires_grad_() for value in values)
+    with torch.autocast("cpu", torch.bfloat16):
+        if alpha is None:
+            loss, _ = smoothed_loss(first, table, targets, 0.1)
+        else:
+            loss, _ = _RDropLoss.apply(first, second, table, targets, 0.1, alpha)
+    (3 * loss).backward()
+    exact = [value.double().requires_grad_() for value in values]
+    logits = [states @ exact[2].T for states in exact[:2]]
+    expected = F.cross_entropy(logits[0], targets, label_smoothing=0.1, reduction="sum")
+    if alpha is not None:
+        expected = (expected + F.cross_entropy(logits[1], targets, label_smoothing=0.1, reduction="sum")) / 2
+        log_p, log_q = (one.log_softmax(1) for one in logits)
+        expected = expected + alpha / 4 * ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    (3 * expected).backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=0.01, atol=0)
+    for mine, theirs in zip((first, second, table), exact, strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None and theirs.grad is not None:
+            torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=0.02, atol=0.02 * theirs.grad.abs().max())
 
 
 def test_without_a_gradient_the_loss_is_the_same() -> None:
