@@ -70,7 +70,7 @@ def run(
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
         log.info("%s is up to date", run_dir / "data")
     log.info("2/5 train")
-    workers = Workers.start(device, recipe.training.precision, threads)
+    workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
     result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
         return RunResult(result, None, None)

@@ -8,10 +8,13 @@ import torch
 from nmtkit import workers
 
 PRODUCTS = """
-from nmtkit.workers import Workers
+import sys
+
 import torch
 
-Workers.start("cpu", "bf16", 1)
+from nmtkit.workers import Workers
+
+Workers.start("cpu", "bf16", 1, for_training=sys.argv[1] == "training")
 matrix = torch.ones(64, 64, dtype=torch.bfloat16)
 for rows in [*range(40, 190), 40, 189]:
     torch.ones(rows, 64, dtype=torch.bfloat16) @ matrix
@@ -49,19 +52,21 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "first_again"),
+    ("purpose", "asked", "first_again"),
     [
-        ({}, "cache_miss"),
-        ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
-        ({"DNNL_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
+        ("training", {}, "cache_miss"),
+        ("training", {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
+        ("training", {"DNNL_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
+        ("translation", {}, "cache_hit"),
     ],
 )
 def test_training_keeps_the_code_of_few_products_unless_the_user_asks_for_more(
-    asked: dict[str, str], first_again: str
+    purpose: str, asked: dict[str, str], first_again: str
 ) -> None:
     inherited = {name: value for name, value in os.environ.items() if "PRIMITIVE_CACHE" not in name}
     environment = {**inherited, "ONEDNN_VERBOSE": "2", **asked}
-    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PRODUCTS, purpose]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     made = [line.split("create:")[1].split(",")[0] for line in done.stdout.splitlines() if "create:" in line]
     if len(made) < 150:
         pytest.skip("this torch gives such products to another library than oneDNN")

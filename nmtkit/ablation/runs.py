@@ -110,7 +110,7 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
     """
     run_dir = folder / run.name
     _give_data(run.recipe, folder / "prepared" / "data", run_dir, fingerprint)
-    with Workers.start(device, run.recipe.training.precision, threads) as workers:
+    with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
         training = train(run.recipe, run_dir, workers)
         if training.signal is not None:
             return training.signal

@@ -79,7 +79,7 @@ def command(
         from nmtkit.training.verify import verify_resume as repeat_updates
         from nmtkit.workers import Workers
 
-        with Workers.start(device, loaded.training.precision, threads) as workers:
+        with Workers.start(device, loaded.training.precision, threads, for_training=True) as workers:
             if verify_resume:
                 first, last = repeat_updates(loaded, folder, workers)
                 if workers.is_main:
