@@ -411,14 +411,14 @@ class TestTrain:
     ) -> None:
         asked: list[Any] = []
 
-        def note(*arguments: Any) -> None:
-            asked.extend(arguments)
+        def note(*arguments: Any, for_training: bool = False) -> None:
+            asked.extend([*arguments, for_training])
             raise NmtkitError("noted")
 
         monkeypatch.setattr(Workers, "start", note)
         options = ["--device", "cpu", "--threads", "3", "--set", "training.precision=bf16"]
         assert nmtkit("train", project.recipe, *options).err == "error: noted\n"
-        assert asked == ["cpu", "bf16", 3]
+        assert asked == ["cpu", "bf16", 3, True]
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_trackers_reach_the_training(
