@@ -112,7 +112,7 @@ def forget_products() -> None:
     It makes code for every new size, and in training hardly a size comes back after its update. What is kept lies
     between the memory of tensors and cuts it to pieces, in which glibc then searches. To be called before the first
     product, and not for translation, where sizes do come back. Measured on a small model in bf16, on one core with AMX:
-    1.02 to 1.1 times the tokens a second, 1.6 GB instead of 2.5.
+    1.02 to 1.1 times the tokens a second, and after thousands of updates 1.9 GB instead of 3.9.
     """
     if not any(name in os.environ for name in _PRODUCTS_KEPT):
         os.environ[_PRODUCTS_KEPT[0]] = "128"
