@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -608,13 +609,31 @@ class TestSeveralAtOnce:
         assert len(Downloader(cache=tmp_path, progress=meet).fetch_all(files)) == download.MAX_AT_ONCE
 
     def test_one_failure_is_one_line_and_the_rest_is_kept_for_the_next_run(
-        self, server: Server, tmp_path: Path
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
         files = [server.file(f"/{n}.txt") for n in range(4)]
         missing = RemoteFile(f"{server.url}/missing.txt")
-        assert "HTTP 404" in message_of(lambda: Downloader(cache=tmp_path).fetch_all([*files, missing]))
+        places = [tmp_path / mirror_path(file.url) for file in files]
+
+        def wait_for_the_failure(url: str, done: int, total: int | None) -> None:
+            deadline = time.monotonic() + 10
+            while url == files[0].url and "/missing.txt" not in server.requests and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+        downloader = Downloader(cache=tmp_path, progress=wait_for_the_failure)
+        assert "HTTP 404" in message_of(lambda: downloader.fetch_all([*files, missing]))
+        kept = [(path if path.exists() else PartialFile.path_of(path)) for path in places]
+        sizes = {f"/{n}.txt": path.stat().st_size if path.exists() else 0 for n, path in enumerate(kept)}
+        assert sizes["/0.txt"] >= 1000
+        asked = len(server.requests)
         Downloader(cache=tmp_path).fetch_all(files)
-        assert server.num_bytes == 4 * len(CONTENT) + len(b"not here")
+        starts = {
+            path: int((wanted or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+            for path, wanted in zip(server.requests[asked:], server.ranges[asked:], strict=True)
+        }
+        assert all(sizes[path] <= start < len(CONTENT) for path, start in starts.items())
+        assert [path.read_bytes() for path in places] == [CONTENT] * 4
 
     def test_room_for_all_together_is_made_sure_of_first(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
