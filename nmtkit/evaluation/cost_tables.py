@@ -206,7 +206,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         ["time", f"{duration(predicted['seconds'])} on {where}"],
         ["  an update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate of a device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
-        ["  share of it, assumed", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
+        ["  share of it", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
         ["memory of a device", f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)}"],
     ]
     rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
@@ -259,7 +259,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         for name, before, after in pairs
         if before is not None
     ]
-    notes = [f"MFU was assumed: {predicted['mfu_source']}."]
+    notes = [f"MFU {predicted['mfu_source']}."]
     if cost["device"] == "cpu" and cost["memory_bytes"]:
         notes.append("Memory: what was resident, validation included, which the prediction leaves out.")
     if updates[1] < updates[0]:

@@ -4,8 +4,8 @@
 
 Operations follow from the plan of the updates, which is a pure function of the lengths: with prepared data they are
 exact, but for corpora with weights and for subword sampling, where the first epoch stands for all. Time needs a share
-of the device's rate that training reaches (MFU), which is assumed and said to be. Memory is an estimate of what tensors
-need.
+of the device's rate that training reaches (MFU): on a CPU `train` measures it, else it is assumed and said to be.
+Memory is an estimate of what tensors need.
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,18 @@ from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
 ASSUMED_MFU = {
     "gpu": (
         0.30,
-        "of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 by "
-        "NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.38 by the paper's base and big "
-        "ones on 8 P100 (0.4 and 1.0 s an update)",
+        "assumed, of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 "
+        "by NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.38 by the paper's base and "
+        "big ones on 8 P100 (0.4 and 1.0 s an update)",
     ),
-    "cpu": (0.23, "of measured matrix products; what the tiny model reached over its whole run in docs/results.md"),
+    "cpu": (
+        0.23,
+        "assumed, of measured matrix products; the tiny model of docs/results.md reached as much with AVX-512, and "
+        "0.07 with AMX; `train` tries it out",
+    ),
 }
 """Shares of a device's rate that a training is assumed to reach, validation and saving counted, and where from."""
+REACHED = "measured: what the passes of the first update reached on this device, now"
 
 _ASSUMED_PAIRS = 200_000
 _ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
@@ -89,7 +94,7 @@ class Hardware:
         devices: how many, one process each.
         device: their name; kind: cpu or gpu.
         rate: FLOP/s of matrix products of one in that precision, and rate_source where it is from.
-        mfu: share of it that training is assumed to reach, and mfu_source where it is from.
+        mfu: share of it that training is expected to reach, and mfu_source where it is from.
         memory: bytes of one; None where it is not known.
         process_bytes: what a process holds before the training; 0 on GPUs, where it holds it elsewhere.
     """
@@ -108,13 +113,14 @@ class Hardware:
     @classmethod
     def here(
         cls, device: torch.device, precision: ComputedPrecision, devices: int, *, mfu: float | None = None,
-        rate: float | None = None, process_bytes: int | None = None,
+        rate: float | None = None, reached: float | None = None, process_bytes: int | None = None,
     ) -> "Hardware":  # fmt: skip
         """This machine's device: by the table of GPUs, else by a measurement of matrix products.
 
         Args:
             mfu: what to assume in place of `ASSUMED_MFU`.
             rate: what was measured already.
+            reached: FLOP/s that training was measured to reach on one device, if it was.
         """
         on_gpu = device.type == "cuda"
         name = torch.cuda.get_device_name(device) if on_gpu else device.type
@@ -127,7 +133,8 @@ class Hardware:
         memory = float(torch.cuda.mem_get_info(device)[1]) if on_gpu else None
         held = 0 if on_gpu else memory_bytes(device) if process_bytes is None else process_bytes
         of = "gpu" if on_gpu else "cpu"
-        return cls(devices, name, of, precision, rate, source, *_mfu(mfu, of), memory, held)
+        share = (reached / rate, REACHED) if reached and mfu is None else _mfu(mfu, of)
+        return cls(devices, name, of, precision, rate, source, *share, memory, held)
 
     @classmethod
     def named(cls, name: str, wanted: Precision, devices: int, *, mfu: float | None = None) -> "Hardware":

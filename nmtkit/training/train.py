@@ -32,7 +32,7 @@ from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.memory import settle_tokens_per_pass
+from nmtkit.training.memory import rate_of_passes, settle_tokens_per_pass
 from nmtkit.training.meters import Meter, memory_bytes
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
@@ -193,9 +193,11 @@ class _Session:
     def _train(self) -> str:
         """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
+        if not self._progress.step:
+            reached = rate_of_passes(self._state, self._data, self._training, self._workers)
+            if self._workers.is_main:
+                self._predict(reached)
         if self._workers.is_main:
-            if not self._progress.step:
-                self._predict()
             store_recipe(self._recipe, self._run_dir)
         with self._stop.listening(), self._reporter.showing(self._progress):
             reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
@@ -217,11 +219,15 @@ class _Session:
             return f"stopped by {self._stop.name}"
         raise AssertionError("updates have no end")
 
-    def _predict(self) -> None:
-        """Writes down what the training is expected to take, before its first update."""
+    def _predict(self, reached: float | None) -> None:
+        """Writes down what the training is expected to take, before its first update.
+
+        Args:
+            reached: FLOP/s of one device in passes, where that was measured.
+        """
         workers = self._workers
         hardware = Hardware.here(
-            workers.device, workers.precision, workers.num_processes, rate=self._matmul_rate,
+            workers.device, workers.precision, workers.num_processes, rate=self._matmul_rate, reached=reached,
             process_bytes=self._process_bytes,
         )  # fmt: skip
         data = self._data.of_epoch(0)  # which is there: passes were tried on it
@@ -230,9 +236,9 @@ class _Session:
         expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, self._progress.tokens_per_pass)
         write_json(self._run_dir / "prediction.json", expected)
         log.info(
-            "expected: %.2g FLOPs in %s updates (%s); %s, if %.0f %% of the device's rate are reached",
+            "expected: %.2g FLOPs in %s updates (%s); %s at %.0f %% of the device's rate, which %s",
             expected["flops"], f"{expected['updates']:,}", expected["limit"], duration(expected["seconds"]),
-            100 * expected["mfu"],
+            100 * expected["mfu"], "is assumed" if reached is None else "a first update reached",
         )  # fmt: skip
 
     def _announce(self) -> None:

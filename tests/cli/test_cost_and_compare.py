@@ -60,7 +60,7 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Com
     assert cells(out, "updates")[1] == "1,000 (max_steps = 1000)"
     assert cells(out, "parameters")[1] == "63,082,496"
     assert "Lengths of the pairs: assumed" in out
-    assert "30 % (of a GPU's rate" in out
+    assert "30 % (assumed, of a GPU's rate" in out
 
 
 def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_prediction_says_what_it_assumes() -> None:
     shown = rows_of(table)
     assert shown["time"] == "50s on 8 x h200 (bf16)"
     assert shown["an update"] == "0.5 s"
-    assert shown["share of it, assumed"] == "30 % (of a run)"
+    assert shown["share of it"] == "30 % (of a run)"
     assert shown["memory of a device"] == "3 GB of 141 GB"
     assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
     assert table.notes[0] == "Lengths of the pairs: assumed."

@@ -14,7 +14,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table
 from nmtkit.files import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
-from nmtkit.training.prediction import ASSUMED_MFU, Hardware, PairLengths, predict
+from nmtkit.training.prediction import ASSUMED_MFU, REACHED, Hardware, PairLengths, predict
 from tests.conftest import TinyProject
 
 ROOT = Path(__file__).parent.parent.parent
@@ -44,9 +44,19 @@ def test_predicted_operations_and_tokens_are_those_that_training_counts(
     assert {key: predicted[key] for key in COUNTED} == {key: cost[key] for key in COUNTED}
     assert predicted["flops_padding"] == pytest.approx(cost["flops_padding"], rel=0.2)
     assert predicted["lengths"] == "the prepared data"
-    assert (predicted["rate"], predicted["mfu"]) == (1e9, ASSUMED_MFU["cpu"][0])
+    assert (predicted["rate"], predicted["mfu_source"]) == (1e9, REACHED)
     assert predicted["seconds"] == pytest.approx(predicted["flops"] / (1e9 * predicted["mfu"]))
     assert cost["prediction"] == predicted
+
+
+def test_the_time_follows_from_what_the_first_passes_reached() -> None:
+    cpu = torch.device("cpu")
+    hardware = Hardware.here(cpu, "float32", 2, rate=50e9, reached=4e9)
+    assert (hardware.mfu, hardware.mfu_source) == (0.08, REACHED)
+    stated = Hardware.here(cpu, "float32", 2, rate=50e9, reached=4e9, mfu=0.5)
+    assert (stated.mfu, stated.mfu_source) == (0.5, "stated with --mfu")
+    assumed = Hardware.here(cpu, "float32", 2, rate=50e9)
+    assert (assumed.mfu, assumed.mfu_source) == ASSUMED_MFU["cpu"]
 
 
 def test_a_prediction_is_made_once_before_the_first_update(tiny: TinyProject, tmp_path: Path) -> None:
