@@ -442,7 +442,7 @@ class TrainingConfig(_Section):
 class DecodingConfig(_Section):
     """How text is translated, in validation and by `translate`."""
 
-    beam: int = Field(default=4, ge=1)
+    beam: int = Field(default=4, ge=1, le=10_000)
     """Hypotheses kept at each step; 1 is greedy."""
     length_penalty: Literal["wu", "length", "none"] = "wu"
     """What a hypothesis' log-probability is divided by, n counting the end symbol. wu: ((5 + n) / 6)^alpha, the

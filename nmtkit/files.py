@@ -234,22 +234,30 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
     if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+        with _named(path), path.open("wb") as file:
             yield file
         return
     temporary = _clear_the_way(path)
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk is told without the name of the file
-        raise
+        with _named(path):
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Gives errors of the operating system the name of the file that is written: a full disk is told without one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 @contextmanager

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from nmtkit.model.transformer import Transformer
 
 FORMAT = 1
+MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
+"""Those of a model folder, beside the folder tokenizer/."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ def save_model(
         write_json(temporary / "provenance.json", {**provenance, "versions": versions(), "files": files})
 
 
+def other_files(folder: Path) -> list[str]:
+    """What lies in a model folder besides the model, such as its exports; nothing where there is no folder."""
+    own = {*MODEL_FILES, "tokenizer"}
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in own) if folder.is_dir() else []
+
+
 def _read_json(path: Path) -> Any:
     try:
         return read_json(path)
@@ -182,13 +190,24 @@ def load_ensemble(
 ) -> list[LoadedModel]:
     """Reads a model, or several that decode together: model folders, run folders or checkpoints.
 
+    Args:
+        device: as torch names it, or auto; by default the CPU.
+
     Raises:
-        ModelError: one is not there or damaged, or their vocabularies differ.
+        ModelError: one is not there or damaged, or their vocabularies differ; or none is named.
+        NmtkitError: the device is not there.
     """
     import torch
 
+    from nmtkit.workers import choose_device
+
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        device = torch.device(device) if number and choose_device(kind) else choose_device(kind)
     folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
-    loaded = [load_model(folder, None if device is None else torch.device(device)) for folder in folders]
+    if not folders:
+        raise ModelError("no model is named")
+    loaded = [load_model(folder, device) for folder in folders]
     for folder, other in zip(folders, loaded, strict=True):
         if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
             raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")

@@ -88,7 +88,9 @@ def threads_each(processes: int) -> int:
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether memory was too small, on whatever device; only CUDA's has an exception of its own."""
-    words = ("out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    words = (
+        "out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc",
+    )  # fmt: skip
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 

@@ -48,6 +48,17 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
     yield write
 
 
+def own_stdin() -> Iterable[bytes]:
+    """The lines of stdin, of a stream of its own.
+
+    A thread that waits on ``sys.stdin`` holds its lock when the interpreter ends, which then aborts.
+    """
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except OSError:  # it was replaced by one without a file
+        return sys.stdin.buffer
+
+
 def write_stdout_as_text() -> None:
     """Lets stdout take UTF-8 with ``\\n`` line ends; raises DataError where it is closed."""
     from nmtkit.errors import DataError

@@ -120,6 +120,12 @@ def main() -> None:
             raise
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror}{_ENVIRONMENT_FAULTS[error.errno]}")
+    except (MemoryError, RuntimeError) as error:
+        from nmtkit.workers import is_out_of_memory
+
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        _fail("out of memory; take smaller batches, a smaller beam or fewer processes, or make room")
 
 
 def _fail(message: str) -> NoReturn:

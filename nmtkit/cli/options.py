@@ -75,7 +75,7 @@ BatchTokensOption = Annotated[
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
-    """Raises BadParameter where a file that is written is one of the others, for that would be lost.
+    """Raises BadParameter where a file that is written is one of the others or of a model, for that would be lost.
 
     Args:
         written, read: each with the option that it was given with.
@@ -85,9 +85,21 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
     for name, path in [*read, *written]:
         if path is None or (path.exists() and not path.is_file()):
             continue  # such as /dev/null
+        if (name, path) in written and _is_of_a_model(path.resolve()):
+            raise typer.BadParameter(f"{path} is a file of a model; name another one", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
         if other != name and (name, path) in written:
             raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
+
+
+def _is_of_a_model(path: Path) -> bool:
+    """Whether a file is one of those of a model folder."""
+    from nmtkit.model_folder import MODEL_FILES
+
+    is_of_tokenizer = path.parent.name == "tokenizer"
+    folder = path.parent.parent if is_of_tokenizer else path.parent
+    is_model = path.is_file() and (folder / "model.json").is_file()
+    return is_model and (is_of_tokenizer or path.name in MODEL_FILES)
 
 
 def check_decoding(stated: dict[str, object]) -> None:

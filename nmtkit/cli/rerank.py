@@ -17,6 +17,7 @@ from nmtkit.cli.options import (
     ScoringPrecisionOption,
     ThreadsOption,
     check_decoding,
+    check_files,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def command(
         raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
     if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
         raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
+    check_files([("--output", output)], [("--input", input_), ("--source", source)])
     stated = {"length_penalty": length_penalty, "alpha": alpha}
     check_decoding({key: value for key, value in stated.items() if value is not None})
     console.set_up(quiet=quiet)

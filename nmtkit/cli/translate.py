@@ -441,7 +441,7 @@ def _translate_stream(
 ) -> None:
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
-    from nmtkit.cli.lines import warn_of_invalid_lines, write_stdout_as_text
+    from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.streams import WINDOW_LINES, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
@@ -457,7 +457,7 @@ def _translate_stream(
         raise DataError("stdin is closed; give text there or a file with --input")
     else:
         interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
-        reader = LineReader(_prompted() if interactive else sys.stdin.buffer, name="stdin", errors=errors)
+        reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)
     with ExitStack() as stack:
         if output is not None:
             write = stack.enter_context(write_atomically(output)).write

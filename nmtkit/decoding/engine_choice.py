@@ -186,25 +186,29 @@ def _same_translations(
         return None
     first = exports[0]
     decoding = first.decoding(overrides)
+    cannot = difference = None
     if find_spec("ctranslate2") is None:
-        reason = "CTranslate2 is not installed"
-    elif first.quantization != "float32":
-        reason = f"its {first.quantization} weights translate otherwise"
+        cannot = "CTranslate2 is not installed"
     elif unsupported:
-        reason = f"CTranslate2 has no {unsupported[0]}"
+        cannot = f"CTranslate2 has no {unsupported[0]}"
     elif decoding.whole_trees:
-        reason = "CTranslate2's search says any sequence, not only whole trees"
+        cannot = "CTranslate2's search says any sequence, not only whole trees"
     elif device == "mps":
-        reason = "CTranslate2 has no device mps"
+        cannot = "CTranslate2 has no device mps"
+    elif decoding.beam > 1 and decoding.coverage_penalty:
+        cannot = "CTranslate2 has another coverage penalty"
+    elif first.quantization != "float32":
+        difference = f"its {first.quantization} weights translate otherwise"
     elif decoding.beam > 1:
-        reason = f"CTranslate2's search with a beam of {decoding.beam} may find other translations"
-    elif too_short := _lacks_positions(first, decoding, max_source_tokens):
-        reason = too_short
+        difference = f"CTranslate2's search with a beam of {decoding.beam} may find other translations"
     else:
-        log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
-        return first
-    log.info("engine: torch; %s is there, but %s (--engine ctranslate2 takes it)", first.folder, reason)
-    return None
+        cannot = _lacks_positions(first, decoding, max_source_tokens)
+    if cannot or difference:
+        taken = " (--engine ctranslate2 takes it)" if difference else ""
+        log.info("engine: torch; %s is there, but %s%s", first.folder, cannot or difference, taken)
+        return None
+    log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
+    return first
 
 
 def _lacks_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> str | None:

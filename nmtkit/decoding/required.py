@@ -1,14 +1,17 @@
 """Translations that hold required phrases.
 
 The beam's slots are dealt in turn to hypotheses that have got equally far with the phrases, and every live hypothesis
-may begin or go on with any phrase it lacks, however unlikely. No hypothesis ends before it holds them all.
+may begin or go on with any phrase it lacks, however unlikely. No hypothesis ends before it holds them all, or as many
+of them as any hypothesis can hold, where `no_repeated_ngrams` forbids to say some.
 
 Source: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), with its slots dealt in turn.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -21,13 +24,34 @@ Continuation = tuple[float, int, int]
 """Its log-probability, which live hypothesis it continues, and its new token."""
 
 
-def with_required(phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], eos: int) -> Chooser:
+@dataclass(frozen=True)
+class Progress:
+    """How far a hypothesis has got with its phrases.
+
+    Attributes:
+        held: tokens of those that were said.
+        sayable: tokens of those that were not, and still can be.
+        begun: tokens so far of the one that is being said and furthest.
+        following: the tokens by which it would get further.
+    """
+
+    held: int
+    sayable: int
+    begun: int
+    following: frozenset[int]
+
+
+def with_required(
+    phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], eos: int, no_repeat_ngram: int = 0
+) -> Chooser:
     """Keeps continuations by how far they have got with their sentence's phrases, and among those by probability.
 
     Args:
         phrases: the token sequences that each sentence's translation has to hold.
         max_lengths: most tokens of each translation; one that leaves no room for the phrases goes before them.
+        no_repeat_ngram: the size of `no_repeated_ngrams` where that rule holds.
     """
+    ended: dict[int, int] = {}  # of each sentence, the most tokens of phrases that an ended hypothesis holds
 
     def choose(
         log_probs: Float[Tensor, "sentences live"],
@@ -42,7 +66,14 @@ def with_required(phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], 
             if phrases[sentence]:
                 said = [tuple(so_far[1:]) for so_far in tokens[row].tolist()]  # without BOS
                 room = max_lengths[sentence] - len(said[0]) - 1
-                kept.append(_of_sentence(log_probs[row], step[row], said, phrases[sentence], room, beam, eos))
+                far = partial(progress, phrases=phrases[sentence], no_repeat_ngram=no_repeat_ngram)
+                of_slots = [far(so_far) for so_far in said]
+                scores = log_probs[row, :, None] + step[row]
+                in_reach = _bar_early_ends(scores, log_probs[row], of_slots, ended.get(sentence, 0), eos)
+                chosen = _of_sentence(scores, of_slots, said, far, in_reach, room, beam)
+                kept.append(chosen)
+                ends = (of_slots[slot].held for _, slot, token in chosen if token == eos)
+                ended[sentence] = max(ended.get(sentence, 0), *ends, 0)
             else:
                 best = best_continuations(log_probs[of_row], step[of_row], tokens[of_row], (sentence,), beam)
                 kept.append(list(zip(*(part[0].tolist() for part in best), strict=True)))
@@ -64,52 +95,92 @@ def holds(tokens: Ids, phrase: Ids) -> bool:
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
 
 
-def progress(tokens: Ids, phrases: Sequence[Ids]) -> tuple[int, list[int]]:
-    """How many tokens of the phrases a hypothesis holds, and the tokens by which it would get further.
-
-    A phrase counts whole once it was said; of those that are being said, the tokens so far of the one that is furthest.
-    """
-    held, furthest, following = 0, 0, []
+def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> Progress:
+    """How far a hypothesis has got. A phrase counts whole once it was said."""
+    said = set(_ngrams(tokens, no_repeat_ngram))
+    held, sayable, furthest, following = 0, 0, 0, set()
     for phrase in phrases:
         if holds(tokens, phrase):
             held += len(phrase)
             continue
         sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)
         begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
+        if not _can_be_said(phrase, begun, said, no_repeat_ngram):
+            continue
+        sayable += len(phrase)
         furthest = max(furthest, begun)
-        following.append(phrase[begun])
-    return held + furthest, following
+        following.add(phrase[begun])
+    return Progress(held, sayable, furthest, frozenset(following))
 
 
-def _of_sentence(
+def _ngrams(tokens: Ids, size: int) -> list[Ids]:
+    return [tokens[start : start + size] for start in range(len(tokens) - size + 1)] if size else []
+
+
+def _can_be_said(phrase: Ids, begun: int, said: set[Ids], size: int) -> bool:
+    """Whether the phrase can still be said, now or later, without repeating any ``size`` tokens in a row.
+
+    Args:
+        begun: how many of its tokens were said last.
+        said: all such rows of the hypothesis so far.
+    """
+    ngrams = _ngrams(phrase, size)
+    if len(set(ngrams)) < len(ngrams):
+        return False
+    to_come = ngrams[max(begun - size + 1, 0) :]  # the others are part of what was begun
+    return said.isdisjoint(to_come) or said.isdisjoint(ngrams)
+
+
+def _bar_early_ends(
+    scores: Float[Tensor, "live vocab"],
     log_probs: Float[Tensor, " live"],
-    step: Float[Tensor, "live vocab"],
-    said: list[Ids],
-    phrases: Sequence[Ids],
-    room: int,
-    beam: int,
+    of_slots: list[Progress],
+    ended: int,
     eos: int,
-) -> list[Continuation]:
-    """The continuations that one sentence goes on with; ``room`` tokens fit behind each."""
-    scores = log_probs[:, None] + step  # [live, vocab]
-    places: set[tuple[int, int]] = set()
-    for slot, following in enumerate(progress(so_far, phrases)[1] for so_far in said):
-        if following:
-            places |= {(slot, token) for token in following}
+) -> int:
+    """Forbids to end before as much of the phrases is held as is in reach of any hypothesis; returns how much that is.
+
+    Args:
+        ended: what a hypothesis holds that has ended.
+    """
+    alive = (log_probs > -math.inf).tolist()
+    reaches = (one.held + one.sayable for one, is_alive in zip(of_slots, alive, strict=True) if is_alive)
+    in_reach = max(ended, *reaches, 0)
+    for slot, one in enumerate(of_slots):
+        if one.held < in_reach:
             end = scores[slot, eos].clone()
             scores[slot, eos] = -math.inf
             if scores[slot].amax() == -math.inf:  # at the maximum length nothing else may follow
                 scores[slot, eos] = end
+    return in_reach
+
+
+def _of_sentence(
+    scores: Float[Tensor, "live vocab"],
+    of_slots: list[Progress],
+    said: list[Ids],
+    far: Callable[[Ids], Progress],
+    wanted: int,
+    room: int,
+    beam: int,
+) -> list[Continuation]:
+    """The continuations that one sentence goes on with; ``room`` tokens fit behind each.
+
+    Args:
+        far: how far a hypothesis has got.
+        wanted: how many tokens of its phrases can be held.
+    """
+    places = {(slot, token) for slot, one in enumerate(of_slots) for token in one.following}
     places |= set(enumerate(scores.argmax(1).tolist()))
     best = scores.flatten().topk(min(beam, scores.numel())).indices.tolist()
-    places |= {divmod(place, step.size(1)) for place in best}
+    places |= {divmod(place, scores.size(1)) for place in best}
 
-    wanted = sum(len(phrase) for phrase in phrases)
     banks: dict[int, list[Continuation]] = {}
     for slot, token in places:
         value = float(scores[slot, token])
         if value > -math.inf:
-            banks.setdefault(progress((*said[slot], token), phrases)[0], []).append((value, slot, token))
+            after = far((*said[slot], token))
+            banks.setdefault(after.held + after.begun, []).append((value, slot, token))
     with_room = {held: bank for held, bank in banks.items() if wanted - held <= room}
     banks = with_room or banks
     in_turn = [sorted(banks[held], reverse=True) for held in sorted(banks, reverse=True)]

@@ -284,7 +284,8 @@ class Parts:
         self._check_is_ours()
         wanted = self.window_lines
         if self.folder.exists() and not self._go_on():
-            log.info("%s: of another translation; beginning anew", self.folder)
+            if any(TEMPORARY_MARK not in entry.name for entry in self.folder.iterdir()):
+                log.info("%s: of another translation; beginning anew", self.folder)
             remove_folder(self.folder)
         if not self._there():
             self.window_lines = wanted

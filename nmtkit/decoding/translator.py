@@ -6,6 +6,7 @@ line -> normalised -> ids -> (cut where longer than the model takes) -> batches 
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,15 @@ class Sampling:
     top_p: float = 1.0
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that mean nothing."""
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is a positive number, not {self.temperature}")
+        if self.top_k < 0 or self.seed < 0:
+            raise ValueError(f"top_k and seed are at least 0, not {self.top_k} and {self.seed}")
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p is a share, from 0 to 1, not {self.top_p}")
+
 
 @dataclass(frozen=True)
 class Batching:
@@ -104,6 +114,16 @@ class Asked:
     attention: bool = False
     max_source_tokens: int = MAX_SOURCE_TOKENS
     first_line: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that mean nothing, and TypeError for one string where there may be several."""
+        if min(self.n_best, self.max_source_tokens, self.first_line) < 1:
+            raise ValueError("n_best, max_source_tokens and first_line are at least 1")
+        if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
+            raise TypeError(
+                "prefixes and forbidden are lists of strings, and required is a list of lists of them; each character "
+                "of one string would be a phrase"
+            )
 
 
 @dataclass(frozen=True)
@@ -172,6 +192,8 @@ class Translator:
         precision: Precision = "float32",
     ) -> None:
         """Takes models; arguments as of `load`."""
+        if precision not in _DTYPES:
+            raise NmtkitError(f"precision {precision}: choose {', '.join(_DTYPES)}")
         dtype = _DTYPES[precision]
         if precision == "fp16" and models[0].output_embedding.device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")
@@ -265,7 +287,7 @@ class Translator:
         of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
-        joined = [_joined(of_parts) for of_parts in of_lines]
+        joined = [_joined(of_parts, _is_wished(asked, line)) for line, of_parts in enumerate(of_lines)]
         if not self.tokenizer.makes_trees:
             return joined
         return [[_parsed(line, one) for one in of_line] for line, of_line in zip(lines, joined, strict=True)]
@@ -387,7 +409,7 @@ class Translator:
             seeds = [(sampling.seed, asked.first_line + part.line, part.number) for part in parts]
             choose = drawn(seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
         elif any(part.required for part in parts):
-            choose = with_required([part.required for part in parts], max_lengths, EOS)
+            choose = with_required([part.required for part in parts], max_lengths, EOS, self.decoding.no_repeat_ngram)
         options = SearchOptions(
             n_best=asked.n_best,
             min_tokens=self.decoding.min_length,
@@ -432,14 +454,20 @@ class Translator:
         )
 
 
-def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
+def _is_wished(asked: Asked, line: int) -> bool:
+    """Whether anything is asked of the translation of a line, from 0, that an empty one does not meet."""
+    return bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
+
+
+def _joined(of_parts: Sequence[tuple[int, list[Translation]]], is_wished: bool) -> list[Translation]:
     """Translations of a line from those of its parts: the best with the best, the second with the second.
 
     Args:
         of_parts: of each part its source pieces and its translations.
+        is_wished: whether a translation without text lacks what was asked for.
     """
     if not of_parts:
-        return [Translation("", 0.0, 0.0, (), ())]
+        return [Translation("", 0.0, 0.0, (), (), is_unmet=is_wished)]
     lengths = [length for length, _ in of_parts]
     return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
 

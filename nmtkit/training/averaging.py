@@ -16,6 +16,7 @@ from nmtkit.model_folder import (
     check_sum,
     checkpoints,
     is_model_folder,
+    other_files,
     read_description,
     read_tensors,
     save_model,
@@ -89,10 +90,16 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         decoding: what the new model folder says of decoding; by default what the checkpoints say.
 
     Raises:
-        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already.
+        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already, or
+            holds something else besides.
     """
     if output.exists() and not _is_average(output):
         raise ModelError(f"{output}: exists and is no average; name a new folder")
+    if others := other_files(output):
+        raise ModelError(
+            f"{output}: a new average would take its place, and {', '.join(others)} in it would be lost; move that "
+            "away, or name a new folder with --output"
+        )
     first = check_alike(folders)
     for folder in folders:
         check_sum(folder, read_json(folder / "provenance.json"))

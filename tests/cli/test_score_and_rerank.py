@@ -455,6 +455,17 @@ class TestRerank:
         assert outcome.lines == ["Der \ufffd Hund"]
         assert outcome.err == "warning: stdin: invalid UTF-8 was replaced by U+FFFD in line 1\n"
 
+    @pytest.mark.parametrize("option", ["--input", "--source"])
+    def test_lists_and_sources_are_not_written_over(
+        self, nmtkit: Command, model: Path, tmp_path: Path, option: str
+    ) -> None:
+        (tmp_path / "mine").write_bytes(as_json(lists_of(model, SOURCES[:2])))
+        before = (tmp_path / "mine").read_bytes()
+        outcome = nmtkit("rerank", "--model", model, option, tmp_path / "mine", "--output", tmp_path / "mine")
+        assert outcome.code == 2
+        assert f"file of {option}, too" in " ".join(outcome.err.split())
+        assert (tmp_path / "mine").read_bytes() == before
+
     def test_a_broken_list_is_told_and_no_output_is_made(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
         text = as_json(lists_of(model, SOURCES[:2])) + b"{]\n"
         outcome = nmtkit("rerank", "--model", model, "--output", tmp_path / "best", stdin=text)

@@ -486,6 +486,15 @@ class TestWishes:
         assert "unmet" in first
         assert "unmet" not in second
 
+    @pytest.mark.parametrize("option", ["--require", "--prefix"])
+    def test_an_empty_line_lacks_what_is_asked_of_it(self, translate: Command, tmp_path: Path, option: str) -> None:
+        (tmp_path / "wishes").write_text("neue\n\nneue\n")
+        outcome = translate(option, tmp_path / "wishes", "--status", tmp_path / "status", stdin=b"\n\nthe cat\n")
+        assert outcome.lines[:2] == ["", ""]
+        assert "line 1\n" in outcome.err
+        found = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
+        assert found[:2] == [["empty", "unmet"], ["empty"]]
+
     def test_samples_differ_by_seed_only(self, translate: Command, expected: list[str]) -> None:
         text = as_bytes(sentences(40, seed=2))
         first = translate("--sample", "--seed", "3", stdin=text).lines
@@ -665,6 +674,44 @@ class TestGoingOn:
         for nowhere in (["--output", "/dev/null", "--status", "/dev/null"], ["--prefix", "/dev/null"]):
             assert translate(*nowhere, stdin=b"").code == 0
 
+    def test_a_file_of_a_model_is_not_written_over(self, translate: Command, model: Path) -> None:
+        [checkpoint] = (model / "checkpoints").iterdir()
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        before = [path.read_bytes() for path in files]
+        assert len(files) > 4
+        for path in files:
+            for option in ("--output", "--status"):
+                outcome = translate(option, path, stdin=b"the cat\n")
+                assert outcome.code == 2
+                assert "a file of a model" in " ".join(outcome.err.split())
+        assert [path.read_bytes() for path in files] == before
+        assert translate("--output", checkpoint / "mine.txt", stdin=b"").code == 0
+        (checkpoint / "mine.txt").unlink()
+
+    @pytest.mark.parametrize("option", ["--output", "--status"])
+    def test_a_full_device_is_named(self, translate: Command, tmp_path: Path, option: str) -> None:
+        outcome = translate(option, "/dev/full", stdin=b"the cat\n")
+        assert outcome.code == 1
+        told = "error: /dev/full: No space left on device; make room and run the same command again\n"
+        assert outcome.err == told
+
+    @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("a bug")])
+    def test_want_of_memory_is_one_line(
+        self, translate: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Translator, "translations", fail)
+        if str(error) == "a bug":
+            with pytest.raises(RuntimeError, match="a bug"):
+                translate(stdin=b"the cat\n")
+            return
+        outcome = translate(stdin=b"the cat\n")
+        assert outcome.code == 1
+        assert outcome.err.startswith("error: out of memory; take smaller batches")
+        assert outcome.err.count("\n") == 1
+
 
 class TestConversation:
     def test_a_line_from_a_pipe_is_answered_before_the_next_one_comes(self, model: Path, expected: list[str]) -> None:
@@ -730,3 +777,31 @@ class TestSignals:
         assert (process.returncode, out, err) == (code, b"", b"")
         assert output.read_text() == "old\n"
         assert list(tmp_path.iterdir()) == [output]
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_one_that_waits_for_a_pipe_ends_at_once(
+        self, model: Path, expected: list[str], number: signal.Signals, code: int
+    ) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+            process.stdin.write(as_bytes(sentences(40, seed=2)[:1]))
+            process.stdin.flush()
+            assert process.stdout.readline() == as_bytes(expected[:1])
+            process.send_signal(number)
+            assert process.wait(timeout=60) == code  # with stdin still open
+            assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
+
+    def test_one_whose_reader_has_gone_ends_at_once(self, model: Path, expected: list[str]) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+            for line in sentences(40, seed=2)[:1]:
+                process.stdin.write(as_bytes([line]))
+                process.stdin.flush()
+                assert process.stdout.readline() == as_bytes(expected[:1])
+            process.stdout.close()
+            process.stdin.write(b"the cat\n")
+            process.stdin.flush()
+            assert process.wait(timeout=60) == 1
+            assert process.stderr.read() == b""

@@ -11,7 +11,7 @@ import torch
 
 from nmtkit.config import ModelConfig
 from nmtkit.decoding import search as search_module
-from nmtkit.decoding.required import progress, with_required
+from nmtkit.decoding.required import Progress, progress, with_required
 from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, no_repeated_ngrams
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
@@ -293,13 +293,72 @@ def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
     assert all(len(hypothesis.ids) <= 2 for hypothesis in found)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("size", "phrases", "possible"),
+    [
+        (1, [(6, 6)], []),
+        (1, [(6, 6), (4,)], [(4,)]),
+        (1, [(5, 6)], [(5, 6)]),
+        (2, [(6, 6, 6), (5, 4)], [(5, 4)]),
+        (2, [(4, 5), (6,)], [(4, 5), (6,)]),
+    ],
+)
+def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
+    size: int, phrases: list[Ids], possible: list[Ids], seed: int
+) -> None:
+    table, allows = history_table(seed), no_repeated_ngrams(size)
+    options = SearchOptions(rules=(allows,), choose=with_required([phrases], [4], EOS, size))
+    [found] = find(table, [4], WIDE, options)
+    allowed = [
+        entry
+        for entry in all_translations(table, 0, 4, PENALTY)
+        if not repeats(entry[2], size) and all(holds(entry[2], phrase) for phrase in possible)
+    ]
+    assert found[0].ids == allowed[0][2]
+    assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_phrase_that_cannot_be_said_does_not_keep_a_translation_from_ending(seed: int) -> None:
+    options = SearchOptions(rules=(no_repeated_ngrams(1),), choose=with_required([[(6, 6)]], [9], EOS, 1))
+    [found] = find(history_table(seed), [9], 2, options)
+    assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(rules=options.rules))[0][0].ids
+
+
 def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
-    assert progress((), [(4, 5)]) == (0, [4])
-    assert progress((4,), [(4, 5)]) == (1, [5])
-    assert progress((4, 6), [(4, 5)]) == (0, [4])
-    assert progress((4, 4), [(4, 4, 5)]) == (2, [5])
-    assert progress((4, 4, 4), [(4, 4, 5)]) == (2, [5])
-    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == (3, [6])
+    for tokens, phrases, begun, following in (
+        ((), [(4, 5)], 0, {4}),
+        ((4,), [(4, 5)], 1, {5}),
+        ((4, 6), [(4, 5)], 0, {4}),
+        ((4, 4), [(4, 4, 5)], 2, {5}),
+        ((4, 4, 4), [(4, 4, 5)], 2, {5}),
+    ):
+        assert progress(tokens, phrases) == Progress(0, len(phrases[0]), begun, frozenset(following))
+    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == Progress(2, 2, 1, frozenset({6}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "phrase", "size", "is_sayable"),
+    [
+        ((), (6, 6), 1, False),
+        ((), (6, 6), 2, True),
+        ((), (6, 6, 6), 2, False),
+        ((4,), (5, 4), 1, False),  # its second token was said
+        ((5,), (5, 4), 1, True),  # its first one is what was begun
+        ((5, 6), (5, 4), 1, False),
+        ((4, 5, 6), (6, 4, 5), 2, False),
+        ((4, 5, 4), (4, 5, 6), 2, False),  # beginning it repeats what was said
+        ((4, 5), (4, 5, 6), 2, True),
+        ((5, 4), (4, 5, 6), 2, True),
+        ((5, 6, 4), (4, 5, 6), 3, True),
+    ],
+)
+def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
+    tokens: Ids, phrase: Ids, size: int, is_sayable: bool
+) -> None:
+    found = progress(tokens, [phrase], size)
+    assert (found.sayable, bool(found.following)) == (len(phrase) * is_sayable, is_sayable)
 
 
 # ---- sampling

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.console import log
 from nmtkit.decoding import streams
 from nmtkit.decoding.streams import Parts, Window, Written, as_they_come, equal_windows, translate_windows, windows
 from nmtkit.errors import DataError, NmtkitError
@@ -234,9 +235,17 @@ def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> 
     assert (tmp_path / "out.parts" / "notes").read_text() == "precious"
 
 
-def test_an_empty_folder_of_that_name_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_empty_folder_of_that_name_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_empty: bool
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
     (tmp_path / "out.parts").mkdir()
-    assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
+    if not is_empty:
+        write_json(tmp_path / "out.parts" / "manifest.json", {"kind": streams._KIND, "made_of": {"model": 1}})
+    with caplog.at_level("INFO"):
+        assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
+    assert ("of another translation" in caplog.text) == (not is_empty)
 
 
 def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 import dataclasses
+import inspect
 import itertools
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -270,6 +272,46 @@ def test_closing_marks_stay_with_their_sentence_and_opening_ones_go_with_the_nex
 def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> None:
     with pytest.raises(TypeError, match="a list of strings"):
         translator_of(tokenizer).translate("The dog sees a cat.")
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"prefixes": "der"}, {"forbidden": "der"}, {"required": "der"}, {"required": ["der"]}]
+)
+def test_one_string_is_not_taken_for_several_phrases(wishes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="each character of one string would be a phrase"):
+        Asked(**wishes)
+
+
+@pytest.mark.parametrize("numbers", [{"n_best": 0}, {"max_source_tokens": 0}, {"first_line": 0}])
+def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="are at least 1"):
+        Asked(**numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"temperature": 0.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.5}, {"seed": -1}]
+)
+def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(numbers))} "):
+        Sampling(**numbers)
+
+
+def test_models_devices_and_precisions_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^no model is named$"):
+        Translator.load([])
+    with pytest.raises(NmtkitError, match="--device nowhere: choose auto, cpu, cuda or mps"):
+        Translator.load(tmp_path, device="nowhere")
+    if not torch.cuda.is_available():
+        for name in ("cuda", "cuda:1"):
+            with pytest.raises(NmtkitError, match="this machine has none that torch can use"):
+                Translator.load(tmp_path, device=name)
+
+
+def test_a_precision_that_is_none_is_told(tokenizer: Tokenizer) -> None:
+    translator = Translator.__new__(Translator)
+    unchecked = inspect.unwrap(Translator.__init__)  # tests check types, which would be told first
+    with pytest.raises(NmtkitError, match=r"^precision int8: choose float32, bf16, fp16$"):
+        unchecked(translator, [model_for(tokenizer)], tokenizer, DecodingConfig(), "int8")  # type: ignore[arg-type]
 
 
 def test_a_long_source_without_sentence_ends_is_cut_between_words(tokenizer: Tokenizer) -> None:

@@ -50,7 +50,7 @@ class TestAuto:
     ) -> None:
         assert choose_export([exported_run], "auto", {}) is None
         assert "engine: torch" in log_text.text
-        assert "search with a beam of 3 may find other translations" in log_text.text
+        assert "search with a beam of 3 may find other translations (--engine ctranslate2 takes it)" in log_text.text
 
     def test_it_leaves_what_only_torch_has_to_torch(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
@@ -60,6 +60,9 @@ class TestAuto:
         assert choose_export([exported_run], "auto", {**GREEDY, "whole_trees": True}) is None
         assert "CTranslate2 has no --n-best" in log_text.text
         assert "CTranslate2's search says any sequence, not only whole trees" in log_text.text
+        assert choose_export([exported_run], "auto", {"beam": 3, "coverage_penalty": 0.2}) is None
+        assert "CTranslate2 has another coverage penalty" in log_text.text
+        assert "takes it" not in log_text.text  # for it would not
 
     def test_quantised_weights_and_a_missing_package_mean_torch(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

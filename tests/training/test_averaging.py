@@ -228,3 +228,20 @@ def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -
     average(folders[:2], output)
     assert is_up_to_date(folders[:2], output)
     assert not is_up_to_date(folders[:1], folders[0])  # a checkpoint is no average
+
+
+def test_what_else_lies_in_an_old_average_is_not_lost(tmp_path: Path) -> None:
+    folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
+    output = tmp_path / "averaged"
+    average(folders[:2], output)
+    (output / "export").mkdir()
+    (output / "notes.txt").write_text("mine\n")
+    before = (output / "model.safetensors").read_bytes()
+    with pytest.raises(ModelError, match=r"export, notes.txt in it would be lost; move that away"):
+        average(folders, output)
+    assert (output / "notes.txt").read_text() == "mine\n"
+    assert (output / "model.safetensors").read_bytes() == before
+    (output / "export").rmdir()
+    (output / "notes.txt").unlink()
+    average(folders, output)
+    assert is_up_to_date(folders, output)
