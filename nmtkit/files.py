@@ -234,30 +234,55 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
     if path.exists() and not path.is_file():
-        with _named(path), path.open("wb") as file:
+        with io.BufferedWriter(_NamedFile(path, path)) as file:
             yield file
         return
     temporary = _clear_the_way(path)
     try:
-        with _named(path):
-            with temporary.open("wb") as file:
-                yield file
+        with io.BufferedWriter(_NamedFile(temporary, path)) as file:
+            yield file
+            with _naming(path):
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Gives errors of the operating system the name of the file that is written: a full disk is told without one."""
+def _naming(path: Path) -> Iterator[None]:
+    """Gives errors of writing the name of the file: a full disk is told without one."""
     try:
         yield
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+class _NamedFile(io.FileIO):
+    """A file to be written that is told by another name than its own."""
+
+    def __init__(self, path: Path, told: Path) -> None:
+        super().__init__(path, "wb")
+        self._told = told
+
+    def write(self, data: Any, /) -> int:
+        with _naming(self._told):
+            return super().write(data)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Puts a file, or a folder with all in it, in a second place without copying what can be linked."""
+    if source.is_dir() and not source.is_symlink():
+        target.mkdir()
+        for entry in source.iterdir():
+            link_or_copy(entry, target / entry.name)
+        return
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from nmtkit.config import DecodingConfig, ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
+    link_or_copy,
     read_json,
     sha256_of,
     sha256_of_files,
@@ -109,7 +110,7 @@ def save_model(
     decoding: DecodingConfig,
     provenance: dict[str, Any],
 ) -> None:
-    """Writes a model folder, whole or not at all."""
+    """Writes a model folder, whole or not at all; what else lies in an older one of that name stays."""
     with write_folder_atomically(folder) as temporary:
         write_tensors(temporary / "model.safetensors", weights)
         description = {
@@ -123,12 +124,9 @@ def save_model(
         tokenizer.save(temporary / "tokenizer")
         files = sha256_of_files(temporary)
         write_json(temporary / "provenance.json", {**provenance, "versions": versions(), "files": files})
-
-
-def other_files(folder: Path) -> list[str]:
-    """What lies in a model folder besides the model, such as its exports; nothing where there is no folder."""
-    own = {*MODEL_FILES, "tokenizer"}
-    return sorted(entry.name for entry in folder.iterdir() if entry.name not in own) if folder.is_dir() else []
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.name not in (*MODEL_FILES, "tokenizer"):
+                link_or_copy(entry, temporary / entry.name)
 
 
 def _read_json(path: Path) -> Any:
@@ -203,7 +201,10 @@ def load_ensemble(
 
     if isinstance(device, str):
         kind, _, number = device.partition(":")
-        device = torch.device(device) if number and choose_device(kind) else choose_device(kind)
+        chosen = choose_device(kind)
+        if number and not (kind == "cuda" and number.isdigit() and int(number) < torch.cuda.device_count()):
+            raise NmtkitError(f"device {device}: this machine has none of that number")
+        device = torch.device(device) if number else chosen
     folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
     if not folders:
         raise ModelError("no model is named")

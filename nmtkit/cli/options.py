@@ -93,13 +93,17 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
 
 
 def _is_of_a_model(path: Path) -> bool:
-    """Whether a file is one of those of a model folder."""
+    """Whether a file is one of those of a model folder or an export."""
     from nmtkit.model_folder import MODEL_FILES
 
+    if not path.is_file():
+        return False
+    is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))
+    if is_export and (path.parent / "manifest.json").is_file():
+        return True
     is_of_tokenizer = path.parent.name == "tokenizer"
     folder = path.parent.parent if is_of_tokenizer else path.parent
-    is_model = path.is_file() and (folder / "model.json").is_file()
-    return is_model and (is_of_tokenizer or path.name in MODEL_FILES)
+    return (folder / "model.json").is_file() and (is_of_tokenizer or path.name in MODEL_FILES)
 
 
 def check_decoding(stated: dict[str, object]) -> None:

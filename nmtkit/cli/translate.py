@@ -459,11 +459,8 @@ def _translate_stream(
         interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
         reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)
     with ExitStack() as stack:
-        if output is not None:
-            write = stack.enter_context(write_atomically(output)).write
-        else:
-            stdout = sys.stdout  # a live progress bar puts something else in its place
-            write = stdout.write
+        # A live progress bar puts something else in the place of stdout.
+        result = sys.stdout if output is None else stack.enter_context(write_atomically(output))
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
         total = None
         if input_ is not None and input_.is_file():
@@ -472,15 +469,16 @@ def _translate_stream(
         advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
         for window in windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES):
             written = work.translate(window, reader.invalid_lines)
-            write("".join(f"{line}\n" for line in written.output))
+            result.write("".join(f"{line}\n" for line in written.output))
             if write_status is not None:
                 write_status("".join(f"{line}\n" for line in written.status))
             if output is None:
-                stdout.flush()
+                result.flush()
             done = window.first_line - 1 + len(window.lines)
             if advance is not None:
                 advance(done, note=f"{done:,} lines")
         work.check_lines(reader.num_lines)
+        result.flush()  # where there is no room for it, the status does not appear either
     warn_of_invalid_lines(reader)
 
 

@@ -7,17 +7,20 @@ of them as any hypothesis can hold, where `no_repeated_ngrams` forbids to say so
 Source: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), with its slots dealt in turn.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.decoding.search import Chooser, Chosen, best_continuations
+
+_MOST_COMBINED = 10
+"""Phrases of which every combination is tried."""
 
 Ids = tuple[int, ...]
 Continuation = tuple[float, int, int]
@@ -30,7 +33,7 @@ class Progress:
 
     Attributes:
         held: tokens of those that were said.
-        sayable: tokens of those that were not, and still can be.
+        sayable: tokens of those that were not, and still can be together.
         begun: tokens so far of the one that is being said and furthest.
         following: the tokens by which it would get further.
     """
@@ -66,7 +69,7 @@ def with_required(
             if phrases[sentence]:
                 said = [tuple(so_far[1:]) for so_far in tokens[row].tolist()]  # without BOS
                 room = max_lengths[sentence] - len(said[0]) - 1
-                far = partial(progress, phrases=phrases[sentence], no_repeat_ngram=no_repeat_ngram)
+                far = functools.partial(progress, phrases=phrases[sentence], no_repeat_ngram=no_repeat_ngram)
                 of_slots = [far(so_far) for so_far in said]
                 scores = log_probs[row, :, None] + step[row]
                 in_reach = _bar_early_ends(scores, log_probs[row], of_slots, ended.get(sentence, 0), eos)
@@ -77,7 +80,7 @@ def with_required(
             else:
                 best = best_continuations(log_probs[of_row], step[of_row], tokens[of_row], (sentence,), beam)
                 kept.append(list(zip(*(part[0].tolist() for part in best), strict=True)))
-        width = max(len(one) for one in kept)
+        width = max(1, *(len(one) for one in kept))
         # A slot for which there is nothing holds a hypothesis of probability 0.
         filled = [one + [(-math.inf, 0, eos)] * (width - len(one)) for one in kept]
         values, origins, last = ([[entry[part] for entry in one] for one in filled] for part in range(3))
@@ -98,7 +101,8 @@ def holds(tokens: Ids, phrase: Ids) -> bool:
 def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> Progress:
     """How far a hypothesis has got. A phrase counts whole once it was said."""
     said = set(_ngrams(tokens, no_repeat_ngram))
-    held, sayable, furthest, following = 0, 0, 0, set()
+    held, furthest = 0, 0
+    sayable, following = [], set()
     for phrase in phrases:
         if holds(tokens, phrase):
             held += len(phrase)
@@ -107,10 +111,10 @@ def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> P
         begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
         if not _can_be_said(phrase, begun, said, no_repeat_ngram):
             continue
-        sayable += len(phrase)
+        sayable.append(phrase)
         furthest = max(furthest, begun)
         following.add(phrase[begun])
-    return Progress(held, sayable, furthest, frozenset(following))
+    return Progress(held, _most_together(tuple(sayable), no_repeat_ngram), furthest, frozenset(following))
 
 
 def _ngrams(tokens: Ids, size: int) -> list[Ids]:
@@ -124,11 +128,41 @@ def _can_be_said(phrase: Ids, begun: int, said: set[Ids], size: int) -> bool:
         begun: how many of its tokens were said last.
         said: all such rows of the hypothesis so far.
     """
-    ngrams = _ngrams(phrase, size)
-    if len(set(ngrams)) < len(ngrams):
-        return False
-    to_come = ngrams[max(begun - size + 1, 0) :]  # the others are part of what was begun
-    return said.isdisjoint(to_come) or said.isdisjoint(ngrams)
+    to_come = _ngrams(phrase, size)[max(begun - size + 1, 0) :]  # the others are part of what was begun
+    return len(set(to_come)) == len(to_come) and said.isdisjoint(to_come)
+
+
+@functools.lru_cache(maxsize=1024)
+def _most_together(phrases: tuple[Ids, ...], size: int) -> int:
+    """The most tokens of phrases that one translation can hold without repeating any ``size`` tokens in a row.
+
+    Each is weighed against each: of more than are worth trying in every combination, the first that agree count.
+    """
+    if not size or len(phrases) < 2:
+        return sum(map(len, phrases))
+    numbers = range(len(phrases))
+    pairs = itertools.combinations(numbers, 2)
+    agree = {(one, other) for one, other in pairs if _agree(phrases[one], phrases[other], size)}
+    if len(phrases) <= _MOST_COMBINED:
+        sets = itertools.chain.from_iterable(itertools.combinations(numbers, count) for count in numbers)
+        possible = [one for one in [*sets, tuple(numbers)] if agree.issuperset(itertools.combinations(one, 2))]
+        return max(sum(len(phrases[number]) for number in one) for one in possible)
+    chosen: list[int] = []
+    for number in numbers:
+        if all((other, number) in agree for other in chosen):
+            chosen.append(number)
+    return sum(len(phrases[number]) for number in chosen)
+
+
+def _agree(one: Ids, other: Ids, size: int) -> bool:
+    """Whether two phrases can be said without a repetition: far apart, overlapping, or one within the other."""
+    joined = [one] if holds(one, other) else [other] if holds(other, one) else []
+    for first, second in ((one, other), (other, one)):
+        overlaps = range(1, min(len(first), len(second)))
+        joined += [first + second[shared:] for shared in overlaps if first[-shared:] == second[:shared]]
+    if set(_ngrams(one, size)).isdisjoint(_ngrams(other, size)):
+        return True
+    return any(len(set(ngrams)) == len(ngrams) for ngrams in (_ngrams(text, size) for text in joined))
 
 
 def _bar_early_ends(
@@ -138,7 +172,8 @@ def _bar_early_ends(
     ended: int,
     eos: int,
 ) -> int:
-    """Forbids to end before as much of the phrases is held as is in reach of any hypothesis; returns how much that is.
+    """Drops hypotheses that can no more hold as much of the phrases as another one, and lets the others not end before
+    they do; returns how much that is.
 
     Args:
         ended: what a hypothesis holds that has ended.
@@ -147,7 +182,9 @@ def _bar_early_ends(
     reaches = (one.held + one.sayable for one, is_alive in zip(of_slots, alive, strict=True) if is_alive)
     in_reach = max(ended, *reaches, 0)
     for slot, one in enumerate(of_slots):
-        if one.held < in_reach:
+        if one.held + one.sayable < in_reach:
+            scores[slot] = -math.inf
+        elif one.held < in_reach:
             end = scores[slot, eos].clone()
             scores[slot, eos] = -math.inf
             if scores[slot].amax() == -math.inf:  # at the maximum length nothing else may follow

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from nmtkit.console import counted, listed, log
 from nmtkit.decoding.formats import OutputFormat, oddities, written
 from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit.decoding.source_parts import has_text
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
 from nmtkit.files import (
@@ -219,7 +220,12 @@ class LineWork:
             output += written(self.output, number, source, of_line)
             odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
             status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
-        if unmet := [number for number, of_line in enumerate(found, window.first_line) if of_line[0].is_unmet]:
+        unmet = [
+            number
+            for number, (line, of_line) in enumerate(zip(window.lines, found, strict=True), window.first_line)
+            if of_line[0].is_unmet and has_text(self.translator.tokenizer, line)
+        ]
+        if unmet:
             log.warning("without their prefix or required phrases, which other wishes forbid: %s", listed(unmet))
         return Written(output, status)
 

@@ -16,7 +16,6 @@ from nmtkit.model_folder import (
     check_sum,
     checkpoints,
     is_model_folder,
-    other_files,
     read_description,
     read_tensors,
     save_model,
@@ -86,20 +85,16 @@ def _average_last(folders: list[Path]) -> int:
 def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> None:
     """Averages checkpoints in float64 and writes the float32 result as a model folder marked as an average.
 
+    What else lies in an older average, such as its exports, stays.
+
     Args:
         decoding: what the new model folder says of decoding; by default what the checkpoints say.
 
     Raises:
-        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already, or
-            holds something else besides.
+        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already.
     """
     if output.exists() and not _is_average(output):
         raise ModelError(f"{output}: exists and is no average; name a new folder")
-    if others := other_files(output):
-        raise ModelError(
-            f"{output}: a new average would take its place, and {', '.join(others)} in it would be lost; move that "
-            "away, or name a new folder with --output"
-        )
     first = check_alike(folders)
     for folder in folders:
         check_sum(folder, read_json(folder / "provenance.json"))

@@ -194,7 +194,9 @@ class _Session:
         """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
+            begun = time.monotonic()
             reached = rate_of_passes(self._state, self._data, self._training, self._workers)
+            self._begun += time.monotonic() - begun  # it is no part of the training
             if self._workers.is_main:
                 self._predict(reached)
         if self._workers.is_main:

@@ -451,7 +451,7 @@ def test_searching_with_a_model_equals_searching_its_table(beam: int) -> None:
 # ---- the best continuations
 
 
-@pytest.mark.parametrize("vocab", [5, 63, 64, 300, 640, 1003])
+@pytest.mark.parametrize("vocab", [5, 63, 64, 300, 640, 1003, 1009])
 @pytest.mark.parametrize(("live", "beam"), [(1, 1), (1, 4), (4, 4), (3, 9), (4, 40)])
 def test_the_best_continuations_are_the_best_of_all(vocab: int, live: int, beam: int) -> None:
     torch.manual_seed(vocab * 100 + beam)

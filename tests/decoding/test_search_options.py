@@ -16,6 +16,7 @@ from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, no_repeate
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.errors import ModelError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from tests.decoding.test_search import (
@@ -302,6 +303,7 @@ def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
         (1, [(5, 6)], [(5, 6)]),
         (2, [(6, 6, 6), (5, 4)], [(5, 4)]),
         (2, [(4, 5), (6,)], [(4, 5), (6,)]),
+        (1, [(4, 5), (5, 6)], [(4, 5), (5, 6)]),  # they overlap
     ],
 )
 def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
@@ -317,6 +319,51 @@ def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
     ]
     assert found[0].ids == allowed[0][2]
     assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
+    table, phrases = history_table(seed), [(4, 5), (6, 5)]
+    options = SearchOptions(n_best=4, rules=(no_repeated_ngrams(1),), choose=with_required([phrases], [4], EOS, 1))
+    [found] = find(table, [4], WIDE, options)
+    allowed = [
+        entry
+        for entry in all_translations(table, 0, 4, PENALTY)
+        if not repeats(entry[2], 1) and any(holds(entry[2], phrase) for phrase in phrases)
+    ]
+    assert found[0].ids == allowed[0][2]
+    assert all(any(holds(one.ids, phrase) for phrase in phrases) for one in found)
+
+
+def test_how_many_tokens_of_phrases_can_be_held_together() -> None:
+    for phrases, size, most in (
+        ([(4, 5), (6, 5)], 0, 4),
+        ([(4, 5), (6, 5)], 1, 2),
+        ([(4, 5), (6, 5)], 2, 4),
+        ([(4, 5, 6), (7, 5, 6)], 2, 3),
+        ([(4, 5, 6), (5, 6)], 1, 5),  # one within the other
+        ([(4, 5), (5, 6), (8, 9)], 1, 6),
+        ([(4, 5), (6, 5), (7, 5), (8,)], 1, 3),
+        ([(number, 5) for number in range(6, 20)], 1, 2),  # too many to try every combination
+    ):
+        assert progress((), phrases, size).sayable == most
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None:
+    rules = (forced_prefixes([(6, 6)]), no_repeated_ngrams(1, [2]))
+    [found] = find(
+        history_table(seed), [5], 4, SearchOptions(rules=rules, choose=with_required([[(6, 6, 5)]], [5], EOS, 1))
+    )
+    assert found[0].ids[:3] == (6, 6, 5)
+
+
+def test_without_finite_probabilities_the_model_is_told_even_so() -> None:
+    def table(sentence: int, history: Ids) -> torch.Tensor:
+        return torch.full((VOCAB,), math.nan, dtype=torch.float64)
+
+    with pytest.raises(ModelError, match="no finite probabilities"):
+        find(table, [4], 3, SearchOptions(choose=with_required([[(4, 5)]], [4], EOS)))
 
 
 @pytest.mark.parametrize("seed", range(6))

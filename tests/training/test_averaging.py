@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError
+from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model
 from nmtkit.text.tokenizer import Tokenizer
@@ -230,18 +232,27 @@ def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -
     assert not is_up_to_date(folders[:1], folders[0])  # a checkpoint is no average
 
 
-def test_what_else_lies_in_an_old_average_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("can_link", [True, False])
+def test_what_else_lies_in_an_old_average_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
+) -> None:
     folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
     output = tmp_path / "averaged"
     average(folders[:2], output)
-    (output / "export").mkdir()
+    (output / "export" / "ctranslate2").mkdir(parents=True)
+    (output / "export" / "ctranslate2" / "model.bin").write_bytes(b"weights")
     (output / "notes.txt").write_text("mine\n")
-    before = (output / "model.safetensors").read_bytes()
-    with pytest.raises(ModelError, match=r"export, notes.txt in it would be lost; move that away"):
-        average(folders, output)
-    assert (output / "notes.txt").read_text() == "mine\n"
-    assert (output / "model.safetensors").read_bytes() == before
-    (output / "export").rmdir()
-    (output / "notes.txt").unlink()
+    (output / "link").symlink_to("notes.txt")
+    if not can_link:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError
+
+        monkeypatch.setattr(os, "link", refuse)
     average(folders, output)
     assert is_up_to_date(folders, output)
+    assert (output / "export" / "ctranslate2" / "model.bin").read_bytes() == b"weights"
+    assert (output / "notes.txt").read_text() == "mine\n"
+    assert (output / "link").is_symlink()
+    files = read_json(output / "provenance.json")["files"]
+    assert not any("export" in name or "notes" in name for name in files)
