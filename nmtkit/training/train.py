@@ -152,11 +152,14 @@ class _Session:
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._has_validated, self._has_saved = _done_at(saved)
-        self._begun = time.monotonic()
         self._seconds_before = self._progress.seconds
-        self._energy = EnergyMeter.start(workers.device)
         place = self._progress
         self._energy_before = Energy(place.gpu_joules, place.gpu_seconds, place.host_joules, place.host_seconds)
+
+    def _start_clocks(self) -> None:
+        """From here on time and energy count."""
+        self._begun = time.monotonic()
+        self._energy = EnergyMeter.start(self._workers.device)
 
     @property
     def _progress(self) -> Progress:
@@ -194,13 +197,12 @@ class _Session:
         """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
-            begun = time.monotonic()
             reached = rate_of_passes(self._state, self._data, self._training, self._workers)
-            self._begun += time.monotonic() - begun  # it is no part of the training
             if self._workers.is_main:
                 self._predict(reached)
         if self._workers.is_main:
             store_recipe(self._recipe, self._run_dir)
+        self._start_clocks()  # what was tried is no part of the training
         with self._stop.listening(), self._reporter.showing(self._progress):
             reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
             return reason or self._make_updates()
