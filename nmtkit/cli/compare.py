@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmtkit.cli.options import QuietOption
+from nmtkit.cli.options import QuietOption, check_files
 
 
 def command(
@@ -48,6 +48,8 @@ def command(
         raise typer.BadParameter(f"{paired!r} is not one of bootstrap, randomization", param_hint="--paired")
     if len(runs) < 2:
         raise typer.BadParameter("name two runs or more")
+    own = ("recipe.toml", "metrics.jsonl", "prediction.json", "scores.json", "cost.json")
+    check_files([("--json", json_file)], [("a run", run / name) for run in runs for name in own])
     console.set_up(quiet=quiet)
 
     from nmtkit.cli.cost import print_tables

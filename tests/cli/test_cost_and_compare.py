@@ -320,3 +320,13 @@ def test_wrong_usage_is_told(nmtkit: Command, base: Path, arguments: list[str], 
     found, _, err = nmtkit("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
     assert found == code
     assert told in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["scores.json", "cost.json", "recipe.toml"])
+def test_what_is_compared_is_not_written_over(nmtkit: Command, base: Path, better: Path, name: str) -> None:
+    (better / name).touch()
+    before = (better / name).read_bytes()
+    code, out, err = nmtkit("compare", base, better, "--json", better / name)
+    assert (code, out) == (2, "")
+    assert "file of a run, too" in " ".join(err.split())
+    assert (better / name).read_bytes() == before
