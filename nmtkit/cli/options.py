@@ -94,10 +94,10 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
 
 def _is_of_a_model(path: Path) -> bool:
     """Whether a file is one of those of a model folder or an export."""
-    from nmtkit.model_folder import MODEL_FILES
-
     if not path.is_file():
         return False
+    from nmtkit.model_folder import MODEL_FILES  # what most outputs, which are new, need not wait for
+
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))
     if is_export and (path.parent / "manifest.json").is_file():
         return True
