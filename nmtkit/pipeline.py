@@ -4,7 +4,7 @@ prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> tr
         -> score -> RUN/scores.json, RUN/cost.json
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from nmtkit.evaluation.scoring import Score, Scorer, plain_text, resamples_for, 
 from nmtkit.files import read_json, read_lines, sha256_of, write_json
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
-from nmtkit.training.train import TrainingResult, train
+from nmtkit.training.train import train
 from nmtkit.translation_record import is_as_recorded, read_translated, record, translation_of
 from nmtkit.workers import Workers, check_trackers, choose_device
 
@@ -38,14 +38,14 @@ class RunResult:
     """What `run` ended with.
 
     Attributes:
-        training: how training ended.
-        scores: of each test set; None when training was stopped by a signal.
+        exit_code: other than 0 when training was stopped by a signal, or failed in the processes that it was left to.
+        scores: of each test set; None when training was stopped.
         cost: of the training.
     """
 
-    training: TrainingResult
-    scores: dict[str, dict[str, Score]] | None
-    cost: dict[str, Any] | None
+    exit_code: int
+    scores: dict[str, dict[str, Score]] | None = None
+    cost: dict[str, Any] | None = None
 
 
 def run(
@@ -56,11 +56,13 @@ def run(
     device: str,
     threads: int | None,
     trackers: Sequence[str] = (),
+    launched: Callable[[], int] | None = None,
 ) -> RunResult:
     """Prepares, trains, averages, translates and scores; what is finished already is not done again.
 
     Args:
         trackers: of the training, as `train` has them.
+        launched: trains in processes of its own and returns their exit code; by default this process trains.
 
     Raises:
         NmtkitError: a step cannot be done.
@@ -70,10 +72,15 @@ def run(
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
         log.info("%s is up to date", run_dir / "data")
     log.info("2/5 train")
-    workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
-    result = train(recipe, run_dir, workers, trackers)
-    if result.signal is not None:
-        return RunResult(result, None, None)
+    if launched is None:
+        workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
+        stopped_by = train(recipe, run_dir, workers, trackers).signal
+        exit_code = 0 if stopped_by is None else 128 + stopped_by
+    else:
+        exit_code = launched()
+        Workers.start(device, recipe.training.precision, threads)  # for the steps that follow here
+    if exit_code:
+        return RunResult(exit_code)
     log.info("3/5 average")
     wanted = recipe.decoding.average_last
     chosen = choose_checkpoints(run_dir, at_most=wanted)
@@ -88,11 +95,11 @@ def run(
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: the recipe names no test set")
         write_json(run_dir / "cost.json", training_cost(run_dir))
-        return RunResult(result, {}, read_json(run_dir / "cost.json"))
+        return RunResult(0, {}, read_json(run_dir / "cost.json"))
     log.info("4/5 translate")
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score")
-    return RunResult(result, score_run(run_dir), read_json(run_dir / "cost.json"))
+    return RunResult(0, score_run(run_dir), read_json(run_dir / "cost.json"))
 
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:

@@ -1,9 +1,14 @@
 """`nmtkit run`."""
 
+import functools
+import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from nmtkit.cli.options import (
     DeviceOption,
@@ -28,6 +33,10 @@ def command(
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     mirror: MirrorOption = None,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", metavar="N", min=1, help="Processes that train on this machine, one a device."),
+    ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     tracker: TrackerOption = None,
@@ -35,28 +44,45 @@ def command(
 ) -> None:
     """All five steps in order: prepare, train, average, translate, score. Finished ones are skipped.
 
+    Of several processes all train, and one does the other steps.
+
     Example: nmtkit run quickstart
+
+    Example: nmtkit run multi30k-en-de --processes 2 --threads 1
     """
     from nmtkit import console
     from nmtkit.cli.cost import print_cost
     from nmtkit.cli.score_tables import print_scores
     from nmtkit.config import load_recipe
 
-    console.set_up(quiet=quiet)
+    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _take_part(loaded, folder, device, threads, tracker or [])
+        return
+    again = f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
 
     from nmtkit.evaluation.scoring import scores_as_json
+    from nmtkit.launcher import launch
     from nmtkit.pipeline import run
+    from nmtkit.workers import check_processes
 
+    launched = None
+    if processes > 1:
+        check_processes(processes, device)
+        launched = functools.partial(launch, processes, sys.argv[1:])
     try:
-        result = run(loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [])
+        result = run(
+            loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [], launched=launched
+        )
     except SystemExit:  # by a signal, outside of training
-        console.log.info("stopped; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
+        console.log.info("stopped; %s", again)
         raise
-    if result.training.signal is not None:
-        console.log.info("saved; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
-        sys.exit(128 + result.training.signal)
+    if result.exit_code:
+        if launched is None:
+            console.log.info("saved; %s", again)
+        sys.exit(result.exit_code)
     assert result.scores is not None
     assert result.cost is not None
     for test in list(result.scores)[:1]:
@@ -67,6 +93,19 @@ def command(
         print_scores(result.scores, {})
     print_cost(result.cost, {test: scores_as_json(entries) for test, entries in result.scores.items()})
     _print_next_commands(loaded, folder)
+
+
+def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None, trackers: Sequence[str]) -> None:
+    """Trains as one of several processes; the other steps are made by the one that has started them."""
+    from nmtkit.cli.train import train_or_stop
+    from nmtkit.errors import NmtkitError
+    from nmtkit.workers import is_launched
+
+    if not is_launched():
+        raise NmtkitError(
+            "`run` starts processes itself, by --processes N; under a launcher use `prepare` first and then `train`"
+        )
+    train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
 
 
 def _print_translations(run_dir: Path, test: str) -> None:

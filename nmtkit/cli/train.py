@@ -1,9 +1,12 @@
 """`nmtkit train`."""
 
+import os
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +20,10 @@ from nmtkit.cli.options import (
     TrackerOption,
     run_folder,
 )
+from nmtkit.console import log
+
+if TYPE_CHECKING:
+    from nmtkit.config import Recipe
 
 
 def command(
@@ -52,7 +59,6 @@ def command(
     Example: nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
     """
     import json
-    import os
 
     from nmtkit import console
     from nmtkit.config import load_recipe
@@ -73,23 +79,48 @@ def command(
     loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
 
-    again = f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
-    try:
+    if verify_resume:
+        _verify_resume(loaded, folder, device, threads)
+        return
+    train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
+    console.log.info("next: nmtkit average %s", folder)
+
+
+def train_or_stop(
+    recipe: "Recipe", run_dir: Path, *, device: str, threads: int | None, trackers: Sequence[str]
+) -> None:
+    """Trains, in this process alone or as one of several; exits 128 + its number when a signal stops the training."""
+    with _telling_how_to_go_on():
         from nmtkit.training.train import train
-        from nmtkit.training.verify import verify_resume as repeat_updates
         from nmtkit.workers import Workers
 
-        with Workers.start(device, loaded.training.precision, threads, for_training=True) as workers:
-            if verify_resume:
-                first, last = repeat_updates(loaded, folder, workers)
-                if workers.is_main:
-                    print(f"identical: updates {first} to {last}")
-                return
-            result = train(loaded, folder, workers, tracker or [])
-    except SystemExit:  # by a signal at the start, or a second one
-        console.log.info("stopped at once, with what was saved before; %s", again)
-        raise
+        with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
+            result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
-        console.log.info("saved; %s", again)
+        log.info("saved; %s", _again())
         sys.exit(128 + result.signal)
-    console.log.info("next: nmtkit average %s", folder)
+
+
+def _verify_resume(recipe: "Recipe", run_dir: Path, device: str, threads: int | None) -> None:
+    with _telling_how_to_go_on():
+        from nmtkit.training.verify import verify_resume
+        from nmtkit.workers import Workers
+
+        with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
+            first, last = verify_resume(recipe, run_dir, workers)
+            if workers.is_main:
+                print(f"identical: updates {first} to {last}")
+
+
+@contextmanager
+def _telling_how_to_go_on() -> Iterator[None]:
+    """Says what is lost when a signal ends the block: one at the start, or a second one."""
+    try:
+        yield
+    except SystemExit:
+        log.info("stopped at once, with what was saved before; %s", _again())
+        raise
+
+
+def _again() -> str:
+    return f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"

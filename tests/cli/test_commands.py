@@ -434,7 +434,9 @@ class TestTrain:
         outcome = nmtkit(command, prepared.recipe, "--run-dir", prepared.run, *options)
         assert outcome.err.endswith("error: noted wandb True 1\n")
 
-    @pytest.mark.parametrize("arguments", [["train", "--processes", "2"], ["train"], ["run"]])
+    @pytest.mark.parametrize(
+        "arguments", [["train", "--processes", "2"], ["train"], ["run", "--processes", "2"], ["run"]]
+    )
     def test_a_missing_tracker_is_told_before_anything_is_done(
         self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
@@ -445,8 +447,9 @@ class TestTrain:
         told = "error: --tracker tensorboard: its package is not installed; pip install 'nmtkit[tensorboard]'\n"
         assert outcome.err == told
 
+    @pytest.mark.parametrize("command", ["train", "run"])
     def test_several_processes_are_started_with_the_same_arguments(
-        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch
+        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         asked: list[Any] = []
 
@@ -455,15 +458,28 @@ class TestTrain:
             return 7
 
         monkeypatch.setattr("nmtkit.launcher.launch", note)
-        arguments = ["train", str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
+        arguments = [command, str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
         assert nmtkit(*arguments).code == 7
         assert asked == [4, arguments]
 
+    def test_run_under_a_launcher_says_what_to_take_instead(
+        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setattr("nmtkit.cli.main._leave", sys.exit)  # of several processes it ends this one at once
+        outcome = nmtkit("run", prepared.recipe, "--run-dir", prepared.run)
+        assert outcome.code == 1
+        assert outcome.err == (
+            "error: `run` starts processes itself, by --processes N; under a launcher use `prepare` first and then "
+            "`train`\n"
+        )
+
+    @pytest.mark.parametrize("command", ["train", "run"])
     def test_a_mistake_in_the_recipe_starts_no_processes(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         monkeypatch.setattr("nmtkit.launcher.launch", lambda *_: pytest.fail("started"))
-        outcome = nmtkit("train", project.recipe, "--processes", "4", "--set", "training.sead=1")
+        outcome = nmtkit(command, project.recipe, "--processes", "4", "--set", "training.sead=1")
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
 
 

@@ -1,4 +1,4 @@
-"""`train` in several processes: of its own, under torchrun and accelerate launch, and when one of them is killed."""
+"""`train` and `run` in several processes: of their own, under torchrun and accelerate launch, one of them killed."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ import pytest
 import nmtkit
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
-from nmtkit.files import read_json_lines
+from nmtkit.files import read_json, read_json_lines
 from tests.conftest import write_corpus
 
 STEPS = 150
@@ -41,7 +41,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("project")
-    write_corpus(folder, train=300)
+    write_corpus(folder, train=300, test=10)
     (folder / "mine.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'
@@ -151,6 +151,32 @@ def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Proj
         os.kill(workers_of(process)[1], signal.SIGSTOP)
         assert process.wait(60) == 1
     assert "error: process 1 of 2 gave no sign of life and was ended" in log.read_text()
+
+
+def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one(
+    project: Project, tmp_path: Path
+) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    test = project.recipe.parent / "test"
+    settings = [f"data.test=[{{ source = '{test}.en', target = '{test}.de' }}]", "decoding.average_last=2"]
+    arguments = project.arguments(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
+    command = [sys.executable, "-m", "nmtkit", "run", *arguments[1:]]
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 30, process)
+        process.terminate()
+        assert process.wait(60) == 143
+    assert log.read_text().count("saved; the same command goes on: nmtkit run ") == 1
+    assert not (run / "averaged").exists()
+    with start(command, log) as process:
+        assert process.wait(300) == 0, log.read_text()
+    for step in ("1/5 prepare", "2/5 train", "3/5 average", "4/5 translate", "5/5 score"):
+        assert log.read_text().count(step) == (2 if step < "3" else 1)
+    assert log.read_text().count("going on at update") == 1
+    assert [line["step"] for line in metrics(run)] == list(range(1, STEPS + 1))
+    assert read_json(run / "checkpoints" / f"step-{STEPS - 10:08d}" / "provenance.json")["processes"] == 2
+    assert (run / "translations" / "test.txt").read_bytes().count(b"\n") == 10
+    assert read_json(run / "scores.json")["test"]["sacrebleu"]
+    assert read_json(run / "cost.json")["processes"] == 2
 
 
 def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_path: Path) -> None:
