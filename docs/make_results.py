@@ -1,4 +1,4 @@
-"""Tells what came of a run: python docs/make_results.py RUN docs/results/NAME [--note TEXT ...] [--command TEXT].
+"""Tells what came of a run: python docs/make_results.py RUN docs/results/NAME --title TEXT [--command ...] ...
 
 Writes into the folder README.md (what was run, cost, scores with signatures, learning curve, translations good and
 bad), curve.svg, and the run's scores.json and cost.json as they are. The good and bad translations are those of highest
@@ -72,7 +72,8 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 def cost_rows(cost: dict[str, Any], provenance: dict[str, Any], validations: list[dict[str, Any]]) -> list[list[str]]:
     """What the training took."""
     padding = cost["flops_padding"] / cost["flops"]
-    sustained = f"{cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
+    share = f"{cost['processes']} processes x " if cost["processes"] > 1 else ""
+    sustained = f"{share}{cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
     done = f"{cost['updates']:,} updates, {provenance['epoch']} epochs, {cost['target_tokens']:,} target tokens"
     return [
         ["training", done],
@@ -142,7 +143,9 @@ def main() -> None:
             of_metric = [f"`{metric}`", f"{entry['score']:.2f}", entry.get("details", ""), f"`{entry['signature']}`"]
             rows.append([*of_metric, comparable_to(metric)])
         page += [f"## {name}", "", *table(["metric", "score", "details", "signature", "comparable to"], rows)]
-    page += ["## Learning curve", "", "![validation nll and BLEU over the minutes of training](curve.svg)", ""]
+    has_bleu = any(line.get("valid_bleu") is not None for line in validations)
+    drawn = "validation nll and BLEU" if has_bleu else "validation nll"
+    page += ["## Learning curve", "", f"![{drawn} over the minutes of training](curve.svg)", ""]
     shown = validations[:: max(1, len(validations) // 10)]
     if shown[-1] is not validations[-1]:
         shown.append(validations[-1])
