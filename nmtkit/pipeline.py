@@ -15,7 +15,7 @@ from nmtkit.config import Recipe, stored_recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.data.preparation import prepare, read_text_pair, test_sets
 from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
-from nmtkit.decoding.translator import Translator
+from nmtkit.decoding.translator import Asked, Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
@@ -126,8 +126,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
 def _translate_file(translator: Translator, source: Path, output: Path, made_from: dict[str, Any]) -> None:
     """Translates a test set in windows, of which a stop loses only the one that it falls into."""
 
-    def translate(window: Window) -> Written:
-        return Written(translator.translate(window.lines), [])
+    def translate(window: Window, advance: Callable[[float], None]) -> Written:
+        found = translator.translations(window.lines, Asked(), advance=advance)
+        return Written([of_line[0].text for of_line in found], [])
 
     lines = read_lines(source)
     parts = Parts(output, made_from, _WINDOW_LINES)

@@ -214,6 +214,8 @@ def command(
         raise typer.BadParameter(f"{precision!r} is not one of float32, bf16, fp16", param_hint="--precision")
     if mbr_metric not in (None, "chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
+    if mbr is not None and sample:
+        raise typer.BadParameter("--mbr draws by itself; leave it out", param_hint="--sample")
     if mbr is not None and mbr < n_best:
         raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
     if alignment and not json_:
@@ -412,7 +414,7 @@ def _translate_file(
             with console.progress("translating", total, start=done_before) as advance:
                 count = translate_windows(
                     reader,
-                    lambda window: work.translate(window, reader.invalid_lines),
+                    lambda window, advance: work.translate(window, reader.invalid_lines, advance),
                     parts,
                     rank=rank,
                     num_processes=num_processes,
@@ -442,7 +444,7 @@ def _translate_stream(
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
     from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
-    from nmtkit.decoding.streams import WINDOW_LINES, as_they_come, windows
+    from nmtkit.decoding.streams import WINDOW_LINES, Window, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 
@@ -467,16 +469,24 @@ def _translate_stream(
             total = sum(1 for _ in LineReader(input_, errors=errors))
             work.check_lines(total)
         advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
-        for window in windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES):
-            written = work.translate(window, reader.invalid_lines)
+        if interactive:
+            of_lines = windows(reader, 1)  # from the thread that hears signals, and each answered before the next
+        else:
+            of_lines = windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES)
+        for window in of_lines:
+
+            def tell(share: float, window: Window = window) -> None:
+                if advance is not None:
+                    done = window.first_line - 1 + int(share * len(window.lines))
+                    advance(done, note=f"{done:,} lines")
+
+            written = work.translate(window, reader.invalid_lines, tell)
             result.write("".join(f"{line}\n" for line in written.output))
             if write_status is not None:
                 write_status("".join(f"{line}\n" for line in written.status))
             if output is None:
                 result.flush()
-            done = window.first_line - 1 + len(window.lines)
-            if advance is not None:
-                advance(done, note=f"{done:,} lines")
+            tell(1.0)
         work.check_lines(reader.num_lines)
         result.flush()  # where there is no room for it, the status does not appear either
     warn_of_invalid_lines(reader)

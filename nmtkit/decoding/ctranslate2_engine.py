@@ -44,6 +44,7 @@ class CTranslate2Translator:
         tokenizer: text to ids and back.
         decoding: how to search.
         precision: the type of its weights, such as float32 or int8.
+        device: cpu or cuda.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class CTranslate2Translator:
         self.tokenizer = tokenizer
         self.decoding = decoding
         self.precision = export.quantization
+        self.device: str = translator.device
         self._translator = translator
         self._max_positions = export.max_positions
         self._has_learned_positions = export.has_learned_positions

@@ -25,7 +25,10 @@ def written(output: OutputFormat, line: int, source: str, found: "Sequence[Trans
         return [found[0].text]
     if output == "n-best":
         return [f"{line} ||| {one.text} ||| log_prob={one.log_prob:.6f} ||| {one.score:.6f}" for one in found]
-    return [json_line({"line": line, "source": source, "hypotheses": [_as_json(one) for one in found]}).rstrip("\n")]
+    content: dict[str, Any] = {"line": line, "source": source}
+    if found[0].source_pieces is not None:
+        content["source_tokens"] = list(found[0].source_pieces)
+    return [json_line({**content, "hypotheses": [_as_json(one) for one in found]}).rstrip("\n")]
 
 
 def _as_json(translation: "Translation") -> dict[str, Any]:

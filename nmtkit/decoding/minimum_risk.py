@@ -3,6 +3,7 @@
 Source: Eikema and Aziz 2020 (arXiv 2005.10283), section 5: the samples are candidates and pseudo-references at once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 Utility = Callable[[str, str], float]
@@ -10,16 +11,14 @@ Utility = Callable[[str, str], float]
 
 
 def by_expected_utility(samples: Sequence[str], utility: Utility) -> list[int]:
-    """The numbers of the samples, the one of highest mean utility first; of equal ones the one drawn first.
+    """The numbers of the samples, the one of highest mean utility first; of as good ones the one drawn first.
 
-    A sample that was drawn several times counts as often as a reference; each pair of different ones is compared once a
-    direction.
+    A sample that was drawn several times counts as often as a reference, and is named once; each pair of different ones
+    is compared once a direction.
     """
-    counts: dict[str, int] = {}
-    for sample in samples:
-        counts[sample] = counts.get(sample, 0) + 1
+    counts = Counter(samples)
     expected = {
         hypothesis: sum(count * utility(hypothesis, reference) for reference, count in counts.items())
         for hypothesis in counts
     }
-    return sorted(range(len(samples)), key=lambda number: -expected[samples[number]])
+    return sorted(map(samples.index, counts), key=lambda number: -expected[samples[number]])

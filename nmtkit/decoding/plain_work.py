@@ -1,6 +1,6 @@
 """Windows of lines to text by CTranslate2: what LineWork does with torch, without n-best lists, wishes and status."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,13 @@ class PlainWork:
         return {
             "engine": "ctranslate2",
             "decoding": self.translator.decoding.model_dump(mode="json"),
+            "device": self.translator.device,
             "precision": self.translator.precision,
             "max_source_tokens": self.max_source_tokens,
         }
 
-    def translate(self, window: Window, invalid_lines: Collection[int]) -> Written:
-        """What is written for the lines of a window."""
+    def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:
+        """What is written for the lines of a window, of which CTranslate2 tells nothing on the way."""
         return Written(
             self.translator.translate(
                 window.lines,

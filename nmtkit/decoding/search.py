@@ -246,10 +246,12 @@ def beam_search(
         going_on = np.where(has_ended, -np.inf, chances)  # [sentences, kept]
         log_probs = torch.as_tensor(going_on, device=device)
         bounds = going_on.max(1)
-        if not np.isfinite(chances.max(1)).all():
-            raise ModelError(
-                "the model gives no finite probabilities: its weights are damaged or its training diverged"
-            )
+        for sentence, most in zip(active, chances.max(1).tolist(), strict=True):
+            # Of a sentence that has a translation a chooser may drop all others.
+            if not math.isfinite(most) and not (finished[sentence] and most == -math.inf):
+                raise ModelError(
+                    "the model gives no finite probabilities: its weights are damaged or its training diverged"
+                )
         live.grow(chances, rows, tokens_said)
         if has_ended.any():
             _collect(finished, active, live, has_ended & np.isfinite(chances), penalty(length), options)

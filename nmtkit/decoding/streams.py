@@ -12,7 +12,9 @@ system has no locks. Window n is of process n modulo their number. When all are 
 removes the folder.
 """
 
+import bisect
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -20,7 +22,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by wi
 WINDOW_LINES = 2000
 """Most lines of a window."""
 GATHERING_SECONDS = 0.02
-"""How long the lines of a pipe wait for the next one, so that what is written quickly is translated together."""
+"""How long the first line of a window waits for others, so that what a pipe brings quickly is translated together."""
 POLL_SECONDS = 0.2
 """After which it is looked again whether other processes have written their windows."""
 _MANIFEST = "manifest.json"
@@ -109,11 +111,14 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
     ended: BaseException | bool | None = False
     while ended is False:
         window: list[str] = []
+        until = math.inf
         while len(window) < size:
             try:
-                item = waiting.get(timeout=GATHERING_SECONDS if window else None)
+                item = waiting.get(timeout=max(0.0, until - time.monotonic()) if window else None)
             except queue.Empty:
                 break
+            if not window:
+                until = time.monotonic() + GATHERING_SECONDS
             if not isinstance(item, str):
                 ended = item
                 break
@@ -179,9 +184,10 @@ class LineWork:
     def description(self) -> dict[str, Any]:
         """All that decides what is written for a text, as JSON."""
         asked = dataclasses.asdict(self.asked)
-        asked |= {"prefixes": self.prefixes and self.prefixes.lines, "required": self.required and self.required.lines}
+        asked |= {"prefixes": _sum_of(self.prefixes), "required": _sum_of(self.required)}
         return {
             "decoding": self.translator.decoding.model_dump(mode="json"),
+            "device": self.translator.device,
             "precision": self.translator.precision,
             "asked": json.loads(json.dumps(asked)),
             "output": self.output,
@@ -189,11 +195,12 @@ class LineWork:
             "kept": self.kept,
         }
 
-    def translate(self, window: Window, invalid_lines: Collection[int]) -> Written:
+    def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:
         """What is written for the lines of a window.
 
         Args:
-            invalid_lines: numbers of lines whose invalid UTF-8 was replaced.
+            invalid_lines: numbers of lines whose invalid UTF-8 was replaced, in order.
+            advance: told on the way which share of the window is done.
 
         Raises:
             DataError: what is asked for is not possible; prefixes or phrases end before the text.
@@ -208,14 +215,14 @@ class LineWork:
             required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
             first_line=window.first_line,
         )
-        found = self.translator.translations(window.lines, asked, batching=self.batching)
+        found = self.translator.translations(window.lines, asked, batching=self.batching, advance=advance)
         if self.minimum_risk is not None:
             utility = sentence_utility(self.minimum_risk)
             orders = [by_expected_utility([one.text for one in of_line], utility)[: self.kept] for of_line in found]
             found = [[of_line[place] for place in order] for of_line, order in zip(found, orders, strict=True)]
         output: list[str] = []
         status: list[str] = []
-        invalid = set(invalid_lines)
+        invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
         for number, (source, of_line) in enumerate(zip(window.lines, found, strict=True), window.first_line):
             output += written(self.output, number, source, of_line)
             odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
@@ -228,6 +235,13 @@ class LineWork:
         if unmet:
             log.warning("without their prefix or required phrases, which other wishes forbid: %s", listed(unmet))
         return Written(output, status)
+
+
+def _sum_of(wishes: Wishes | None) -> str | None:
+    """Stands for the lines of a file, which may be many."""
+    return (
+        None if wishes is None else hashlib.sha256("\n".join(wishes.lines).encode("utf-8", "surrogatepass")).hexdigest()
+    )
 
 
 def _refuse(wishes: Wishes, other: str) -> NoReturn:
@@ -265,6 +279,7 @@ class Parts:
         self.window_lines = window_lines
         self._output = output
         self._made_of = made_of
+        self._told = json.dumps(made_of, sort_keys=True)
 
     def locked(self) -> AbstractContextManager[None]:
         """Keeps the output for the first process, and those that it works with, while a block runs.
@@ -350,8 +365,7 @@ class Parts:
 
     @property
     def _mark(self) -> str:
-        told = json.dumps([self._made_of, self.window_lines], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+        return hashlib.sha256(f"[{self._told}, {self.window_lines}]".encode()).hexdigest()[:12]
 
     def has(self, number: int) -> bool:
         """Whether that window is there."""
@@ -392,7 +406,7 @@ def _is_own_name(name: str) -> bool:
 
 def translate_windows(
     lines: Iterable[str],
-    translate: Callable[[Window], Written],
+    translate: Callable[[Window, Callable[[float], None]], Written],
     parts: Parts,
     *,
     rank: int = 0,
@@ -402,13 +416,18 @@ def translate_windows(
     """Translates the windows of one process that are not there yet; returns how many windows there are in all.
 
     Args:
+        translate: translates a window, and may tell on the way which share of it is done.
         advance: told the lines that are done, of this process' windows and of those passed over.
     """
     count = done = 0
     for window in windows(lines, parts.window_lines):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
-            parts.write(window.number, translate(window))
+            parts.write(window.number, translate(window, functools.partial(_tell_share, advance, done, window)))
         done += len(window.lines)
         advance(done)
     return count
+
+
+def _tell_share(advance: Callable[[int], None], done_before: int, window: Window, share: float) -> None:
+    advance(done_before + int(share * len(window.lines)))

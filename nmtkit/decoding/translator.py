@@ -90,6 +90,11 @@ class Batching:
     sentences: int | None = None
     tokens: int = BATCH_TOKENS
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that mean nothing."""
+        if min(self.tokens, 1 if self.sentences is None else self.sentences) < 1:
+            raise ValueError("a batch has at least one sentence, and at least one token")
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -137,6 +142,7 @@ class Translation:
         token_log_probs: of each piece, and of the last end symbol.
         alignment: where asked for: for each piece the number, from 0, of the source piece it attended to most, the
             source's end symbol left aside.
+        source_pieces: what its numbers count: the source's tokens, of a line that was cut those of all parts.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
         is_unmet: whether it does not begin as asked for, or lacks a required phrase.
@@ -149,6 +155,7 @@ class Translation:
     pieces: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     alignment: tuple[int, ...] | None = None
+    source_pieces: tuple[str, ...] | None = None
     hit_limit: bool = False
     parts: int = 1
     is_unmet: bool = False
@@ -167,6 +174,9 @@ class _Part:
     required: tuple[Ids, ...] = ()
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a surrogate pair, as invalid UTF-8 is read by some: no character."""
+
 _SMALL = 256
 """Widths below this give products for one sentence that two threads compute no faster than one (measured on CPUs)."""
 
@@ -180,6 +190,7 @@ class Translator:
         tokenizer: text to ids and back.
         decoding: how to search.
         precision: of the matrix products.
+        device: the kind of device it computes on: cpu, cuda or mps.
         weights_sha256: the sums of the files that the models were read from, in their order.
         is_small: whether a CPU's threads are of no use for one sentence at a time.
     """
@@ -204,6 +215,7 @@ class Translator:
         self.decoding = decoding
         self.is_small = all(model.config.d_model < _SMALL for model in models)
         self._device = models[0].output_embedding.device
+        self.device = self._device.type
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
         self._max_tokens = min([limit - 1 for limit in limits], default=None)
 
@@ -256,18 +268,26 @@ class Translator:
         *,
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
+        advance: Callable[[float], None] = lambda share: None,
     ) -> list[list[Translation]]:
         """For each line its translations, best first (samples: as drawn): as many as are asked for, or as there are.
 
         A line without text has one translation, the empty one.
 
+        Args:
+            before_batch: called before each batch; what it raises ends the translation.
+            advance: told after each batch which share of the source tokens is done.
+
         Raises:
             DataError: what is asked for is not possible (see `check`), or is not one prefix or list of phrases for
-                each line.
+                each line; or a line is no text (it holds half a surrogate pair).
             TypeError: ``lines`` is one string.
         """
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
+        for number, line in enumerate(lines, asked.first_line):
+            if _SURROGATE.search(line):
+                raise DataError(f"line {number} is not valid UTF-8: {line!r}")
         self._check_search(asked)
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
@@ -279,15 +299,22 @@ class Translator:
         else:
             runs = cut_by_padded_tokens([len(parts[index].ids) + 1 for index in order], batching.tokens)
         found: list[list[Translation]] = [[] for _ in parts]
+        total, done = sum(len(part.ids) for part in parts), 0
         for start, stop in runs:
             before_batch()
             batch = [parts[index] for index in order[start:stop]]
             for index, hypotheses in zip(order[start:stop], self._search(batch, forbidden, asked), strict=True):
                 found[index] = [self._translation(one, parts[index]) for one in hypotheses[: asked.n_best]]
+            done += sum(len(part.ids) for part in batch)
+            advance(done / total)
         of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
-        joined = [_joined(of_parts, _is_wished(asked, line)) for line, of_parts in enumerate(of_lines)]
+        empty = Translation("", 0.0, 0.0, (), (), *(((), ()) if asked.attention else (None, None)))
+        joined = [
+            _joined(of_parts) or [dataclasses.replace(empty, is_unmet=_is_wished(asked, line))]
+            for line, of_parts in enumerate(of_lines)
+        ]
         if not self.tokenizer.makes_trees:
             return joined
         return [[_parsed(line, one) for one in of_line] for line, of_line in zip(lines, joined, strict=True)]
@@ -383,7 +410,7 @@ class Translator:
         """
         if not texts:
             return []
-        if bad := next((text for text in texts if re.search("[\ud800-\udfff]", text)), None):
+        if bad := next((text for text in texts if _SURROGATE.search(text)), None):
             raise DataError(f"{where}the {what} {bad!r} is not valid UTF-8")
         normalized = [self.tokenizer.normalize(text, "target") for text in texts]
         found = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
@@ -448,6 +475,7 @@ class Translator:
             pieces=tuple(self.tokenizer.pieces(hypothesis.ids, "target")),
             token_log_probs=hypothesis.token_log_probs,
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
+            source_pieces=None if attention is None else tuple(self.tokenizer.pieces(part.ids, "source")),
             hit_limit=len(hypothesis.ids) >= self._max_length(part),
             is_unmet=hypothesis.ids[: len(part.prefix)] != part.prefix
             or not all(holds(hypothesis.ids, phrase) for phrase in part.required),
@@ -459,15 +487,12 @@ def _is_wished(asked: Asked, line: int) -> bool:
     return bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
 
 
-def _joined(of_parts: Sequence[tuple[int, list[Translation]]], is_wished: bool) -> list[Translation]:
+def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
     """Translations of a line from those of its parts: the best with the best, the second with the second.
 
     Args:
-        of_parts: of each part its source pieces and its translations.
-        is_wished: whether a translation without text lacks what was asked for.
+        of_parts: of each part how many source pieces it has, and its translations.
     """
-    if not of_parts:
-        return [Translation("", 0.0, 0.0, (), (), is_unmet=is_wished)]
     lengths = [length for length, _ in of_parts]
     return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
 
@@ -493,7 +518,10 @@ def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         score=sum(part.score for part in parts),
         pieces=tuple(pieces[:-1]),
         token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
-        alignment=tuple(alignment[:-1]) if parts[0].alignment is not None else None,
+        alignment=None if parts[0].alignment is None else tuple(alignment[:-1]),
+        source_pieces=None
+        if parts[0].source_pieces is None
+        else tuple(piece for part in parts for piece in part.source_pieces or ()),
         hit_limit=any(part.hit_limit for part in parts),
         parts=len(parts),
         is_unmet=any(part.is_unmet for part in parts),

@@ -397,6 +397,8 @@ def score(
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
     """A function that scores one hypothesis by one reference: sacreBLEU's sentence score, 0 to 100.
 
+    Two empty ones, which sacreBLEU gives 0, have 100, as all that are equal.
+
     Args:
         metric: ``chrf2`` or ``sacrebleu`` (with the orders that a short sentence has).
 
@@ -406,7 +408,13 @@ def sentence_utility(metric: str) -> Callable[[str, str], float]:
     if metric not in ("chrf2", "sacrebleu"):
         raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
     sentence = _build(metric, None, of_sentences=True)
-    return lambda hypothesis, reference: float(sentence.sentence_score(hypothesis, [reference]).score)
+
+    def utility(hypothesis: str, reference: str) -> float:
+        if not hypothesis and not reference:
+            return 100.0
+        return float(sentence.sentence_score(hypothesis, [reference]).score)
+
+    return utility
 
 
 def resamples_for(num_lines: int, asked: int | None = None) -> int:

@@ -23,6 +23,7 @@ from nmtkit.files import read_lines
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text import synthetic
 from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.trees import escape_brackets
 
 SAMPLE_LINES = 100
 NEAR_TIE = 1e-4
@@ -68,7 +69,8 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
-    encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for _, line in texts], "source")
+    words = [escape_brackets(line) if loaded.tokenizer.makes_trees else line for _, line in texts]
+    encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for line in words], "source")
     fitting = (
         (number, line, ids) for (number, line), ids in zip(texts, encoded, strict=True) if 0 < len(ids) <= longest
     )

@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 
+import nmtkit
 from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
@@ -30,6 +33,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, read_json
+from nmtkit.model_folder import load_model, save_model
 from nmtkit.training.train import train
 from nmtkit.workers import Workers
 
@@ -293,7 +297,7 @@ class TestOptions:
         [
             ["--temperature", "0.5"], ["--top-k", "3"], ["--top-p", "0.5"], ["--seed", "1"],
             ["--mbr-metric", "chrf2"], ["--sample", "--mbr-metric", "chrf2"],
-            ["--sample", "--beam", "4"], ["--mbr", "4", "--beam", "4"],
+            ["--sample", "--beam", "4"], ["--mbr", "4", "--beam", "4"], ["--mbr", "4", "--sample"],
             ["--sample", "--temperature", "nan"], ["--sample", "--top-p", "nan"],
             ["--max-length-ratio", "inf"], ["--alpha", "1000"], ["--alpha", "nan"], ["--coverage-penalty", "inf"],
             ["--length-penalty", "short"], ["--max-length-offset", "9999999"],
@@ -306,9 +310,19 @@ class TestOptions:
         assert (outcome.code, outcome.out) == (2, b"")
         assert next(option for option in reversed(options) if option.startswith("--")) in outcome.err
 
-    def test_several_models_form_an_ensemble(self, translate: Command, model: Path, expected: list[str]) -> None:
-        checkpoint = model / "checkpoints" / "step-00000080"
-        assert translate(checkpoint, stdin=as_bytes(sentences(40, seed=2))).lines == expected
+    def test_several_models_form_an_ensemble(
+        self, translate: Command, model: Path, expected: list[str], tmp_path: Path
+    ) -> None:
+        first = load_model(model / "checkpoints" / "step-00000080")
+        with torch.no_grad():
+            for parameter in first.model.parameters():
+                parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+        weights, config = first.model.state_dict(), first.model.config
+        save_model(tmp_path / "other", weights, config, first.tokenizer, first.decoding, {})
+        text = sentences(40, seed=2)
+        found = translate(tmp_path / "other", stdin=as_bytes(text)).lines
+        assert found == Translator.load([model, tmp_path / "other"]).translate(text)
+        assert found != expected
 
     def test_the_number_of_threads_is_that_of_torch(self, translate: Command) -> None:
         assert translate("--threads", "2", stdin=b"the cat\n").code == 0
@@ -359,7 +373,9 @@ class TestOutput:
         objects = [json.loads(line) for line in outcome.lines]
         assert [one["source"] for one in objects] == [*text, ""]
         assert [one["hypotheses"][0]["text"] for one in objects] == [*expected, ""]
+        assert objects[-1]["hypotheses"][0]["alignment"] == objects[-1]["source_tokens"] == []
         for one in objects[:-1]:
+            assert "".join(one["source_tokens"]).replace("\u2581", " ").strip() == one["source"]
             assert len(one["hypotheses"]) == 2
             for hypothesis in one["hypotheses"]:
                 assert sum(hypothesis["token_log_probs"]) == pytest.approx(hypothesis["log_prob"])
@@ -518,8 +534,10 @@ class TestWishes:
                 mine = samples[start : start + 8]
                 expected.append(max(mine, key=lambda one: sum(utility(one, other) for other in mine)))
             assert translate("--mbr", "8", "--mbr-metric", metric, stdin=text).lines == expected
-        several = translate("--mbr", "8", "--n-best", "2", stdin=text).lines
-        assert [line.split(" ||| ")[0] for line in several] == [str(number) for number in range(1, 6) for _ in range(2)]
+        several = [line.split(" ||| ") for line in translate("--mbr", "8", "--n-best", "8", stdin=text).lines]
+        for number in range(1, 6):
+            drawn = [text for line, text, *_ in several if line == str(number)]
+            assert sorted(drawn) == sorted(set(samples[8 * (number - 1) : 8 * number]))
         assert translate("--mbr", "2", "--n-best", "3", stdin=text).code == 2
 
 
@@ -555,6 +573,63 @@ class TestGoingOn:
         assert first_lines == [1, 8, 15, 22, 29, 36]
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+    def test_one_that_was_killed_goes_on_to_the_same_bytes(self, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 30))
+        (tmp_path / "program.py").write_text(
+            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import streams\nstreams.WINDOW_LINES = 20\nmain()\n"
+        )
+
+        def command(name: str) -> list[str]:
+            where = [
+                "--input",
+                tmp_path / "in.txt",
+                "--output",
+                tmp_path / name,
+                "--status",
+                tmp_path / f"{name}.status",
+            ]
+            options = ["--threads", "1", "--json", "--sample", "--temperature", "0.5", "--n-best", "2"]
+            return [sys.executable, str(tmp_path / "program.py"), "translate", str(model), *map(str, where), *options]
+
+        place = {**os.environ, "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent)}
+        assert subprocess.run(command("whole"), env=place, stderr=subprocess.DEVNULL).returncode == 0
+        there = 0
+        while True:
+            with subprocess.Popen(command("killed"), env=place, stderr=subprocess.PIPE) as process:
+                while process.poll() is None and len(list(tmp_path.glob("killed.parts/*.output"))) < there + 7:
+                    time.sleep(0.005)
+                process.kill()
+                assert process.stderr is not None
+                told = process.stderr.read().decode()
+            assert (f"going on: {20 * there:,} lines" in told) == (there > 0), told
+            if process.returncode == 0:
+                break
+            assert process.returncode == -signal.SIGKILL, told
+            there = len(list(tmp_path.glob("killed.parts/*.output")))
+        assert there >= 14
+        for kind in ("", ".status"):
+            assert (tmp_path / f"killed{kind}").read_bytes() == (tmp_path / f"whole{kind}").read_bytes()
+
+    def test_progress_is_told_in_lines(
+        self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[tuple[float, str]] = []
+
+        @contextmanager
+        def progress(description: str, total: float | None, *, start: float = 0) -> Iterator[Any]:
+            assert (description, total, start) == ("translating", 40, 0)
+            yield lambda done, note="": told.append((done, note))
+
+        monkeypatch.setattr("nmtkit.console.progress", progress)
+        (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2)))
+        for where in (["--output", tmp_path / "out.txt"], []):
+            told.clear()
+            assert translate("--input", tmp_path / "in.txt", *where, "--batch-size", "10").code == 0
+            done = [lines for lines, _ in told]
+            assert done == sorted(done)
+            assert len(set(done)) == 4
+            assert told[-1] == (40, "40 lines")
 
     @pytest.mark.parametrize("change", ["option", "precision", "input"])
     def test_with_anything_else_it_begins_anew(
@@ -754,14 +829,41 @@ class TestConversation:
                 if select.select([leader], [], [], 0.1)[0]:
                     seen += os.read(leader, 4096)
 
+        before = termios.tcgetattr(follower)
         with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
             wait_for("> ")
             assert b"Ctrl-D ends" in seen
             for line, translation in zip(sentences(40, seed=2)[:2], expected, strict=False):
+                seen = b""
                 os.write(leader, f"{line}\n".encode())
-                wait_for(translation)
+                wait_for("> ")
+                assert seen.decode().split("\r\n")[1:] == [translation, "> "]  # answered before the next is asked for
             os.write(leader, b"\x04")
             assert process.wait(timeout=60) == 0
+        assert termios.tcgetattr(follower) == before
+        os.close(leader)
+        os.close(follower)
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_a_prompt_that_is_stopped_leaves_the_terminal_as_it_was(
+        self, model: Path, number: signal.Signals, code: int
+    ) -> None:
+        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
+        leader, follower = pty.openpty()
+        before = termios.tcgetattr(follower)
+        with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
+            seen = b""
+            while not seen.endswith(b"> "):
+                assert select.select([leader], [], [], 300)[0]
+                seen += os.read(leader, 4096)
+            os.write(leader, b"half a li")
+            while not seen.endswith(b"half a li"):
+                assert select.select([leader], [], [], 300)[0], seen
+                seen += os.read(leader, 4096)
+            assert termios.tcgetattr(follower) != before
+            process.send_signal(number)
+            assert process.wait(timeout=60) == code
+        assert termios.tcgetattr(follower) == before
         os.close(leader)
         os.close(follower)
 

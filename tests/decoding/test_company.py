@@ -2,7 +2,7 @@
 but for candidates that are as good as equal, which are counted."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -72,7 +72,7 @@ def by_processes(translator: Translator, num_processes: int, folder: Path) -> li
     parts.begin()
     found: dict[int, Translation] = {}
 
-    def work(window: Window) -> Written:
+    def work(window: Window, advance: Callable[[float], None]) -> Written:
         translations = best(translator, window.lines)
         found.update(enumerate(translations, window.first_line))
         return Written([one.text for one in translations], ["" for _ in translations])

@@ -15,8 +15,14 @@ def test_the_sample_most_like_the_others_comes_first() -> None:
 
 
 def test_what_was_drawn_often_counts_often() -> None:
-    assert by_expected_utility(["ab", "cd", "cd"], overlap) == [1, 2, 0]
+    assert by_expected_utility(["ab", "cd", "cd"], overlap) == [1, 0]
     assert by_expected_utility(["ab", "cd", "cd", "ab", "ab"], overlap)[0] == 0
+
+
+def test_an_empty_sample_that_was_drawn_most_wins() -> None:
+    for metric in ("chrf2", "sacrebleu"):
+        samples = ["the dog", *[""] * 9]
+        assert by_expected_utility(samples, sentence_utility(metric)) == [1, 0]
 
 
 def test_of_equals_the_first_comes_first() -> None:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -319,6 +320,26 @@ def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
     ]
     assert found[0].ids == allowed[0][2]
     assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+
+
+@pytest.mark.parametrize(("size", "phrase"), [(1, (5, 6)), (2, (5, 6, 7))])
+def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(size: int, phrase: Ids) -> None:
+    """In a narrow beam one that has ended may hold more than all that are left still can."""
+    dropped = 0
+
+    def choose(*arguments: Any) -> Any:
+        nonlocal dropped
+        best, origins, last = chooser(*arguments)
+        dropped += bool((best == -math.inf).all())
+        return best, origins, last
+
+    for seed in range(60):
+        chooser = with_required([[phrase]], [12], EOS, size)
+        options = SearchOptions(n_best=2, rules=(no_repeated_ngrams(size),), choose=choose)
+        [found] = find(history_table(seed, vocab=12, sharpness=1.5), [12], 2, options)
+        assert found
+        assert all(not repeats(one.ids, size) for one in found)
+    assert dropped
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,8 +1,10 @@
+import itertools
 import json
 import math
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,26 @@ def test_lines_that_are_there_are_taken_together_and_none_is_lost() -> None:
     assert [window.first_line for window in found] == [lines.index(window.lines[0]) + 1 for window in found]
 
 
+def test_lines_that_keep_coming_are_given_on_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "GATHERING_SECONDS", 0.2)
+
+    def steadily() -> Iterator[str]:
+        while True:
+            yield "a"
+            time.sleep(0.02)
+
+    assert len(next(as_they_come(steadily(), 1000)).lines) < 100
+
+
+def test_no_more_lines_are_read_than_can_soon_be_taken() -> None:
+    taken = itertools.count()
+    found = as_they_come((f"{next(taken)}" for _ in itertools.repeat(None)), 10)
+    for _ in range(5):
+        next(found)
+    time.sleep(0.1)  # the reader may go on as far as it can
+    assert next(taken) <= 5 * 10 + 2 * 10 + 2
+
+
 def test_an_error_of_the_reader_comes_after_the_lines_before_it() -> None:
     def broken() -> Iterator[str]:
         yield "a"
@@ -66,7 +88,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "WINDOW_LINES", 3)
 
 
-def shouted(window: Window) -> Written:
+def shouted(window: Window, advance: Callable[[float], None]) -> Written:
     status = [str(window.first_line + place) for place in range(len(window.lines))]
     return Written([line.upper() for line in window.lines], status)
 
@@ -79,9 +101,9 @@ def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) 
         for rank in range(num_processes):
             mine: list[int] = []
 
-            def work(window: Window) -> Written:
+            def work(window: Window, advance: Callable[[float], None]) -> Written:
                 mine.append(window.number)  # noqa: B023
-                return shouted(window)
+                return shouted(window, advance)
 
             done: list[int] = []
             options = {"rank": rank, "num_processes": num_processes, "advance": done.append}
@@ -95,11 +117,23 @@ def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) 
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "status"]
 
 
+def test_progress_is_told_within_a_window(tmp_path: Path) -> None:
+    def in_halves(window: Window, advance: Callable[[float], None]) -> Written:
+        advance(0.5)
+        return shouted(window, advance)
+
+    parts = Parts(tmp_path / "out", {}, 4)
+    parts.begin()
+    done: list[int] = []
+    translate_windows(LINES, in_halves, parts, advance=done.append)
+    assert done == [2, 4, 6, 8, 9, 10]
+
+
 def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
-    def breaks(window: Window) -> Written:
+    def breaks(window: Window, advance: Callable[[float], None]) -> Written:
         if window.number == 2:
             raise KeyboardInterrupt
-        return shouted(window)
+        return shouted(window, advance)
 
     parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
     parts.begin()
@@ -110,9 +144,9 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
     assert again.begin() == 2
     numbers: list[int] = []
 
-    def work(window: Window) -> Written:
+    def work(window: Window, advance: Callable[[float], None]) -> Written:
         numbers.append(window.number)
-        return shouted(window)
+        return shouted(window, advance)
 
     again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
     assert numbers == [2, 3]
@@ -140,9 +174,9 @@ def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) 
     assert parts.window_lines == mine.window_lines == other.window_lines == 3
     numbers: list[int] = []
 
-    def work(window: Window) -> Written:
+    def work(window: Window, advance: Callable[[float], None]) -> Written:
         numbers.append(window.number)
-        return shouted(window)
+        return shouted(window, advance)
 
     for rank, of_rank in enumerate((mine, other, other)):
         count = translate_windows(LINES, work, of_rank, rank=rank, num_processes=3)
@@ -206,7 +240,7 @@ def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: P
         Parts(tmp_path / "out", {"model": 2}, streams.WINDOW_LINES),
     )
     parts.begin()
-    others.write(0, shouted(Window(0, 1, ["of another"])))
+    others.write(0, shouted(Window(0, 1, ["of another"]), lambda share: None))
     assert not parts.has(0)
     parts.join(translate_windows(LINES, shouted, parts), [("output", tmp_path / "out")])
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
@@ -266,9 +300,9 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
     count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
     goes_on = threading.Event()
 
-    def slowly(window: Window) -> Written:
+    def slowly(window: Window, advance: Callable[[float], None]) -> Written:
         goes_on.wait()
-        return shouted(window)
+        return shouted(window, advance)
 
     other = threading.Thread(
         target=translate_windows, args=(LINES, slowly, parts), kwargs={"rank": 1, "num_processes": 2}

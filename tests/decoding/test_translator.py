@@ -16,6 +16,7 @@ from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
 from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -473,6 +474,27 @@ def test_an_alignment_names_a_source_piece_for_each_piece(tokenizer: Tokenizer) 
             assert found[0].alignment is not None
             assert len(found[0].alignment) == len(found[0].pieces)
             assert set(found[0].alignment) <= set(range(length))
+        else:
+            assert (found[0].alignment, found[0].source_pieces) == ((), ())
+
+
+def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair(tokenizer: Tokenizer) -> None:
+    model = model_for(tokenizer)
+    lines = [line for line in LINES if line]
+    entries = tokenizer.entries("target")
+    seen = set()
+    for found in translator_of(tokenizer, model, beam=4).translations(lines, Asked(attention=True, n_best=2)):
+        for one in found:
+            assert one.source_pieces is not None
+            assert one.alignment is not None
+            source = torch.tensor([[tokenizer.entries("source").index(piece) for piece in one.source_pieces] + [EOS]])
+            target = torch.tensor([[BOS, *(entries.index(piece) for piece in one.pieces)]])
+            weights = attention_weights(model, source, target).cross[-1].mean(0)[:-1, :-1]  # [pieces, source pieces]
+            chosen = weights.gather(1, torch.tensor(one.alignment, dtype=torch.long)[:, None]).squeeze(1)
+            assert torch.allclose(chosen, weights.amax(1), atol=1e-6)
+            assert weights.size(1) == 1 or (chosen > weights.amin(1) + 1e-6).all()
+            seen |= set(one.alignment)
+    assert len(seen) > 3
 
 
 def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer) -> None:
@@ -493,6 +515,7 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
     assert two.alignment is not None
     length = len(parts[0])
     assert joined.alignment == (*one.alignment, length - 1, *(length + place for place in two.alignment))
+    assert joined.source_pieces == tuple(tokenizer.pieces(whole, "source"))
 
 
 def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokenizer) -> None:
@@ -652,8 +675,18 @@ def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: T
     loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
     expected = loaded.translate(LINES)
     assert expected == translator.translate(LINES)
+    long = " ".join(["the dog sees a cat and"] * 120)  # beyond the positions that are kept
+    kinds = [
+        ([*LINES, long], Asked(attention=True)),
+        (LINES, Asked(n_best=3, sampling=Sampling(seed=3))),
+        (LINES, Asked(required=[["Hund"] if line else [] for line in LINES])),
+    ]
+    alone = [translator.translations(*kind) for kind in kinds]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: loaded.translate(LINES), range(12))) == [expected] * 12
+        together = list(pool.map(lambda kind: loaded.translations(*kind), kinds * 3))
+    texts = [[[one.text for one in of_line] for of_line in found] for found in [*alone * 3, *together]]
+    assert texts[:9] == texts[9:]
     assert nmtkit.Translator is Translator
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = nmtkit.Nothing
@@ -667,4 +700,25 @@ def test_the_python_of_the_documentation_runs(
     save_model_of(model_for(tokenizer, torch.float32), tokenizer, DecodingConfig(), tmp_path / "model")
     assert '"runs/quickstart"' in code
     exec(compile(code.replace("runs/quickstart", str(tmp_path / "model")), "decoding.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    told = capsys.readouterr().out.splitlines()
+    three = Translator.load(str(tmp_path / "model")).translations(["The dog sleeps."], Asked(n_best=3, attention=True))[
+        0
+    ]
+    assert told == [" ".join(map(str, (one.text, one.score, one.pieces, one.alignment))) for one in three]
+
+
+def test_what_is_no_text_and_batches_of_nothing_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"line 12 is not valid UTF-8: 'a \\udcff b'"):
+        asked_of(tokenizer, Asked(first_line=11), ["the dog", "a \udcff b"])
+    for batching in ({"sentences": 0}, {"tokens": 0}):
+        with pytest.raises(ValueError, match="a batch has at least one"):
+            Batching(**batching)
+
+
+def test_progress_is_told_after_each_batch(tokenizer: Tokenizer) -> None:
+    told: list[float] = []
+    translator_of(tokenizer).translations(LINES, Asked(), batching=Batching(sentences=2), advance=told.append)
+    assert len(told) == math.ceil(sum(map(bool, LINES)) / 2)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert 0 < told[0] < 1

@@ -93,10 +93,12 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
     assert "before: moses-tokenize\n- To be done to each translation after: Moses' detokenizer for de" in told
 
 
-def test_a_parser_gives_the_same_trees_over_the_words(tmp_path: Path) -> None:
-    model = make_run(tmp_path / "mine", text="trees")
-    lines = [*LINES, "a ( b )"]
-    found = engine(export(model, "ctranslate2")[0], beam=1).translate(lines)
+def test_a_parser_gives_the_same_trees_over_the_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_models, "PAIRS", [(f"-LRB- {source} -RRB-", tree) for source, tree in tiny_models.PAIRS])
+    model = make_run(tmp_path / "mine", text="trees", vocab_size=90)
+    lines = [*LINES, "a ( b )", "the cat ( the dog ) sees", "the old house ( a red cat )"]
+    (tmp_path / "sample").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    found = engine(export(model, "ctranslate2", sample_file=tmp_path / "sample")[0], beam=1).translate(lines)
     assert found == greedy_by_torch(model, lines)
     trees = [list(read_trees([line], "a parse")) for line in found]
     assert [[word for tree in of_line for word in words(tree)] for of_line in trees] == [*map(split_words, lines)]
