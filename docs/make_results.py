@@ -72,8 +72,8 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 def cost_rows(cost: dict[str, Any], provenance: dict[str, Any], validations: list[dict[str, Any]]) -> list[list[str]]:
     """What the training took."""
     padding = cost["flops_padding"] / cost["flops"]
-    share = f"{cost['processes']} processes x " if cost["processes"] > 1 else ""
-    sustained = f"{share}{cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
+    spent = "time" if cost["processes"] == 1 else f"{cost['device_seconds']:,.0f} seconds of one process or another"
+    sustained = f"{spent} x {cost['sustained_flops_per_second'] / 1e9:.0f} GFLOP/s, {cost['sustained_source']}"
     done = f"{cost['updates']:,} updates, {provenance['epoch']} epochs, {cost['target_tokens']:,} target tokens"
     return [
         ["training", done],
@@ -81,7 +81,7 @@ def cost_rows(cost: dict[str, Any], provenance: dict[str, Any], validations: lis
         ["speed", f"{cost['target_tokens'] / cost['seconds']:,.0f} target tokens a second over that time"],
         ["processes, precision", f"{cost['processes']} x {provenance['threads']} thread(s), {cost['precision']}"],
         ["FLOPs, counted", f"{cost['flops']:.3g}; padding added {100 * padding:.1f} % to them"],
-        ["FLOPs, the paper's way", f"{cost['flops_paper_estimate']:.3g} (time x {sustained})"],
+        ["FLOPs, the paper's way", f"{cost['flops_paper_estimate']:.3g} ({sustained})"],
         ["best validation nll", f"{min(line['valid_nll'] for line in validations):.4f}"],
         ["versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())],
     ]

@@ -54,6 +54,8 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {what}')}\n")
     if hangs or code == PEER_LOST:
         return 1
+    if code == 0 and asked:  # too late for the processes, and not for what was to follow
+        return 128 + asked[-1]
     return code if code >= 0 else 128 - code
 
 

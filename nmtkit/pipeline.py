@@ -78,9 +78,10 @@ def run(
         exit_code = 0 if stopped_by is None else 128 + stopped_by
     else:
         exit_code = launched()
-        Workers.start(device, recipe.training.precision, threads)  # for the steps that follow here
     if exit_code:
         return RunResult(exit_code)
+    if launched is not None:
+        Workers.start(device, recipe.training.precision, threads)  # for the steps that follow here
     log.info("3/5 average")
     wanted = recipe.decoding.average_last
     chosen = choose_checkpoints(run_dir, at_most=wanted)

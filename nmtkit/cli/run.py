@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ def command(
 ) -> None:
     """All five steps in order: prepare, train, average, translate, score. Finished ones are skipped.
 
-    Of several processes all train, and one does the other steps.
+    With --processes N, N others train, and the command itself does the other steps.
 
     Example: nmtkit run quickstart
 
@@ -53,6 +52,7 @@ def command(
     from nmtkit import console
     from nmtkit.cli.cost import print_cost
     from nmtkit.cli.score_tables import print_scores
+    from nmtkit.cli.train import again
     from nmtkit.config import load_recipe
 
     console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
@@ -61,7 +61,6 @@ def command(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _take_part(loaded, folder, device, threads, tracker or [])
         return
-    again = f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
 
     from nmtkit.evaluation.scoring import scores_as_json
     from nmtkit.launcher import launch
@@ -77,11 +76,11 @@ def command(
             loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [], launched=launched
         )
     except SystemExit:  # by a signal, outside of training
-        console.log.info("stopped; %s", again)
+        console.log.info("stopped; %s", again())
         raise
     if result.exit_code:
         if launched is None:
-            console.log.info("saved; %s", again)
+            console.log.info("saved; %s", again())
         sys.exit(result.exit_code)
     assert result.scores is not None
     assert result.cost is not None

@@ -20,7 +20,7 @@ from nmtkit.cli.options import (
     TrackerOption,
     run_folder,
 )
-from nmtkit.console import log
+from nmtkit.console import log, set_up
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
@@ -60,7 +60,6 @@ def command(
     """
     import json
 
-    from nmtkit import console
     from nmtkit.config import load_recipe
 
     if tracker:
@@ -75,7 +74,7 @@ def command(
         load_recipe(recipe, overrides)
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
-    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
 
@@ -83,7 +82,7 @@ def command(
         _verify_resume(loaded, folder, device, threads)
         return
     train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
-    console.log.info("next: nmtkit average %s", folder)
+    log.info("next: nmtkit average %s", folder)
 
 
 def train_or_stop(
@@ -97,7 +96,7 @@ def train_or_stop(
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
-        log.info("saved; %s", _again())
+        log.info("saved; %s", again())
         sys.exit(128 + result.signal)
 
 
@@ -114,13 +113,14 @@ def _verify_resume(recipe: "Recipe", run_dir: Path, device: str, threads: int | 
 
 @contextmanager
 def _telling_how_to_go_on() -> Iterator[None]:
-    """Says what is lost when a signal ends the block: one at the start, or a second one."""
+    """When a signal ends the block, one at the start or a second one, says what is kept and how to go on."""
     try:
         yield
     except SystemExit:
-        log.info("stopped at once, with what was saved before; %s", _again())
+        log.info("stopped at once, with what was saved before; %s", again())
         raise
 
 
-def _again() -> str:
+def again() -> str:
+    """What to say of going on."""
     return f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"

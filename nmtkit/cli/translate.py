@@ -1,5 +1,6 @@
 """`nmtkit translate`."""
 
+import io
 import math
 import shlex
 import sys
@@ -146,7 +147,11 @@ def command(
     mbr: Annotated[
         int | None,
         typer.Option(
-            "--mbr", metavar="N", min=1, help="Minimum Bayes risk: draws N samples, takes the one most like all others."
+            "--mbr",
+            metavar="N",
+            min=1,
+            help="Minimum Bayes risk: draws N samples, takes the one most like all others; with --n-best M the M "
+            "different ones, or as many as there are.",
         ),
     ] = None,
     mbr_metric: Annotated[
@@ -414,7 +419,7 @@ def _translate_file(
             with console.progress("translating", total, start=done_before) as advance:
                 count = translate_windows(
                     reader,
-                    lambda window, advance: work.translate(window, reader.invalid_lines, advance),
+                    lambda window, tell: work.translate(window, reader.invalid_lines, tell),
                     parts,
                     rank=rank,
                     num_processes=num_processes,
@@ -496,6 +501,8 @@ def _prompted() -> Iterator[bytes]:
     """Lines typed on a terminal, until Ctrl-D."""
     import readline  # noqa: F401  lines can be edited and called back
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     sys.stderr.write("type a line to translate it; Ctrl-D ends\n")
     while True:
         try:

@@ -215,7 +215,7 @@ def _of_sentence(
     banks: dict[int, list[Continuation]] = {}
     for slot, token in places:
         value = float(scores[slot, token])
-        if value > -math.inf:
+        if value != -math.inf:  # the search is to see what is not a number
             after = far((*said[slot], token))
             banks.setdefault(after.held + after.begun, []).append((value, slot, token))
     with_room = {held: bank for held, bank in banks.items() if wanted - held <= room}

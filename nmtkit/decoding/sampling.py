@@ -43,6 +43,7 @@ def drawn(seeds: Sequence[tuple[int, ...]], *, temperature: float = 1.0, top_k: 
         whole = cumulative[:, :, -1]
         wanted = torch.minimum(uniform.to(step.device) * whole, torch.nextafter(whole, torch.zeros_like(whole)))
         last = torch.searchsorted(cumulative, wanted[:, :, None], right=True).squeeze(2)
+        last.clamp_(max=step.size(2) - 1)  # of what is not a number none is found; the search tells so
         return log_probs[rows, origins] + step[rows, origins, last], origins, last
 
     return choose

@@ -219,7 +219,8 @@ def beam_search(
         For each sentence its finished hypotheses, best score first (samples: as drawn); at least one.
 
     Raises:
-        ModelError: no continuation has a finite probability.
+        ModelError: of a sentence without a finished translation no continuation has a finite probability, or one of any
+            sentence is not a number.
     """
     options = options or SearchOptions()
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]

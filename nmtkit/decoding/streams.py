@@ -215,11 +215,18 @@ class LineWork:
             required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
             first_line=window.first_line,
         )
-        found = self.translator.translations(window.lines, asked, batching=self.batching, advance=advance)
+        steps = (
+            1 if self.minimum_risk is None else 2
+        )  # to sample and to compare; which takes longer is not known before
+        found = self.translator.translations(
+            window.lines, asked, batching=self.batching, advance=lambda share: advance(share / steps)
+        )
         if self.minimum_risk is not None:
             utility = sentence_utility(self.minimum_risk)
-            orders = [by_expected_utility([one.text for one in of_line], utility)[: self.kept] for of_line in found]
-            found = [[of_line[place] for place in order] for of_line, order in zip(found, orders, strict=True)]
+            for place, of_line in enumerate(found, start=1):
+                order = by_expected_utility([one.text for one in of_line], utility)[: self.kept]
+                found[place - 1] = [of_line[number] for number in order]
+                advance(0.5 + 0.5 * place / len(found))
         output: list[str] = []
         status: list[str] = []
         invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
@@ -238,7 +245,7 @@ class LineWork:
 
 
 def _sum_of(wishes: Wishes | None) -> str | None:
-    """Stands for the lines of a file, which may be many."""
+    """sha256 of the lines, in the place of the lines themselves, which may be many."""
     return (
         None if wishes is None else hashlib.sha256("\n".join(wishes.lines).encode("utf-8", "surrogatepass")).hexdigest()
     )
@@ -306,7 +313,7 @@ class Parts:
         wanted = self.window_lines
         if self.folder.exists() and not self._go_on():
             if any(TEMPORARY_MARK not in entry.name for entry in self.folder.iterdir()):
-                log.info("%s: of another translation; beginning anew", self.folder)
+                log.info("%s: of another translation%s; beginning anew", self.folder, self._what_differs())
             remove_folder(self.folder)
         if not self._there():
             self.window_lines = wanted
@@ -325,7 +332,7 @@ class Parts:
         """For the other processes, once the folder is ready: raises DataError where it is for something else."""
         if not self._go_on():
             raise DataError(
-                f"{self.folder}: the processes found different models or different text; leave both as they are while "
+                f"{self.folder}: the processes found different models, text or devices; leave them as they are while "
                 "they are used, and run the same command again"
             )
 
@@ -353,6 +360,13 @@ class Parts:
         except DataError:
             return None
         return manifest if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
+
+    def _what_differs(self) -> str:
+        made_of = (self._found() or {}).get("made_of")
+        if not isinstance(made_of, dict):
+            return ""
+        keys = [key for key, value in self._made_of.items() if made_of.get(key) != value]
+        return f" ({', '.join(keys)})" if keys else ""
 
     def _go_on(self) -> bool:
         """Whether the windows that are there are of this translation; if so, the others will have as many lines."""

@@ -92,7 +92,7 @@ class Batching:
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that mean nothing."""
-        if min(self.tokens, 1 if self.sentences is None else self.sentences) < 1:
+        if (self.tokens if self.sentences is None else self.sentences) < 1:
             raise ValueError("a batch has at least one sentence, and at least one token")
 
 
@@ -142,11 +142,12 @@ class Translation:
         token_log_probs: of each piece, and of the last end symbol.
         alignment: where asked for: for each piece the number, from 0, of the source piece it attended to most, the
             source's end symbol left aside.
-        source_pieces: what its numbers count: the source's tokens, of a line that was cut those of all parts.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
         is_unmet: whether it does not begin as asked for, or lacks a required phrase.
         is_mended: of a tree, whether what the model said was not one over the words; None of text.
+        source_pieces: what the numbers of ``alignment`` count: the source's tokens, of a line that was cut those of all
+            parts.
     """
 
     text: str
@@ -155,11 +156,11 @@ class Translation:
     pieces: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     alignment: tuple[int, ...] | None = None
-    source_pieces: tuple[str, ...] | None = None
     hit_limit: bool = False
     parts: int = 1
     is_unmet: bool = False
     is_mended: bool | None = None
+    source_pieces: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -286,8 +287,8 @@ class Translator:
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         for number, line in enumerate(lines, asked.first_line):
-            if _SURROGATE.search(line):
-                raise DataError(f"line {number} is not valid UTF-8: {line!r}")
+            if bad := _SURROGATE.search(line):
+                raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
         self._check_search(asked)
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
@@ -310,10 +311,8 @@ class Translator:
         of_lines: list[list[tuple[int, list[Translation]]]] = [[] for _ in lines]
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
-        empty = Translation("", 0.0, 0.0, (), (), *(((), ()) if asked.attention else (None, None)))
         joined = [
-            _joined(of_parts) or [dataclasses.replace(empty, is_unmet=_is_wished(asked, line))]
-            for line, of_parts in enumerate(of_lines)
+            _joined(of_parts) if of_parts else [_without_text(asked, line)] for line, of_parts in enumerate(of_lines)
         ]
         if not self.tokenizer.makes_trees:
             return joined
@@ -482,9 +481,11 @@ class Translator:
         )
 
 
-def _is_wished(asked: Asked, line: int) -> bool:
-    """Whether anything is asked of the translation of a line, from 0, that an empty one does not meet."""
-    return bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
+def _without_text(asked: Asked, line: int) -> Translation:
+    """The translation of a line without text, whose number counts from 0; unmet is all that is asked of it."""
+    is_wished = bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
+    nothing = () if asked.attention else None
+    return Translation("", 0.0, 0.0, (), (), alignment=nothing, source_pieces=nothing, is_unmet=is_wished)
 
 
 def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:

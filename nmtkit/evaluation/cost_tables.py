@@ -211,7 +211,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     ]
     rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
     rows.append(["tokens in a pass", f"{predicted['tokens_per_pass']:,}, padding counted"])
-    resident = "; on a CPU two to three times as much becomes resident" if predicted["device"] == "cpu" else ""
+    resident = "; on a CPU small models had two to three times as much resident" if predicted["device"] == "cpu" else ""
     notes = [f"Lengths of the pairs: {predicted['lengths']}.", f"Memory is what tensors need, by estimate{resident}."]
     if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
         notes.append(

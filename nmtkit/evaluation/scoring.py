@@ -397,7 +397,7 @@ def score(
 def sentence_utility(metric: str) -> Callable[[str, str], float]:
     """A function that scores one hypothesis by one reference: sacreBLEU's sentence score, 0 to 100.
 
-    Two empty ones, which sacreBLEU gives 0, have 100, as all that are equal.
+    Equal ones have 100, which sacreBLEU denies some, such as empty ones.
 
     Args:
         metric: ``chrf2`` or ``sacrebleu`` (with the orders that a short sentence has).
@@ -410,7 +410,7 @@ def sentence_utility(metric: str) -> Callable[[str, str], float]:
     sentence = _build(metric, None, of_sentences=True)
 
     def utility(hypothesis: str, reference: str) -> float:
-        if not hypothesis and not reference:
+        if hypothesis == reference:
             return 100.0
         return float(sentence.sentence_score(hypothesis, [reference]).score)
 

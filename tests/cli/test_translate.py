@@ -28,7 +28,7 @@ from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.streams import Parts
+from nmtkit.decoding.streams import LineWork, Parts
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.scoring import sentence_utility
@@ -597,7 +597,7 @@ class TestGoingOn:
         there = 0
         while True:
             with subprocess.Popen(command("killed"), env=place, stderr=subprocess.PIPE) as process:
-                while process.poll() is None and len(list(tmp_path.glob("killed.parts/*.output"))) < there + 7:
+                while process.poll() is None and len(list(tmp_path.glob("killed.parts/*.output"))) < there + 25:
                     time.sleep(0.005)
                 process.kill()
                 assert process.stderr is not None
@@ -607,7 +607,7 @@ class TestGoingOn:
                 break
             assert process.returncode == -signal.SIGKILL, told
             there = len(list(tmp_path.glob("killed.parts/*.output")))
-        assert there >= 14
+        assert there >= 25
         for kind in ("", ".status"):
             assert (tmp_path / f"killed{kind}").read_bytes() == (tmp_path / f"whole{kind}").read_bytes()
 
@@ -630,8 +630,14 @@ class TestGoingOn:
             assert done == sorted(done)
             assert len(set(done)) == 4
             assert told[-1] == (40, "40 lines")
+        told.clear()
+        options = ["--mbr", "2", "--batch-size", "40"]
+        assert translate("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", *options).code == 0
+        done = [lines for lines, _ in told]
+        assert done == sorted(done)
+        assert set(done) == set(range(20, 41))
 
-    @pytest.mark.parametrize("change", ["option", "precision", "input"])
+    @pytest.mark.parametrize("change", ["option", "precision", "input", "device"])
     def test_with_anything_else_it_begins_anew(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
     ) -> None:
@@ -645,7 +651,13 @@ class TestGoingOn:
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))
         options = {"option": ["--beam", "1"], "precision": ["--precision", "bf16"]}.get(change, [])
-        assert translate(*where, *options).code == 0
+        described = LineWork.description
+        if change == "device":
+            monkeypatch.setattr(LineWork, "description", lambda self: {**described(self), "device": "cuda"})
+        outcome = translate(*where, *options)
+        assert outcome.code == 0
+        differs = "decoding" if change == "option" else change
+        assert f"of another translation ({differs}); beginning anew" in outcome.err
         fresh = translate("--input", tmp_path / "in.txt", *options)
         assert (tmp_path / "out.txt").read_bytes() == fresh.out
 
@@ -801,6 +813,52 @@ class TestGoingOn:
         assert outcome.err.count("\n") == 1
 
 
+class Terminal:
+    """A command that runs at a terminal of its own."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._leader, self._follower = pty.openpty()
+        self._before = termios.tcgetattr(self._follower)
+        command, place = (
+            [sys.executable, "-m", "nmtkit", *arguments],
+            {**os.environ, "TERM": "dumb", "INPUTRC": os.devnull},
+        )
+        ends = {"stdin": self._follower, "stdout": self._follower, "stderr": self._follower}
+        self.process = subprocess.Popen(command, env=place, **ends)  # type: ignore[call-overload]
+
+    def write(self, typed: bytes) -> None:
+        os.write(self._leader, typed)
+
+    def read_to(self, end: str) -> str:
+        """What is shown until it ends in that."""
+        seen, deadline = b"", time.monotonic() + 300
+        while not seen.endswith(end.encode()):
+            assert time.monotonic() < deadline, seen
+            assert self.process.poll() is None, seen
+            if select.select([self._leader], [], [], 0.1)[0]:
+                seen += os.read(self._leader, 4096)
+        return seen.decode("utf-8", errors="replace")
+
+    def is_as_before(self) -> bool:
+        """Whether the terminal's settings are those from before the command."""
+        return bool(termios.tcgetattr(self._follower) == self._before)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._leader)
+        os.close(self._follower)
+
+
+@contextmanager
+def at_a_terminal(arguments: list[str]) -> Iterator[Terminal]:
+    terminal = Terminal(arguments)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
 class TestConversation:
     def test_a_line_from_a_pipe_is_answered_before_the_next_one_comes(self, model: Path, expected: list[str]) -> None:
         command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
@@ -816,56 +874,31 @@ class TestConversation:
         assert process.returncode == 0
 
     def test_on_a_terminal_there_is_a_prompt(self, model: Path, expected: list[str]) -> None:
-        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
-        leader, follower = pty.openpty()
-        seen = b""
-
-        def wait_for(text: str) -> None:
-            nonlocal seen
-            deadline = time.monotonic() + 300
-            while text.encode() not in seen:
-                assert time.monotonic() < deadline, seen
-                assert process.poll() is None, seen
-                if select.select([leader], [], [], 0.1)[0]:
-                    seen += os.read(leader, 4096)
-
-        before = termios.tcgetattr(follower)
-        with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
-            wait_for("> ")
-            assert b"Ctrl-D ends" in seen
+        with at_a_terminal(["translate", str(model), "--threads", "1"]) as terminal:
+            assert "Ctrl-D ends" in terminal.read_to("> ")
             for line, translation in zip(sentences(40, seed=2)[:2], expected, strict=False):
-                seen = b""
-                os.write(leader, f"{line}\n".encode())
-                wait_for("> ")
-                assert seen.decode().split("\r\n")[1:] == [translation, "> "]  # answered before the next is asked for
-            os.write(leader, b"\x04")
-            assert process.wait(timeout=60) == 0
-        assert termios.tcgetattr(follower) == before
-        os.close(leader)
-        os.close(follower)
+                terminal.write(f"{line}\n".encode())
+                shown = terminal.read_to("> ")
+                assert shown.split("\r\n")[1:] == [translation, "> "]  # answered before the next is asked for
+            terminal.write(b"the c\xfft\n")
+            terminal.read_to("> ")
+            terminal.write(b"\x04")
+            assert terminal.process.wait(300) == 0
+            assert terminal.is_as_before()
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
     def test_a_prompt_that_is_stopped_leaves_the_terminal_as_it_was(
         self, model: Path, number: signal.Signals, code: int
     ) -> None:
-        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
-        leader, follower = pty.openpty()
-        before = termios.tcgetattr(follower)
-        with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as process:
-            seen = b""
-            while not seen.endswith(b"> "):
-                assert select.select([leader], [], [], 300)[0]
-                seen += os.read(leader, 4096)
-            os.write(leader, b"half a li")
-            while not seen.endswith(b"half a li"):
-                assert select.select([leader], [], [], 300)[0], seen
-                seen += os.read(leader, 4096)
-            assert termios.tcgetattr(follower) != before
-            process.send_signal(number)
-            assert process.wait(timeout=60) == code
-        assert termios.tcgetattr(follower) == before
-        os.close(leader)
-        os.close(follower)
+        with at_a_terminal(["translate", str(model), "--threads", "1"]) as terminal:
+            terminal.read_to("> ")
+            terminal.write(b"half a li")
+            terminal.read_to("half a li")
+            assert not terminal.is_as_before()
+            time.sleep(0.5)  # until it waits: a signal before that is heard with the next key
+            terminal.process.send_signal(number)
+            assert terminal.process.wait(300) == code
+            assert terminal.is_as_before()
 
 
 class TestSignals:

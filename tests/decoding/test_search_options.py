@@ -342,6 +342,30 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
     assert dropped
 
 
+@pytest.mark.parametrize("what", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(n_best=3),
+        SearchOptions(n_best=3, choose=with_required([[(5,)]], [9], EOS)),
+        SearchOptions(choose=drawn([(1,)], temperature=1.0, top_k=0, top_p=1.0), sampled=True),
+        SearchOptions(choose=drawn([(1,)], temperature=3.0, top_k=3, top_p=0.99), sampled=True),
+    ],
+    ids=["beam", "phrases", "samples", "few samples"],
+)
+def test_a_model_that_gives_no_numbers_any_more_is_told_though_a_hypothesis_has_ended(
+    options: SearchOptions, what: float
+) -> None:
+    table = history_table(1)
+
+    def breaks(sentence: int, history: Ids) -> torch.Tensor:
+        row = table(sentence, history)
+        return torch.full_like(row, what) if len(history) >= 3 else row
+
+    with pytest.raises(ModelError, match="gives no finite probabilities"):
+        find(breaks, [9], 3, options)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
     table, phrases = history_table(seed), [(4, 5), (6, 5)]

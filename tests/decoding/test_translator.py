@@ -708,11 +708,12 @@ def test_the_python_of_the_documentation_runs(
 
 
 def test_what_is_no_text_and_batches_of_nothing_are_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"line 12 is not valid UTF-8: 'a \\udcff b'"):
+    with pytest.raises(DataError, match=r"line 12 is not valid UTF-8: '\\udcff' in it"):
         asked_of(tokenizer, Asked(first_line=11), ["the dog", "a \udcff b"])
     for batching in ({"sentences": 0}, {"tokens": 0}):
         with pytest.raises(ValueError, match="a batch has at least one"):
             Batching(**batching)
+    assert Batching(sentences=1, tokens=0).sentences == 1
 
 
 def test_progress_is_told_after_each_batch(tokenizer: Tokenizer) -> None:

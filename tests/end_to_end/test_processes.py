@@ -162,9 +162,9 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     arguments = project.arguments(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
     command = [sys.executable, "-m", "nmtkit", "run", *arguments[1:]]
     with start(command, log) as process:
-        wait_until(lambda: num_reports(run) > 30, process)
+        wait_until(lambda: num_reports(run) > 5, process)
         process.terminate()
-        assert process.wait(60) == 143
+        assert process.wait(300) == 143, log.read_text()
     assert log.read_text().count("saved; the same command goes on: nmtkit run ") == 1
     assert not (run / "averaged").exists()
     with start(command, log) as process:

@@ -151,7 +151,7 @@ def test_memory_is_that_of_the_weights_and_of_passes_that_fit(few: PairLengths) 
     assert any("does not fit" in row[1] for row in table.rows if row[0] == "memory of a device")
     assert table.notes[1] == "Memory is what tensors need, by estimate."
     on_cpu = prediction_table(predict(big, few, (37000, 37000), cpu()))
-    assert on_cpu.notes[1].endswith("; on a CPU two to three times as much becomes resident.")
+    assert on_cpu.notes[1].endswith("; on a CPU small models had two to three times as much resident.")
 
 
 def flops_per_target_token(name: str, lengths: PairLengths) -> float:
