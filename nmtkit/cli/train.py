@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import (
     DeviceOption,
     QuietOption,
@@ -20,7 +21,6 @@ from nmtkit.cli.options import (
     TrackerOption,
     run_folder,
 )
-from nmtkit.console import log, set_up
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
@@ -74,7 +74,7 @@ def command(
         load_recipe(recipe, overrides)
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
-    set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
     loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
 
@@ -82,7 +82,7 @@ def command(
         _verify_resume(loaded, folder, device, threads)
         return
     train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
-    log.info("next: nmtkit average %s", folder)
+    console.log.info("next: nmtkit average %s", folder)
 
 
 def train_or_stop(
@@ -96,7 +96,7 @@ def train_or_stop(
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
-        log.info("saved; %s", again())
+        console.log.info("saved; %s", again())
         sys.exit(128 + result.signal)
 
 
@@ -117,7 +117,7 @@ def _telling_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        log.info("stopped at once, with what was saved before; %s", again())
+        console.log.info("stopped at once, with what was saved before; %s", again())
         raise
 
 

@@ -152,7 +152,7 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
             assert [word for tree in trees for word in words(tree)] == split_words(line)
             assert one.is_mended is not None
     work = LineWork(translator, Asked(), Batching(), "text")
-    status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), ()).status]
+    status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), (), lambda share: None).status]
     assert "mended" in status[4]
     assert status[1] == ["empty"]
 

@@ -223,16 +223,16 @@ class TestNumbers:
         run = shutil.copytree(pipeline.run, tmp_path / "run")
         shutil.rmtree(run / "translations")
         sizes: list[int] = []
-        translate = Translator.translate
+        translations = Translator.translations
 
-        def stopped(translator: Translator, lines: Sequence[str]) -> list[str]:
+        def stopped(translator: Translator, lines: Sequence[str], *others: Any, **options: Any) -> Any:
             sizes.append(len(lines))
             if len(sizes) == 3:
                 raise SystemExit(143)
-            return translate(translator, lines)
+            return translations(translator, lines, *others, **options)
 
         monkeypatch.setattr("nmtkit.pipeline._WINDOW_LINES", 6)
-        monkeypatch.setattr(Translator, "translate", stopped)
+        monkeypatch.setattr(Translator, "translations", stopped)
         again = ("run", pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
         outcome = run_command(*again)
         assert outcome.code == 143
