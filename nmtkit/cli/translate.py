@@ -289,7 +289,7 @@ def command(
 
     from nmtkit.decoding.streams import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
-    from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads
+    from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads, threads_each
 
     asked = Asked(
         n_best=mbr or n_best,
@@ -308,7 +308,7 @@ def command(
         )
         translator.decoding = translator.decoding.model_copy(update=stated)
         if threads is None and batch_size == 1 and translator.is_small:
-            set_threads(1)
+            set_threads(min(2, threads_each(launched)))
         batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
         work = LineWork(
             translator,

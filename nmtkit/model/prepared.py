@@ -3,12 +3,14 @@
 On a CPU torch gives float32 products to MKL, which on the AMD processor measured reached two thirds of oneDNN's rate
 for many rows and about half of it for few. oneDNN takes matrices that are laid out beforehand; torch's own compiler
 uses the same two operators when it freezes a model. For the small matrices of a small model MKL's lower cost of a call
-counts more.
+counts more, and on an Intel processor, where MKL is no slower, for larger ones too if there are few rows.
 """
 
 import copy
 import functools
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +24,10 @@ _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
 """Entries of a float32 matrix from which oneDNN is the faster one."""
+_PLAIN_TO = 2**21
+"""Entries up to which MKL is the faster one nevertheless for few rows, on an Intel processor."""
+_FEW_ROWS = 16
+_NEVER = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -86,11 +92,11 @@ class PreparedLinear:
         dtype = dtype or weight.dtype
         self._dtype = dtype
         self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
-        self._is_packed = _is_packed(weight, dtype)
         matrix = weight.detach().to(dtype)
-        if self._is_packed:
-            self._matrix = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), None)
-        else:
+        self._packed_from = _packed_from(weight, dtype)
+        if self._packed_from < _NEVER:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), None)
+        if self._packed_from > 0:
             # For few rows MKL is faster than with matrix.t() itself.
             self._matrix = matrix.t().contiguous() if matrix.device.type == "cpu" else matrix.t()
 
@@ -102,8 +108,8 @@ class PreparedLinear:
     def __call__(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
         if x.dtype != self._dtype:
             return self(x.to(self._dtype)).to(x.dtype)
-        if self._is_packed:
-            return _linear(x, self._matrix, self._bias, "none", [], "")
+        if self._takes_packed(x):
+            return _linear(x, self._packed, self._bias, "none", [], "")
         if self._bias is None:
             return x @ self._matrix
         if x.dim() == 2:
@@ -112,21 +118,36 @@ class PreparedLinear:
 
     def relu(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
         """max(0, x W^T + b)."""
-        if self._is_packed and x.dtype == self._dtype:
-            return _linear(x, self._matrix, self._bias, "relu", [], "")
+        if x.dtype == self._dtype and self._takes_packed(x):
+            return _linear(x, self._packed, self._bias, "relu", [], "")
         return self(x).relu_()
 
     def add(self, x: Float[Tensor, "*rows in"], residual: Float[Tensor, "*rows out"]) -> Float[Tensor, "*rows out"]:
         """residual + (x W^T + b)."""
-        if self._is_packed and x.dtype == self._dtype == residual.dtype:
-            return _linear.binary(x, residual, self._matrix, self._bias, "add")
+        if x.dtype == self._dtype == residual.dtype and self._takes_packed(x):
+            return _linear.binary(x, residual, self._packed, self._bias, "add")
         return self(x).add_(residual)
 
+    def _takes_packed(self, x: Tensor) -> bool:
+        return x.numel() >= self._packed_from * x.size(-1)
 
-def _is_packed(weight: Tensor, dtype: torch.dtype) -> bool:
+
+def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
+    """Rows from which the matrix that is laid out for oneDNN gives the faster product."""
     if weight.device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        return _NEVER
+    if (dtype == torch.float32 and weight.numel() < _PACKED_FROM) or not _onednn_packs(dtype):
+        return _NEVER
+    return _FEW_ROWS + 1 if dtype == torch.float32 and weight.numel() <= _PLAIN_TO and _is_intel() else 0
+
+
+@functools.cache
+def _is_intel() -> bool:
+    """Whether this is known to be a processor of Intel's, for which MKL is made."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
         return False
-    return (dtype == torch.bfloat16 or weight.numel() >= _PACKED_FROM) and _onednn_packs(dtype)
 
 
 @functools.cache

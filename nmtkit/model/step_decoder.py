@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -115,7 +114,7 @@ class StepDecoder:
         embeddings = self._model.embeddings
         table = embeddings["shared" if "shared" in embeddings else "target"]
         row = self._model.position_rows("target", position, 1)
-        return torch.add(row.to(table.dtype), F.embedding(ids, table), alpha=math.sqrt(self._model.config.d_model))
+        return torch.add(row.to(table.dtype), table.index_select(0, ids), alpha=math.sqrt(self._model.config.d_model))
 
     def _attend_to_self(
         self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"

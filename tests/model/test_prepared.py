@@ -19,8 +19,9 @@ def map_of(out: int, inner: int, *, bias: bool = True) -> tuple[torch.Tensor, to
     return torch.randn(out, inner), torch.randn(out) if bias else None
 
 
-@pytest.fixture(params=["as it is", "without oneDNN"])
+@pytest.fixture(params=["Intel", "other processors", "without oneDNN"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_is_intel", lambda: request.param == "Intel")
     if request.param == "without oneDNN":
         monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: False)
 
@@ -28,7 +29,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("sizes", [(512, 512), (700, 301), (3, 5)])  # large ones are packed, small ones are not
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [(1,), (4,), (130,), (2, 7)])
+@pytest.mark.parametrize("rows", [(0,), (1,), (4,), (16,), (17,), (130,), (2, 7), (3, 7)])
 def test_it_is_the_linear_map(sizes: tuple[int, int], bias: bool, rows: tuple[int, ...]) -> None:
     weight, offsets = map_of(*sizes, bias=bias)
     x = torch.randn(*rows, sizes[1])
@@ -48,6 +49,29 @@ def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: p
     for sizes, dtype in (((512, 512), None), ((3, 5), None), ((512, 512), torch.float64), ((3, 5), torch.bfloat16)):
         PreparedLinear(*map_of(*sizes), dtype)
     assert asked == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    ("is_intel", "sizes", "dtype", "packed"),
+    [
+        (True, (512, 512), torch.float32, [17, 40]),
+        (True, (4096, 1024), torch.float32, [1, 16, 17, 40]),
+        (True, (512, 512), torch.bfloat16, [1, 16, 17, 40]),
+        (True, (300, 300), torch.float32, []),
+        (False, (512, 512), torch.float32, [1, 16, 17, 40]),
+        (False, (300, 300), torch.float32, []),
+    ],
+)
+def test_mkl_gets_few_rows_of_middling_matrices_on_intel(
+    is_intel: bool, sizes: tuple[int, int], dtype: torch.dtype, packed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "_is_intel", lambda: is_intel)
+    monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
+    made, given = PreparedLinear(*map_of(*sizes), dtype), []
+    monkeypatch.setattr(prepared, "_linear", lambda x, *rest: [given.append(len(x)), x.new_zeros(len(x), sizes[0])][1])
+    for rows in (1, 16, 17, 40):
+        made(torch.randn(rows, sizes[1], dtype=dtype))
+    assert given == packed
 
 
 @pytest.mark.usefixtures("library")
