@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -59,7 +60,7 @@ def with_required(
     def choose(
         log_probs: Float[Tensor, "sentences live"],
         step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
+        tokens: Int[np.ndarray, "sentences live length"],
         sentences: Sequence[int],
         beam: int,
     ) -> Chosen:

@@ -28,7 +28,7 @@ def drawn(seeds: Sequence[tuple[int, ...]], *, temperature: float = 1.0, top_k: 
     def choose(
         log_probs: Float[Tensor, "sentences live"],
         step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
+        tokens: Int[np.ndarray, "sentences live length"],
         sentences: Sequence[int],
         beam: int,
     ) -> Chosen:

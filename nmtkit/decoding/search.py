@@ -40,9 +40,9 @@ first [sentences, live, length], and the numbers of the sentences."""
 Chosen = tuple[Tensor, Tensor, Tensor]
 """What to go on with, each [sentences, kept]: log-probabilities, which live one each continues, and its new token."""
 
-Chooser = Callable[[Tensor, Tensor, Tensor, Sequence[int], int], Chosen]
+Chooser = Callable[[Tensor, Tensor, NDArray[np.int64], Sequence[int], int], Chosen]
 """From log-probabilities of the live hypotheses [sentences, live] and of their continuations [sentences, live, vocab],
-tokens so far, sentences and beam to what is kept."""
+tokens so far (as for rules, but where Python can look at them), sentences and beam to what is kept."""
 
 
 def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> LengthPenalty:
@@ -92,7 +92,7 @@ def _stack(vocab: int) -> int:
 def best_continuations(
     log_probs: Float[Tensor, "sentences live"],
     step: Float[Tensor, "sentences live vocab"],
-    tokens: Int[Tensor, "sentences live length"],
+    tokens: Int[np.ndarray, "sentences live length"],
     sentences: Sequence[int],
     beam: int,
 ) -> Chosen:
@@ -235,27 +235,27 @@ def beam_search(
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
         if options.sees_attention:
             live.see(stepper.attention().unflatten(0, (len(active), -1)))
-        tokens = torch.as_tensor(live.tokens, device=device)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
         barred = unusable_at_first if length < options.min_tokens else unusable
-        _narrow(step, tokens, active, barred, at_limit, eos, options.rules)
-        best, origins, last = options.choose(log_probs.to(step.dtype), step, tokens, active, beam)
+        _narrow(step, live.tokens, active, barred, at_limit, eos, options.rules)
+        best, origins, last = options.choose(log_probs.to(step.dtype), step, live.tokens, active, beam)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
         chances, tokens_said = best.numpy(force=True), last.numpy(force=True)
+        live.grow(chances, rows, tokens_said)
         has_ended = tokens_said == eos
-        going_on = np.where(has_ended, -np.inf, chances)  # [sentences, kept]
-        log_probs = torch.as_tensor(going_on, device=device)
-        bounds = going_on.max(1)
+        going_on, log_probs = chances, best  # [sentences, kept]
+        if has_ended.any():
+            going_on = np.where(has_ended, -np.inf, chances)
+            log_probs = torch.as_tensor(going_on, device=device)
+            _collect(finished, active, live, has_ended & np.isfinite(chances), penalty(length), options)
         for sentence, most in zip(active, chances.max(1).tolist(), strict=True):
             # Of a sentence that has a translation a chooser may drop all others.
             if not math.isfinite(most) and not (finished[sentence] and most == -math.inf):
                 raise ModelError(
                     "the model gives no finite probabilities: its weights are damaged or its training diverged"
                 )
-        live.grow(chances, rows, tokens_said)
-        if has_ended.any():
-            _collect(finished, active, live, has_ended & np.isfinite(chances), penalty(length), options)
+        bounds = going_on.max(1)
         kept = [
             row
             for row, (sentence, bound) in enumerate(zip(active, bounds.tolist(), strict=True))
@@ -273,7 +273,7 @@ def beam_search(
 
 def _narrow(
     step: Float[Tensor, "sentences live vocab"],
-    tokens: Int[Tensor, "sentences live length"],
+    tokens: Int[np.ndarray, "sentences live length"],
     active: Sequence[int],
     barred: Int[Tensor, " forbidden"],
     at_limit: list[int],
@@ -288,8 +288,10 @@ def _narrow(
     """
     end = step[:, :, eos].clone() if at_limit or rules else None
     step.index_fill_(2, barred, -torch.inf)
-    for rule in rules:
-        rule(step, tokens, active)
+    if rules:
+        so_far = torch.as_tensor(tokens, device=step.device)
+        for rule in rules:
+            rule(step, so_far, active)
     if end is None:
         return
     if at_limit:

@@ -205,7 +205,7 @@ def test_a_wide_beam_that_never_stops_finds_every_translation(
 def test_where_one_continuation_is_possible_the_others_kept_are_impossible_ones_of_the_vocabulary(vocab: int) -> None:
     step = torch.full((2, 3, vocab), -torch.inf)
     step[:, 1, -1] = 0.0
-    best, origins, last = best_continuations(torch.zeros(2, 3), step, torch.zeros(2, 3, 1, dtype=torch.long), (0, 1), 4)
+    best, origins, last = best_continuations(torch.zeros(2, 3), step, np.zeros((2, 3, 1), np.int64), (0, 1), 4)
     assert best[:, 0].tolist() == [0.0, 0.0]
     assert best[:, 1:].eq(-torch.inf).all()
     assert (origins[:, 0].tolist(), last[:, 0].tolist()) == ([1, 1], [vocab - 1, vocab - 1])
@@ -461,9 +461,7 @@ def test_the_best_continuations_are_the_best_of_all(vocab: int, live: int, beam:
     log_probs[0, live - 1] = -torch.inf if live > 1 else 0.0
     scores = (log_probs[:, :, None] + step).flatten(1)
     expected = scores.topk(min(beam, live * vocab), dim=1).values
-    best, origins, last = best_continuations(
-        log_probs, step, torch.zeros(3, live, 1, dtype=torch.long), [0, 1, 2], beam
-    )
+    best, origins, last = best_continuations(log_probs, step, np.zeros((3, live, 1), np.int64), [0, 1, 2], beam)
     torch.testing.assert_close(best, expected, rtol=0, atol=0)
     finite = best.isfinite()
     found = torch.stack([log_probs[row, origins[row]] + step[row, origins[row], last[row]] for row in range(3)])
