@@ -24,9 +24,11 @@ _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
 """Entries of a float32 matrix from which oneDNN is the faster one."""
-_PLAIN_TO = 2**21
-"""Entries up to which MKL is the faster one nevertheless for few rows, on an Intel processor."""
 _FEW_ROWS = 16
+"""Rows up to which MKL is the faster one nevertheless on an Intel processor, if the matrix is not too large either."""
+_PLAIN_TO = 2**19
+_PLAIN_AND_NARROW_TO = 2**21
+_NARROW = 256
 _NEVER = sys.maxsize
 
 
@@ -138,7 +140,8 @@ def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
         return _NEVER
     if (dtype == torch.float32 and weight.numel() < _PACKED_FROM) or not _onednn_packs(dtype):
         return _NEVER
-    return _FEW_ROWS + 1 if dtype == torch.float32 and weight.numel() <= _PLAIN_TO and _is_intel() else 0
+    plain_to = _PLAIN_AND_NARROW_TO if weight.size(1) <= _NARROW else _PLAIN_TO
+    return _FEW_ROWS + 1 if dtype == torch.float32 and weight.numel() <= plain_to and _is_intel() else 0
 
 
 @functools.cache

@@ -55,7 +55,9 @@ def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: p
     ("is_intel", "sizes", "dtype", "packed"),
     [
         (True, (512, 512), torch.float32, [17, 40]),
-        (True, (4096, 1024), torch.float32, [1, 16, 17, 40]),
+        (True, (8000, 256), torch.float32, [17, 40]),
+        (True, (9000, 256), torch.float32, [1, 16, 17, 40]),
+        (True, (2048, 512), torch.float32, [1, 16, 17, 40]),
         (True, (512, 512), torch.bfloat16, [1, 16, 17, 40]),
         (True, (300, 300), torch.float32, []),
         (False, (512, 512), torch.float32, [1, 16, 17, 40]),
