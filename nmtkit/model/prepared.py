@@ -3,7 +3,8 @@
 On a CPU torch gives float32 products to MKL, which on the AMD processor measured reached two thirds of oneDNN's rate
 for many rows and about half of it for few. oneDNN takes matrices that are laid out beforehand; torch's own compiler
 uses the same two operators when it freezes a model. For the small matrices of a small model MKL's lower cost of a call
-counts more, and on an Intel processor, where MKL is no slower, for larger ones too if there are few rows.
+counts more, and on an Intel processor, where MKL is no slower, for larger ones too if there are few rows; but not for
+those so large that they come from memory each time, of which oneDNN reads more a second.
 """
 
 import copy
