@@ -80,8 +80,7 @@ def run(
         exit_code = launched()
     if exit_code:
         return RunResult(exit_code)
-    if launched is not None:
-        Workers.start(device, recipe.training.precision, threads)  # for the steps that follow here
+    Workers.start(device, recipe.training.precision, threads, for_decoding=True)  # for the steps that follow here
     log.info("3/5 average")
     wanted = recipe.decoding.average_last
     chosen = choose_checkpoints(run_dir, at_most=wanted)

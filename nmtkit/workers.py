@@ -170,11 +170,14 @@ class Workers:
         threads: int | None = None,
         *,
         for_training: bool = False,
+        for_decoding: bool = False,
     ) -> "Workers":
         """Joins the process group that the environment describes, if any.
 
         Args:
             for_training: see `forget_products`.
+            for_decoding: leaves float32 products to whom torch gives them (see `choose_products`): decoding lays out
+                itself the matrices for which oneDNN is the faster one, and for the others MKL is.
 
         Raises:
             NmtkitError: the device is not there, or the other processes are not.
@@ -188,7 +191,10 @@ class Workers:
         if chosen.type == "cpu":
             if for_training:
                 forget_products()
-            choose_products()
+            if for_decoding:
+                torch.set_float32_matmul_precision("highest")
+            else:
+                choose_products()
         set_threads(threads, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return cls(rank, num_processes, chosen, resolve_precision(precision, chosen), heartbeat)
 

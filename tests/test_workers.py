@@ -51,6 +51,21 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
         torch.set_float32_matmul_precision(before)
 
 
+def test_decoding_leaves_products_to_whom_torch_gives_them(
+    monkeypatch: pytest.MonkeyPatch, restored_process: None
+) -> None:
+    monkeypatch.setattr(workers, "_onednn_is_exact", lambda: True)
+    before = torch.get_float32_matmul_precision()
+    found = []
+    try:
+        for for_decoding in (False, True):  # as `run` does, which trains first
+            workers.Workers.start("cpu", "float32", 1, for_decoding=for_decoding)
+            found.append(torch.get_float32_matmul_precision())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found == ["medium", "highest"]
+
+
 @pytest.mark.parametrize(
     ("purpose", "asked", "first_again"),
     [

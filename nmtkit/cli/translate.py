@@ -170,7 +170,7 @@ def command(
             "--batch-size",
             metavar="SENTENCES",
             min=1,
-            help="Sentences translated at once; at 1 a small model takes one thread by default.",
+            help="Sentences translated at once; at 1 a small model takes at most two threads by default.",
         ),
     ] = None,
     batch_tokens: Annotated[
@@ -300,7 +300,9 @@ def command(
     )
     output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers.start(device, "float32", threads)) if launched > 1 else None
+        workers = (
+            stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True)) if launched > 1 else None
+        )
         set_threads(threads, launched)
         keep_freed_memory()
         translator = Translator.load(

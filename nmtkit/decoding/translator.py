@@ -179,7 +179,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a surrogate pair, as invalid UTF-8 is read by some: no character."""
 
 _SMALL = 256
-"""Widths below this give so small products for one sentence that two threads hardly compute them faster than one."""
+"""Widths below this give so small products for one sentence that two threads are but little faster than one."""
 
 
 class Translator:
@@ -193,7 +193,7 @@ class Translator:
         precision: of the matrix products.
         device: the kind of device it computes on: cpu, cuda or mps.
         weights_sha256: the sums of the files that the models were read from, in their order.
-        is_small: whether more than two threads of a CPU are not worth their while for one sentence at a time.
+        is_small: whether products for one sentence at a time are too small to be shared among many threads.
     """
 
     def __init__(

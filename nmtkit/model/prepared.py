@@ -26,11 +26,13 @@ _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _PACKED_FROM = 2**17
 """Entries of a float32 matrix from which oneDNN is the faster one."""
 _FEW_ROWS = 16
-"""Rows up to which MKL is the faster one nevertheless on an Intel processor, if the matrix is not too large either."""
-_PLAIN_TO = 2**19
-_PLAIN_AND_NARROW_TO = 2**21
-_NARROW = 256
+"""Rows up to which MKL, where it is fast, is the faster one nevertheless, if the matrix has not too many entries."""
+_MOST_ENTRIES = 2**19
+"""How many those are."""
+_NARROW, _MOST_ENTRIES_OF_NARROW = 256, 2**21
+"""How many they are where what comes in is of at most such a width."""
 _NEVER = sys.maxsize
+"""More rows than there are."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,18 @@ def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
         return _NEVER
     if (dtype == torch.float32 and weight.numel() < _PACKED_FROM) or not _onednn_packs(dtype):
         return _NEVER
-    plain_to = _PLAIN_AND_NARROW_TO if weight.size(1) <= _NARROW else _PLAIN_TO
-    return _FEW_ROWS + 1 if dtype == torch.float32 and weight.numel() <= plain_to and _is_intel() else 0
+    most_entries = _MOST_ENTRIES_OF_NARROW if weight.size(1) <= _NARROW else _MOST_ENTRIES
+    is_middling = dtype == torch.float32 and weight.numel() <= most_entries
+    # At another precision than this torch gives plain products to oneDNN, which then lays out the matrix each time.
+    plain_is_mkl = torch.get_float32_matmul_precision() == "highest" and _has_fast_mkl()
+    return _FEW_ROWS + 1 if is_middling and plain_is_mkl else 0
 
 
 @functools.cache
-def _is_intel() -> bool:
-    """Whether this is known to be a processor of Intel's, for which MKL is made."""
+def _has_fast_mkl() -> bool:
+    """Whether torch has MKL, and this is known to be a processor of Intel's, for which that is made."""
+    if not torch.backends.mkl.is_available():
+        return False
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -329,16 +329,17 @@ class TestOptions:
         assert torch.get_num_threads() == 2
 
     @pytest.mark.parametrize(
-        ("options", "small", "threads"),
-        [([], 256, 3), (["--batch-size", "1"], 256, 2), (["--batch-size", "2"], 256, 3), (["--batch-size", "1"], 4, 3),
-         (["--batch-size", "1", "--threads", "3"], 256, 3)],
+        ("options", "small", "cores", "threads"),
+        [([], 256, 3, 3), (["--batch-size", "1"], 256, 3, 2), (["--batch-size", "1"], 256, 1, 1),
+         (["--batch-size", "2"], 256, 3, 3), (["--batch-size", "1"], 4, 3, 3),
+         (["--batch-size", "1", "--threads", "3"], 256, 3, 3)],
     )  # fmt: skip
     def test_a_small_model_takes_at_most_two_threads_for_one_sentence_at_a_time(
-        self, model: Path, options: list[str], small: int, threads: int, tmp_path: Path,
+        self, model: Path, options: list[str], small: int, cores: int, threads: int, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, restored_process: None,
     ) -> None:  # fmt: skip
         (tmp_path / "in").write_text("the cat\n", encoding="utf-8")
-        monkeypatch.setattr("nmtkit.workers.threads_each", lambda processes: 3)
+        monkeypatch.setattr("nmtkit.workers.threads_each", lambda processes: cores)
         monkeypatch.setattr("nmtkit.decoding.translator._SMALL", small)
         files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
         monkeypatch.setattr(sys, "argv", ["nmtkit", "translate", str(model), *files, *options])

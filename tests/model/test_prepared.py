@@ -21,7 +21,8 @@ def map_of(out: int, inner: int, *, bias: bool = True) -> tuple[torch.Tensor, to
 
 @pytest.fixture(params=["Intel", "other processors", "without oneDNN"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_is_intel", lambda: request.param == "Intel")
+    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: request.param == "Intel")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     if request.param == "without oneDNN":
         monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: False)
 
@@ -67,13 +68,24 @@ def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: p
 def test_mkl_gets_few_rows_of_middling_matrices_on_intel(
     is_intel: bool, sizes: tuple[int, int], dtype: torch.dtype, packed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "_is_intel", lambda: is_intel)
+    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: is_intel)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
     made, given = PreparedLinear(*map_of(*sizes), dtype), []
     monkeypatch.setattr(prepared, "_linear", lambda x, *rest: [given.append(len(x)), x.new_zeros(len(x), sizes[0])][1])
     for rows in (1, 16, 17, 40):
         made(torch.randn(rows, sizes[1], dtype=dtype))
     assert given == packed
+
+
+def test_where_plain_products_are_not_mkls_few_rows_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: True)
+    monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
+    taken = {}
+    for mode in ("highest", "medium"):
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda mode=mode: mode)
+        taken[mode] = PreparedLinear(*map_of(512, 512))._takes_packed(torch.ones(4, 512))
+    assert taken == {"highest": False, "medium": True}
 
 
 @pytest.mark.usefixtures("library")
