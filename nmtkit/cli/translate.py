@@ -287,9 +287,11 @@ def command(
             _translate_stream(plain, input_, output, status, strict=strict)
         return
 
+    import torch
+
     from nmtkit.decoding.streams import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
-    from nmtkit.workers import Workers, choose_device, keep_freed_memory, set_threads, threads_each
+    from nmtkit.workers import Workers, set_threads
 
     asked = Asked(
         n_best=mbr or n_best,
@@ -300,17 +302,11 @@ def command(
     )
     output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
     with ExitStack() as stack:
-        workers = (
-            stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True)) if launched > 1 else None
-        )
-        set_threads(threads, launched)
-        keep_freed_memory()
-        translator = Translator.load(
-            models, workers.device if workers else choose_device(device), cast("Precision", precision)
-        )
+        workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
+        translator = Translator.load(models, workers.device, cast("Precision", precision))
         translator.decoding = translator.decoding.model_copy(update=stated)
         if threads is None and batch_size == 1 and translator.is_small:
-            set_threads(min(2, threads_each(launched)))
+            set_threads(min(2, torch.get_num_threads()))
         batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
         work = LineWork(
             translator,
@@ -325,8 +321,8 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            sums = translator.weights_sha256
-            _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=workers)
+            sums, others = translator.weights_sha256, workers if launched > 1 else None
+            _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=others)
         else:
             _translate_stream(work, input_, output, status, strict=strict)
 

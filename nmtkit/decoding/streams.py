@@ -215,9 +215,8 @@ class LineWork:
             required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
             first_line=window.first_line,
         )
-        steps = (
-            1 if self.minimum_risk is None else 2
-        )  # to sample and to compare; which takes longer is not known before
+        # Of minimum risk two steps, to sample and to compare; which takes longer is not known before.
+        steps = 1 if self.minimum_risk is None else 2
         found = self.translator.translations(
             window.lines, asked, batching=self.batching, advance=lambda share: advance(share / steps)
         )
