@@ -467,6 +467,17 @@ class DecodingConfig(_Section):
     """Checkpoints that `average` and `run` average."""
 
 
+class TrainingLengths(_Section):
+    """The lengths of a model's training pairs, which decide how long lines are translated."""
+
+    longest_source: int = Field(ge=1)
+    """Tokens of the longest source."""
+    target_ratio: float = Field(gt=0)
+    """Target tokens per source token, over all pairs."""
+    multi_sentence_share: float = Field(ge=0, le=1)
+    """Share of the sources that hold more than one sentence."""
+
+
 class Recipe(_Section):
     """Everything that decides the result of a run."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
@@ -45,12 +45,13 @@ MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What a model folder holds."""
+    """What a model folder holds; ``lengths`` is None where it was written before they were recorded."""
 
     model: "Transformer"
     tokenizer: Tokenizer
     decoding: DecodingConfig
     provenance: dict[str, Any]
+    lengths: TrainingLengths | None = None
 
 
 def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
@@ -109,6 +110,7 @@ def save_model(
     tokenizer: Tokenizer,
     decoding: DecodingConfig,
     provenance: dict[str, Any],
+    lengths: TrainingLengths | None = None,
 ) -> None:
     """Writes a model folder, whole or not at all; what else lies in an older one of that name stays."""
     with write_folder_atomically(folder) as temporary:
@@ -119,6 +121,7 @@ def save_model(
             "vocab_sizes": {"source": tokenizer.vocab_size("source"), "target": tokenizer.vocab_size("target")},
             "tokenizer_sha256": tokenizer.fingerprint(),
             "decoding": decoding.model_dump(mode="json"),
+            "training_lengths": lengths and lengths.model_dump(),
         }
         write_json(temporary / "model.json", description)
         tokenizer.save(temporary / "tokenizer")
@@ -183,6 +186,12 @@ def read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
+def training_lengths(stated: dict[str, Any]) -> TrainingLengths | None:
+    """The lengths of the training pairs that model.json, or another manifest, states; None if it states none."""
+    found = stated.get("training_lengths")
+    return None if found is None else TrainingLengths.model_validate(found)
+
+
 def load_ensemble(
     models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
 ) -> list[LoadedModel]:
@@ -227,6 +236,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     try:
         config = ModelConfig.model_validate(description["model"])
         decoding = DecodingConfig.model_validate(description["decoding"])
+        lengths = training_lengths(description)
         sizes = description["vocab_sizes"]
         model = Transformer(config, sizes["source"], sizes["target"])
         tokenizer_sha256 = description["tokenizer_sha256"]
@@ -243,7 +253,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     provenance = _read_json(folder / "provenance.json")
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
-    return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance)
+    return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance, lengths)
 
 
 def step_of(folder: Path) -> int:

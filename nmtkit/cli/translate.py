@@ -159,11 +159,11 @@ def command(
         typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.  [default: chrf2]"),
     ] = None,
     max_source_tokens: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--max-source-tokens", metavar="N", min=1, help="Longer sources are cut at sentence ends and joined again."
         ),
-    ] = 1024,
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(

@@ -19,6 +19,7 @@ from nmtkit.data.examination import TOO_LONG
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
 from nmtkit.text.cleaning import BLANK_RULES, rules_against_lengths
+from nmtkit.text.sentences import has_several_sentences
 from nmtkit.text.tokenizer import Side, Tokenizer
 
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -35,6 +36,7 @@ class EncodedBlock:
         lines: the number of each pair, [pairs].
         corpus: of the pairs, from 0.
         words, characters: of the text they were made from, for each side.
+        multi_sentence_sources: source lines with more than one sentence.
         num_read: pairs looked at.
         broken: the rules that pairs break by their tokens, with the numbers of the pairs, in order.
         dropped: pairs left out, by the rule that did it.
@@ -46,6 +48,7 @@ class EncodedBlock:
     corpus: int
     words: tuple[int, int]
     characters: tuple[int, int]
+    multi_sentence_sources: int
     num_read: int
     broken: list[tuple[str, int]]
     dropped: Counter[str]
@@ -93,6 +96,7 @@ class BlockEncoder:
         ]
         words = [sum(text.count(" ") for text in side) + len(side) for side in texts]
         characters = [sum(map(len, side)) for side in texts]
+        several = sum(map(has_several_sentences, texts[0]))
         return EncodedBlock(
             ids=(ids[0], ids[1]),
             lengths=(lengths[0], lengths[1]),
@@ -100,6 +104,7 @@ class BlockEncoder:
             corpus=block.corpus,
             words=(words[0], words[1]),
             characters=(characters[0], characters[1]),
+            multi_sentence_sources=several,
             num_read=len(pairs),
             broken=broken,
             dropped=dropped,

@@ -486,6 +486,7 @@ class _Preparer:
             "rules": {rule: found["count"] for rule, found in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
+            "training_lengths": statistics["train"].training_lengths().model_dump(),
             "subword_sample": self._sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],

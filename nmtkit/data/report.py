@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nmtkit.config import TrainingLengths
 from nmtkit.data.encoding import SIDES, EncodedBlock
 from nmtkit.data.findings import Findings, shown_name
 from nmtkit.data.training_text import TrainingText
@@ -25,6 +26,7 @@ class ShardStatistics:
         self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
         self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
         self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._pairs = self._longest_source = self._multi_sentence_sources = 0
 
     def add(self, block: EncodedBlock) -> None:
         """Counts pairs that are kept."""
@@ -34,6 +36,18 @@ class ShardStatistics:
             self._lengths[side] += np.bincount(shown, minlength=MAX_TOKENS_SHOWN + 1)
         self._words += block.words
         self._characters += block.characters
+        self._pairs += len(block.lines)
+        self._longest_source = max(self._longest_source, int(block.lengths[0].max(initial=0)))
+        self._multi_sentence_sources += block.multi_sentence_sources
+
+    def training_lengths(self) -> TrainingLengths:
+        """What the model folder is to record of the lengths; there has to be a pair."""
+        source, target = (int(seen.sum()) for seen in self._seen)
+        return TrainingLengths(
+            longest_source=self._longest_source,
+            target_ratio=target / source,
+            multi_sentence_share=self._multi_sentence_sources / self._pairs,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """For each side: tokens, tokens a word, how well the vocabulary covers the text, and how long sentences are."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.engine_choice import Export
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, has_text, longest_translation
+from nmtkit.decoding.source_parts import cut_source, has_text, longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
@@ -45,6 +45,7 @@ class CTranslate2Translator:
         decoding: how to search.
         precision: the type of its weights, such as float32 or int8.
         device: cpu or cuda.
+        lengths: those of the model's training pairs, where they are known.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class CTranslate2Translator:
         self.device: str = translator.device
         self._translator = translator
         self._max_positions = export.max_positions
+        self.lengths = export.lengths
         self._has_learned_positions = export.has_learned_positions
         self._source_pieces = tokenizer.entries("source")
         self._target_pieces = tokenizer.entries("target")
@@ -105,26 +107,27 @@ class CTranslate2Translator:
         *,
         batch_sentences: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        max_source_tokens: int = MAX_SOURCE_TOKENS,
+        max_source_tokens: int | None = None,
     ) -> list[str]:
         """One translation for each line; an empty one for a line without text.
 
         Args:
             batch_sentences: sentences translated at once.
             batch_tokens: source tokens translated at once, padding counted, where ``batch_sentences`` is not given.
-            max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
+            max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank; by
+                default the longest source seen in training.
         """
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         if self.tokenizer.makes_trees:
             lines = [escape_brackets(line) for line in lines]
-        longest = min(max_source_tokens, self._max_positions - 1)
+        longest = min(source_limit(max_source_tokens, self.lengths), self._max_positions - 1)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", self._translator.num_translators)
         parts: list[tuple[int, list[int]]] = []
         for number, ids in enumerate(sources):
             if has_text(self.tokenizer, lines[number]):
-                parts.extend((number, part) for part in cut_source(self.tokenizer, ids, longest))
+                parts.extend((number, part) for part in cut_source(self.tokenizer, ids, longest, self.lengths))
         found = self.search([ids for _, ids in parts], batch_sentences=batch_sentences, batch_tokens=batch_tokens)
         translations: list[list[str]] = [[] for _ in lines]
         for (number, _), translation in zip(parts, found, strict=True):

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config import DecodingConfig, TrainingLengths
 from nmtkit.console import log
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.decoding.source_parts import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
-from nmtkit.model_folder import find_model, is_model_folder, read_description
+from nmtkit.model_folder import find_model, is_model_folder, read_description, training_lengths
 
 FORMAT = 1
 """Of the manifest.json of an export; export/export.py writes it."""
@@ -62,15 +62,27 @@ class Export:
 
     def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
         """How to search: as the model says, but for the values given."""
-        if self.model is None:
-            place, stated = self.folder / "manifest.json", self.manifest
-        else:
-            place, stated = self.model / "model.json", read_description(self.model)
+        place, stated = self._stated()
         try:
             return DecodingConfig.model_validate({**stated["decoding"], **overrides})
         except (KeyError, TypeError, ValidationError) as error:
             reason = " ".join(str(error).split())
             raise ModelError(f"{place}: its decoding cannot be used ({reason})") from None
+
+    @property
+    def lengths(self) -> TrainingLengths | None:
+        """The lengths of the model's training pairs, where they are known."""
+        place, stated = self._stated()
+        try:
+            return training_lengths(stated)
+        except ValidationError as error:
+            raise ModelError(f"{place}: damaged ({' '.join(str(error).split())})") from None
+
+    def _stated(self) -> tuple[Path, dict[str, Any]]:
+        """The file that describes the model, and its content."""
+        if self.model is None:
+            return self.folder / "manifest.json", self.manifest
+        return self.model / "model.json", read_description(self.model)
 
     @property
     def max_positions(self) -> int:
@@ -126,7 +138,7 @@ def choose_export(
     overrides: dict[str, object],
     unsupported: Sequence[str] = (),
     *,
-    max_source_tokens: int = MAX_SOURCE_TOKENS,
+    max_source_tokens: int | None = None,
     device: str = "auto",
 ) -> Export | None:
     """What CTranslate2 is to translate with, None where torch is to translate; the log says which, where both could.
@@ -138,7 +150,7 @@ def choose_export(
             search.
         overrides: values of [decoding] that were asked for.
         unsupported: options that were asked for and that only torch's search has.
-        max_source_tokens: longer sources are cut.
+        max_source_tokens: longer sources are cut; by default the longest source seen in training.
         device: auto, cpu, cuda or mps.
 
     Raises:
@@ -177,7 +189,7 @@ def _same_translations(
     models: Sequence[Path],
     overrides: dict[str, object],
     unsupported: Sequence[str],
-    max_source_tokens: int,
+    max_source_tokens: int | None,
     device: str,
 ) -> Export | None:
     """The export that `auto` takes, None where there is none or its translations could be others."""
@@ -202,7 +214,7 @@ def _same_translations(
     elif decoding.beam > 1:
         difference = f"CTranslate2's search with a beam of {decoding.beam} may find other translations"
     else:
-        cannot = _lacks_positions(first, decoding, max_source_tokens)
+        cannot = _lacks_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
     if cannot or difference:
         taken = " (--engine ctranslate2 takes it)" if difference else ""
         log.info("engine: torch; %s is there, but %s%s", first.folder, cannot or difference, taken)

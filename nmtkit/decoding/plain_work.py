@@ -19,7 +19,7 @@ class PlainWork:
     translator: CTranslate2Translator
     batch_sentences: int | None
     batch_tokens: int
-    max_source_tokens: int
+    max_source_tokens: int | None
 
     def check(self) -> None:
         """Nothing is asked for that could not be."""
@@ -35,6 +35,7 @@ class PlainWork:
             "device": self.translator.device,
             "precision": self.translator.precision,
             "max_source_tokens": self.max_source_tokens,
+            "training_lengths": self.translator.lengths and self.translator.lengths.model_dump(),
         }
 
     def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:

@@ -189,6 +189,7 @@ class LineWork:
             "decoding": self.translator.decoding.model_dump(mode="json"),
             "device": self.translator.device,
             "precision": self.translator.precision,
+            "training_lengths": self.translator.lengths and self.translator.lengths.model_dump(),
             "asked": json.loads(json.dumps(asked)),
             "output": self.output,
             "minimum_risk": self.minimum_risk,

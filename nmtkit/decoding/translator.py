@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.required import holds, with_required
@@ -37,7 +37,7 @@ from nmtkit.decoding.search import (
     best_continuations,
     length_penalty,
 )
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, has_text, longest_translation
+from nmtkit.decoding.source_parts import cut_source, has_text, is_short, longest_translation, source_limit
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -107,7 +107,8 @@ class Asked:
         required: phrases that the translation of each line holds; none, or a list for each line.
         forbidden: phrases that no translation holds.
         attention: whether translations carry alignments.
-        max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
+        max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank; by default
+            the longest source seen in training.
         first_line: the number of the first line, from 1, in messages and for the seeds of samples.
     """
 
@@ -117,12 +118,12 @@ class Asked:
     required: Sequence[Sequence[str]] = ()
     forbidden: Sequence[str] = ()
     attention: bool = False
-    max_source_tokens: int = MAX_SOURCE_TOKENS
+    max_source_tokens: int | None = None
     first_line: int = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that mean nothing, and TypeError for one string where there may be several."""
-        if min(self.n_best, self.max_source_tokens, self.first_line) < 1:
+        if min(self.n_best, self.first_line, 1 if self.max_source_tokens is None else self.max_source_tokens) < 1:
             raise ValueError("n_best, max_source_tokens and first_line are at least 1")
         if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
             raise TypeError(
@@ -144,6 +145,7 @@ class Translation:
             source's end symbol left aside.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
+        is_short: whether it has so few tokens for its source that it has probably lost text.
         is_unmet: whether it does not begin as asked for, or lacks a required phrase.
         is_mended: of a tree, whether what the model said was not one over the words; None of text.
         source_pieces: what the numbers of ``alignment`` count: the source's tokens, of a line that was cut those of all
@@ -158,6 +160,7 @@ class Translation:
     alignment: tuple[int, ...] | None = None
     hit_limit: bool = False
     parts: int = 1
+    is_short: bool = False
     is_unmet: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
@@ -192,6 +195,7 @@ class Translator:
         decoding: how to search.
         precision: of the matrix products.
         device: the kind of device it computes on: cpu, cuda or mps.
+        lengths: those of the first model's training pairs, where they are known.
         weights_sha256: the sums of the files that the models were read from, in their order.
         is_small: whether products for one sentence at a time are too small to be shared among many threads.
     """
@@ -202,6 +206,7 @@ class Translator:
         tokenizer: Tokenizer,
         decoding: DecodingConfig,
         precision: Precision = "float32",
+        lengths: TrainingLengths | None = None,
     ) -> None:
         """Takes models; arguments as of `load`."""
         if precision not in _DTYPES:
@@ -214,6 +219,7 @@ class Translator:
         self.precision = precision
         self.tokenizer = tokenizer
         self.decoding = decoding
+        self.lengths = lengths
         self.is_small = all(model.config.d_model < _SMALL for model in models)
         self._device = models[0].output_embedding.device
         self.device = self._device.type
@@ -240,7 +246,7 @@ class Translator:
         """
         loaded = load_ensemble(models, device)
         first = loaded[0]
-        translator = cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision)
+        translator = cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision, first.lengths)
         translator.weights_sha256 = tuple(entry.provenance["files"]["model.safetensors"] for entry in loaded)
         return translator
 
@@ -248,14 +254,14 @@ class Translator:
         self,
         lines: Sequence[str],
         *,
-        max_source_tokens: int = MAX_SOURCE_TOKENS,
+        max_source_tokens: int | None = None,
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
         """One translation for each line; an empty one for a line without text.
 
         Args:
-            max_source_tokens: longer sources are cut, and the translations of their parts joined with a blank.
+            max_source_tokens: see Asked.
             before_batch: called before each batch; what it raises ends the translation.
         """
         asked = Asked(max_source_tokens=max_source_tokens)
@@ -312,7 +318,8 @@ class Translator:
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
         joined = [
-            _joined(of_parts) if of_parts else [_without_text(asked, line)] for line, of_parts in enumerate(of_lines)
+            self._joined(of_parts) if of_parts else [_without_text(asked, line)]
+            for line, of_parts in enumerate(of_lines)
         ]
         if not self.tokenizer.makes_trees:
             return joined
@@ -365,7 +372,8 @@ class Translator:
         return wishes
 
     def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
-        longest = min(asked.max_source_tokens, self._max_tokens or asked.max_source_tokens)
+        longest = source_limit(asked.max_source_tokens, self.lengths)
+        longest = min(longest, self._max_tokens or longest)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", torch.get_num_threads())
         wishes = self._wishes(asked, len(lines))
@@ -373,7 +381,7 @@ class Translator:
         for number, ids in enumerate(sources):
             if not has_text(self.tokenizer, lines[number]):
                 continue
-            for place, part in enumerate(cut := cut_source(self.tokenizer, ids, longest)):
+            for place, part in enumerate(cut := cut_source(self.tokenizer, ids, longest, self.lengths)):
                 # What is said of a line holds for its first part.
                 prefix, required = wishes[number] if place == 0 else ((), ())
                 whole = len(cut) == 1
@@ -480,22 +488,25 @@ class Translator:
             or not all(holds(hypothesis.ids, phrase) for phrase in part.required),
         )
 
+    def _joined(self, of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
+        """Translations of a line from those of its parts: the best with the best, the second with the second.
+
+        Args:
+            of_parts: of each part how many source pieces it has, and its translations.
+        """
+        lengths = [length for length, _ in of_parts]
+        found = []
+        for parts in zip(*(translations for _, translations in of_parts), strict=False):
+            short = is_short(sum(lengths), sum(len(part.pieces) for part in parts), self.lengths)
+            found.append(dataclasses.replace(_chain(parts, lengths), is_short=short))
+        return found
+
 
 def _without_text(asked: Asked, line: int) -> Translation:
     """The translation of a line without text, whose number counts from 0; unmet is all that is asked of it."""
     is_wished = bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
     nothing = () if asked.attention else None
     return Translation("", 0.0, 0.0, (), (), alignment=nothing, source_pieces=nothing, is_unmet=is_wished)
-
-
-def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
-    """Translations of a line from those of its parts: the best with the best, the second with the second.
-
-    Args:
-        of_parts: of each part how many source pieces it has, and its translations.
-    """
-    lengths = [length for length, _ in of_parts]
-    return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
 
 
 def _parsed(line: str, translation: Translation) -> Translation:

@@ -21,7 +21,7 @@ _WISHES = {
     "forbidden": "made with phrases forbidden",
 }
 """Options of `translate` that a recipe cannot ask for, in words."""
-_AS_BY_RUN = {"precision": "float32", "output": "text", "max_source_tokens": 1024}
+_AS_BY_RUN = {"precision": "float32", "output": "text", "max_source_tokens": None}
 """Options of `translate` as `run` has them."""
 
 
@@ -73,7 +73,7 @@ def _doubts_of_options(options: dict[str, Any], decoding: dict[str, Any]) -> lis
     asked = {**options, **options.get("asked", {})}
     found = [said for wish, said in _WISHES.items() if asked.get(wish)]
     found += [
-        f"translated with {key} = {asked[key]}, but `run` has {plain}"
+        f"translated with {key} = {asked[key]}, but `run` has {plain or 'the limit of the model'}"
         for key, plain in _AS_BY_RUN.items()
         if asked.get(key, plain) != plain
     ]

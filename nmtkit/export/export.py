@@ -62,6 +62,7 @@ def export(
         "model_sha256": loaded.provenance["files"]["model.safetensors"],
         "tokenizer_sha256": loaded.tokenizer.fingerprint(),
         "decoding": loaded.decoding.model_dump(mode="json"),
+        "training_lengths": loaded.lengths and loaded.lengths.model_dump(),
         "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS},
     }
     with write_folder_atomically(folder) as temporary:

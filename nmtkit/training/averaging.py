@@ -20,6 +20,7 @@ from nmtkit.model_folder import (
     read_tensors,
     save_model,
     step_of,
+    training_lengths,
     whole_checkpoints,
 )
 from nmtkit.text.tokenizer import Tokenizer
@@ -106,6 +107,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         Tokenizer.load(folders[-1] / "tokenizer"),
         decoding or DecodingConfig.model_validate(first["decoding"]),
         _provenance(folders),
+        training_lengths(first),
     )
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import ModelConfig, Recipe
+from nmtkit.config import ModelConfig, Recipe, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors
+from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors, training_lengths
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 
@@ -38,6 +38,19 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
     check_sum(folder, read_json(folder / "provenance.json"))
     state.start_from(read_tensors(folder / "model.safetensors"))
     log.info("starting from the weights of %s", folder)
+
+
+def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
+    """The lengths of the run's training pairs; the longest source may be one of the model that training.init names.
+
+    Returns:
+        None where the data were prepared before lengths were recorded.
+    """
+    own, path = training_lengths(manifest), recipe.training.init
+    if own is None or path is None or not path.exists():
+        return own
+    before = training_lengths(read_description(find_model(path))) or own
+    return own.model_copy(update={"longest_source": max(own.longest_source, before.longest_source)})
 
 
 def _first_difference(model: ModelConfig, wanted: ModelConfig) -> str | None:

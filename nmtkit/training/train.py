@@ -29,7 +29,7 @@ from nmtkit.run_lock import locked_run
 from nmtkit.training.drawn_epochs import NotDrawnError, training_pairs
 from nmtkit.training.energy import Energy, EnergyMeter
 from nmtkit.training.finite import go_back, has_failed, note_nonfinite
-from nmtkit.training.initialization import initial_sha256, start_from_model
+from nmtkit.training.initialization import initial_sha256, lengths_seen, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.memory import rate_of_passes, settle_tokens_per_pass
@@ -425,7 +425,9 @@ class _Session:
             "valid_nll": validation.nll if validation is not None else None,
             "valid_bleu": validation.bleu if validation is not None else None,
         }
-        save_model(folder, self._state.result, self._recipe.model, self._tokenizer, self._recipe.decoding, provenance)
+        recipe = self._recipe
+        lengths = lengths_seen(recipe, self._manifest)
+        save_model(folder, self._state.result, recipe.model, self._tokenizer, recipe.decoding, provenance, lengths)
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
@@ -237,6 +237,51 @@ def test_a_source_that_is_too_long_is_cut_at_sentence_ends(tokenizer: Tokenizer)
     assert translator.translate([line], max_source_tokens=length - 1) != [whole]
     others = translator.translate(["The dog", "A cat"])
     assert translator.translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
+
+
+@pytest.mark.parametrize(("share", "parts"), [(0.0, [0, 1, 2, 3, 4, 5]), (0.05, [0, 1, 2, 3, 4, 5]), (0.5, [0, 3, 5])])
+def test_a_part_is_one_sentence_unless_training_had_lines_of_several(
+    tokenizer: Tokenizer, share: float, parts: list[int]
+) -> None:
+    sentences = ["The dog sees a cat.", "Who sees the dog?", "A cat!", "The dog runs...", "\u201cA cat!\u201d dog"]
+    limit = num_tokens(tokenizer, " ".join(sentences[2:]))
+    assert num_tokens(tokenizer, " ".join(sentences[:3])) <= limit < num_tokens(tokenizer, " ".join(sentences[:4]))
+    lengths = TrainingLengths(longest_source=limit, target_ratio=1.0, multi_sentence_share=share)
+    translator = translator_of(tokenizer, beam=2)
+    expected = joined(translator, [" ".join(sentences[a:b]) for a, b in itertools.pairwise(parts)])
+    whole = translator.translate([" ".join(sentences)])
+    translator.lengths = lengths
+    assert translator.translate([" ".join(sentences), " ".join(sentences[2:])])[0] == expected
+    assert translator.translate([" ".join(sentences)], max_source_tokens=1000) == whole
+    # A line below the limit is not cut, whatever it holds.
+    [[short]] = translator.translations([" ".join(sentences[2:])], Asked())
+    assert short.parts == 1
+
+
+def test_a_sentence_that_is_too_long_is_cut_between_words_and_no_part_goes_beyond_it(tokenizer: Tokenizer) -> None:
+    lengths = TrainingLengths(longest_source=1, target_ratio=1.0, multi_sentence_share=0.0)
+    sentences = ["A cat.", "The small dog sees the small house and the cat runs home.", "Who?"]
+    [ids] = tokenizer.encode([" ".join(sentences)], "source")
+    parts = cut_source(tokenizer, ids, num_tokens(tokenizer, sentences[1]) - 1, lengths)
+    texts = [tokenizer.decode(part, "source").strip() for part in parts]
+    assert texts[0] == sentences[0]
+    assert " ".join(texts[1:-1]) == sentences[1]
+    assert len(texts) == 4
+    assert texts[-1] == sentences[2]
+
+
+def test_a_translation_of_less_than_a_third_of_the_expected_tokens_is_short(tokenizer: Tokenizer) -> None:
+    translator = translator_of(tokenizer, beam=1, max_length=2, max_length_offset=0)
+    line = "The small dog sees the small house."
+    tokens = num_tokens(tokenizer, line)
+    found = {}
+    for ratio in (5.9 / tokens, 6.1 / tokens):
+        translator.lengths = TrainingLengths(longest_source=99, target_ratio=ratio, multi_sentence_share=0.0)
+        [[best], [empty]] = translator.translations([line, ""], Asked())
+        assert len(best.pieces) == 2
+        assert not empty.is_short
+        found[ratio] = best.is_short
+    assert list(found.values()) == [False, True]
 
 
 def test_a_long_source_without_blanks_is_cut_at_its_sentence_ends() -> None:

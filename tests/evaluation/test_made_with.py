@@ -119,7 +119,7 @@ def options(asked: Asked | None = None, **changes: Any) -> dict[str, Any]:
 def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) -> None:
     note(run, options=options())
     assert found(run) == []
-    by_engine = {"engine": "ctranslate2", "precision": "float32", "max_source_tokens": 1024}
+    by_engine = {"engine": "ctranslate2", "precision": "float32", "max_source_tokens": None}
     note(run, options=by_engine, decoding={**RECIPE.decoding.model_dump(mode="json"), "beam": 1})
     greedy = RECIPE.model_copy(update={"decoding": DecodingConfig(average_last=2, beam=1)})
     assert found(run, greedy) == []
@@ -135,7 +135,11 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
     [
         (Asked(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
         (Asked(forbidden=("a",)), {}, "made with phrases forbidden"),
-        (Asked(max_source_tokens=20), {}, "translated with max_source_tokens = 20, but `run` has 1024"),
+        (
+            Asked(max_source_tokens=20),
+            {},
+            "translated with max_source_tokens = 20, but `run` has the limit of the model",
+        ),
         (None, {"minimum_risk": "chrf2"}, "chosen from samples by minimum Bayes risk"),
         (None, {"prefixes": Wishes("--prefix", Path("p"), ["b"])}, "made with the beginning of each line given"),
         (None, {"required": Wishes("--require", Path("p"), ["b"])}, "made with phrases that its lines had to hold"),

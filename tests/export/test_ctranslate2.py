@@ -10,6 +10,7 @@ import tiny_models
 import torch
 from tiny_models import LINES, VALID, VARIANTS, make_run
 
+from nmtkit.config import TrainingLengths
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.search import length_penalty
@@ -274,6 +275,17 @@ class TestEngine:
         by_torch, translator = Translator.load([model]), engine(exported, beam=1)
         by_torch.decoding = translator.decoding
         assert translator.translate(LINES, max_source_tokens=9) == by_torch.translate(LINES, max_source_tokens=9)
+
+    def test_it_keeps_the_limit_that_the_model_records(self, exported: Path, model: Path) -> None:
+        lengths = TrainingLengths(longest_source=9, target_ratio=1.0, multi_sentence_share=0.0)
+        lines = ["the cat sees a dog. the old house. and the new dog likes not the old cat. a", "the cat. a dog"]
+        by_torch, translator = Translator.load([model]), engine(exported, beam=1)
+        by_torch.decoding = translator.decoding
+        whole = translator.translate(lines)
+        by_torch.lengths = translator.lengths = lengths
+        assert translator.translate(lines) == by_torch.translate(lines)
+        assert translator.translate(lines)[0] != whole[0]
+        assert translator.translate(lines)[1] == whole[1]
 
     def test_a_length_penalty_changes_what_is_chosen(self, exported: Path) -> None:
         def total_length(**decoding: object) -> int:

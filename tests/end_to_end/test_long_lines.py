@@ -1,0 +1,126 @@
+"""A line of several sentences, for a model that was trained on single ones: every sentence is translated."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.config import load_recipe
+from nmtkit.data.preparation import prepare
+from nmtkit.decoding.formats import oddities
+from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.training.averaging import average, choose_checkpoints
+from nmtkit.training.initialization import lengths_seen
+from nmtkit.training.train import train
+from nmtkit.workers import Workers
+
+WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]
+RECIPE = """
+[data]
+source_language = "en"
+target_language = "de"
+vocab_size = 20
+subwords = "none"
+train = [{ source = "train.en", target = "train.de" }]
+[model]
+encoder_layers = 1
+decoder_layers = 1
+d_model = 32
+d_ff = 64
+num_heads = 2
+norm = "pre"
+dropout = 0.0
+[training]
+tokens_per_update = 1500
+warmup_steps = 60
+schedule = "inverse-sqrt"
+peak_learning_rate = 0.01
+max_steps = 300
+checkpoint_every_steps = 300
+
+[decoding]
+beam = 1
+average_last = 1
+"""
+
+
+def sentences(count: int, shortest: int, longest: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(shortest, longest))) + " ." for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of a few seconds: words become capitals; no line has two sentences."""
+    folder = tmp_path_factory.mktemp("single")
+    lines = sentences(2000, 2, 11, seed=1)
+    (folder / "train.en").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "train.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+    (folder / "single.toml").write_text(RECIPE)
+    recipe = load_recipe(str(folder / "single.toml"))
+    prepare(recipe, folder / "run", workers=1)
+    threads = torch.get_num_threads()
+    train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
+    torch.set_num_threads(threads)
+    average(choose_checkpoints(folder / "run", last=1), folder / "run" / "averaged")
+    return folder / "run"
+
+
+def test_every_sentence_of_a_long_line_is_translated(run: Path) -> None:
+    ten = sentences(10, 8, 9, seed=4)
+    line = " ".join(ten)
+    assert len(line.split()) == 95
+    translator = Translator.load(run)
+    [[found]] = translator.translations([line], Asked())
+    assert found.parts == 10
+    assert found.text == " ".join(translator.translate(ten))
+    said, wanted = found.text.split(), line.upper().split()
+    assert len(said) == len(wanted)
+    assert sum(one == other for one, other in zip(said, wanted, strict=True)) >= 0.9 * len(wanted)
+    assert oddities(line, found, invalid_utf8=False) == ["split"]
+
+
+def test_a_line_that_lost_most_of_its_text_is_short(run: Path) -> None:
+    line = " ".join(sentences(10, 8, 9, seed=4))
+    [[whole]] = Translator.load(run).translations([line], Asked(max_source_tokens=1024))
+    assert whole.parts == 1
+    assert len(whole.text.split()) < 30
+    assert oddities(line, whole, invalid_utf8=False) == ["short"]
+
+
+def test_prepare_checkpoint_and_average_record_the_lengths(run: Path) -> None:
+    stated = read_json(run / "data" / "manifest.json")["training_lengths"]
+    assert stated == {"longest_source": 12, "target_ratio": 1.0, "multi_sentence_share": 0.0}
+    for folder in (run / "averaged", run / "checkpoints" / "step-00000300"):
+        assert read_json(folder / "model.json")["training_lengths"] == stated
+
+
+def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run / "averaged", old)
+    description = read_json(old / "model.json")
+    del description["training_lengths"]
+    write_json(old / "model.json", description)
+    provenance = read_json(old / "provenance.json")
+    provenance["files"]["model.json"] = sha256_of(old / "model.json")
+    write_json(old / "provenance.json", provenance)
+    translator = Translator.load(old)
+    assert translator.lengths is None
+    line = " ".join(sentences(10, 8, 9, seed=4))
+    [[found]] = translator.translations([line], Asked())
+    assert found.parts == 1
+    assert oddities(line, found, invalid_utf8=False) == ["ok"]  # no ratio is known
+    within = sentences(20, 2, 11, seed=3)
+    assert translator.translate(within) == Translator.load(run).translate(within)
+
+
+def test_fine_tuning_on_shorter_lines_keeps_the_longest_source_of_the_model(run: Path) -> None:
+    manifest = {"training_lengths": {"longest_source": 5, "target_ratio": 2.0, "multi_sentence_share": 0.5}}
+    recipe = load_recipe(str(run.parent / "single.toml"), [f"training.init={run}"])
+    seen = lengths_seen(recipe, manifest)
+    assert seen is not None
+    assert seen.model_dump() == {**manifest["training_lengths"], "longest_source": 12}
+    assert lengths_seen(recipe, {}) is None

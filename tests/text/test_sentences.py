@@ -1,0 +1,40 @@
+"""Where sentences begin, in the scripts that mark it."""
+
+import itertools
+
+import pytest
+
+from nmtkit.text.sentences import has_several_sentences, sentence_starts
+
+
+def sentences_of(text: str) -> list[str]:
+    return [text[start:stop] for start, stop in itertools.pairwise([0, *sentence_starts(text), len(text)])]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["A dog. ", "A cat! ", "Who? ", "Well\u2026 ", "So"],
+        ['He said "no." ', "Then (yes.) ", "she"],
+        ["Hi...  ", "Who?"],
+        ["\u6211\u6765\u3002", "\u4ed6\u53bb\uff01", "\u4f60"],
+        ["\u6211\u6765\u3002\u300d", "\u300c\u4ed6\u53bb\u300d"],
+        ["\u0928\u092e\u0938\u094d\u0924\u0947\u0964 ", "\u0906\u092a"],
+        ["\u0645\u0631\u062d\u0628\u0627\u061f ", "\u0646\u0639\u0645"],
+        ["a dog . ", "a cat ."],
+        ["only one."],
+        ["3.14 and a.b. "],
+        ["..."],
+        [" . "],
+        [""],
+    ],
+)
+def test_sentences_end_at_their_marks(sentences: list[str]) -> None:
+    text = "".join(sentences)
+    assert sentences_of(text) == sentences
+    assert has_several_sentences(text) == (len(sentences) > 1)
+
+
+@pytest.mark.parametrize("text", ["." * 10**6, '."' * 10**6, "\u3002(" * 10**6, "." + " " * 10**6, ")" * 10**6])
+def test_a_line_of_marks_takes_no_longer_than_another(text: str) -> None:
+    assert not has_several_sentences(text)  # would take hours if the time grew with the square of the length
