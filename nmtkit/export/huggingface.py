@@ -1,15 +1,16 @@
-"""A model as a Marian model, which the transformers library loads with its tokenizer.
+"""A model as a Marian model (post-norm) or a Pegasus model (pre-norm), which the transformers library loads.
 
-Marian's position table holds the same sines and cosines, but all sines first. So the width axis of every weight is put
-in that order: one permutation everywhere, under which every product and every norm stays what it was. Marian is the
-paper's Transformer and nothing else, so what Table 3 varies beyond its sizes is refused.
+The names of weights and the position table are the same in both. The table holds nmtkit's sines and cosines, but all
+sines first. So the width axis of every weight is put in that order: one permutation everywhere, under which every
+product and every norm stays what it was. Both are the paper's Transformer and nothing else, so what Table 3 varies
+beyond its sizes is refused. The tokenizer is Marian's with either.
 """
 
 import importlib.metadata
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,9 @@ from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
 if TYPE_CHECKING:
-    from transformers import MarianMTModel, MarianTokenizer
+    from transformers import MarianMTModel, MarianTokenizer, PegasusForConditionalGeneration
+
+    Model: TypeAlias = MarianMTModel | PegasusForConditionalGeneration
 
 MAX_LENGTH = 512
 """Of generation_config.json: a limit by the length of each source has no place in it."""
@@ -54,15 +57,13 @@ def version() -> str:
 
 
 def check(loaded: LoadedModel) -> None:
-    """Raises ModelError when Marian has no place for something in the model, naming all of it."""
+    """Raises ModelError when neither class has a place for something in the model, naming all of it."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
     if config.attention_window is not None:  # CTranslate2 has no place for it either
         raise ModelError(
-            f"a Marian model cannot hold attention_window = {config.attention_window}; translate with nmtkit"
+            f"no model of transformers holds attention_window = {config.attention_window}; translate with nmtkit"
         )
     missing = []
-    if config.norm != "post":
-        missing.append(f'norm = "{config.norm}"')
     if config.positions != "sinusoidal":
         missing.append(f'positions = "{config.positions}"')
     if config.share_embeddings != "all":
@@ -78,11 +79,11 @@ def check(loaded: LoadedModel) -> None:
     if settings.get("source_prefixes"):
         missing.append(f"source_prefix = {', '.join(settings['source_prefixes'])}")
     if missing:
-        raise ModelError(f"a Marian model cannot hold {', '.join(missing)}; choose --format ctranslate2")
+        raise ModelError(f"no model of transformers holds {', '.join(missing)}; choose --format ctranslate2")
 
 
-def marian_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """The weights under Marian's names, their width axis in the order of its position table."""
+def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """The weights under the names of Marian and Pegasus, their width axis in the order of the position table."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     found = {"model.shared.weight": weights["embeddings.shared"][:, order]}
     for side in ("encoder", "decoder"):
@@ -91,17 +92,20 @@ def marian_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor
     for name, tensor in weights.items():
         if name.startswith("embeddings."):
             continue
+        if name.startswith(("encoder_norm.", "decoder_norm.")):
+            found[f"model.{name.replace('_norm', '.layer_norm')}"] = tensor[order]
+            continue
         side, number, kind, *rest, what = name.split(".")  # encoder, 0, self_attention, query, weight
         if rest[0] in ("query", "key", "value", "inner"):  # from the width
             tensor = tensor[:, order] if what == "weight" else tensor
         else:  # to the width: output, outer, a norm
             tensor = tensor[order]
-        place = _norm_name(side, int(rest[0])) if kind == "residuals" else _MARIAN_NAMES[kind, rest[0]]
+        place = _norm_name(side, int(rest[0])) if kind == "residuals" else _THEIR_NAMES[kind, rest[0]]
         found[f"model.{side}.layers.{number}.{place}.{what}"] = tensor
     return {name: tensor.clone() for name, tensor in found.items()}
 
 
-_MARIAN_NAMES = {
+_THEIR_NAMES = {
     ("feed_forward", "inner"): "fc1",
     ("feed_forward", "outer"): "fc2",
     **{
@@ -120,42 +124,20 @@ def _norm_name(side: str, number: int) -> str:
 def write(folder: Path, loaded: LoadedModel) -> None:
     """Writes weights, configuration and tokenizer into ``folder``."""
     from safetensors import SafetensorError
-    from transformers import GenerationConfig, MarianConfig, MarianMTModel
+    from transformers import GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     config, decoding = loaded.model.config, loaded.decoding
-    size = loaded.tokenizer.vocab_size("target")
-    marian = MarianMTModel(
-        MarianConfig(
-            vocab_size=size,
-            decoder_vocab_size=size,
-            d_model=config.d_model,
-            encoder_layers=config.encoder_layers,
-            decoder_layers=config.decoder_layers,
-            encoder_attention_heads=config.num_heads,
-            decoder_attention_heads=config.num_heads,
-            encoder_ffn_dim=config.d_ff,
-            decoder_ffn_dim=config.d_ff,
-            activation_function="relu",
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            activation_dropout=config.ffn_dropout,
-            scale_embedding=True,
-            max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
-            pad_token_id=PAD,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-            decoder_start_token_id=BOS,
-            forced_eos_token_id=EOS,
-        )
-    )
-    result = marian.load_state_dict(marian_weights(loaded.model.state_dict(), config.d_model), strict=False)
+    model = _empty_model(loaded)
+    result = model.load_state_dict(their_weights(loaded.model.state_dict(), config.d_model), strict=False)
     absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
-    marian.generation_config = GenerationConfig(
+    # A penalty without a beam is refused when the configuration is saved.
+    penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
+    model.generation_config = GenerationConfig(
         num_beams=decoding.beam,
-        length_penalty=0.0 if decoding.length_penalty == "none" else decoding.alpha,
+        **(penalty if decoding.beam > 1 else {}),
         max_length=MAX_LENGTH,
         pad_token_id=PAD,
         bos_token_id=BOS,
@@ -165,10 +147,42 @@ def write(folder: Path, loaded: LoadedModel) -> None:
         bad_words_ids=[[PAD], [BOS], [UNK]],
     )
     try:
-        marian.save_pretrained(folder)
+        model.save_pretrained(folder)
     except SafetensorError as error:
         raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
     _write_tokenizer(folder, loaded)
+
+
+def _empty_model(loaded: LoadedModel) -> "Model":
+    """A model of the right class and sizes, its weights not yet set."""
+    from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
+
+    config, size = loaded.model.config, loaded.tokenizer.vocab_size("target")
+    longest = max(MAX_SOURCE_TOKENS, longest_translation(loaded.decoding, MAX_SOURCE_TOKENS))
+    settings: dict[str, Any] = {
+        "vocab_size": size,
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "activation_function": "relu",
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.ffn_dropout,
+        "scale_embedding": True,
+        "max_position_embeddings": longest + 1,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS,
+    }
+    if config.norm == "pre":
+        return PegasusForConditionalGeneration(PegasusConfig(**settings))
+    return MarianMTModel(MarianConfig(**settings, decoder_vocab_size=size))
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
@@ -201,11 +215,11 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     ).save_pretrained(str(folder))
 
 
-def load(folder: Path) -> "tuple[MarianMTModel, MarianTokenizer]":
+def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
     """Reads the model and its tokenizer, as a user of transformers does."""
-    from transformers import MarianMTModel, MarianTokenizer
+    from transformers import AutoModelForSeq2SeqLM, MarianTokenizer
 
-    model = MarianMTModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return model.eval(), MarianTokenizer.from_pretrained(folder, local_files_only=True)
 
 
@@ -223,7 +237,7 @@ def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Seque
 
 
 @torch.inference_mode()
-def search(model: "MarianMTModel", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
+def search(model: "Model", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
     """The ids that transformers translates each source to, with nmtkit's limits of length."""
     by_length: dict[int, list[int]] = {}
     for index, ids in enumerate(sources):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("restored_process")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run") / "mine", norm="pre")
+    return make_run(tmp_path_factory.mktemp("run") / "mine", norm="pre", positions="learned", max_positions=40)
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -32,6 +32,8 @@ def test_it_prints_the_new_folder_and_tells_the_rest_on_stderr(run: Path, tmp_pa
     assert (result.returncode, result.stdout) == (0, f"{folder}\n"), result.stderr
     assert "greedy translations of 20 lines" in result.stderr
     assert "beam_int8" in result.stderr
+    steps = ["translating 20 lines of", "converting to float32", "converting to int8", f"nmtkit translate {folder}"]
+    assert [step for step in steps if step not in result.stderr] == []
     assert (folder / "model.bin").is_file()
 
 
@@ -49,12 +51,12 @@ def test_a_refusal_is_one_line_and_exit_code_1(
 ) -> None:
     code, err = refusal([str(run), "--format", "huggingface", "--quiet"], monkeypatch, capsys)
     assert code == 1
-    assert err == 'error: a Marian model cannot hold norm = "pre"; choose --format ctranslate2\n'
+    assert err == 'error: no model of transformers holds positions = "learned"; choose --format ctranslate2\n'
 
 
 @pytest.mark.parametrize(
     ("format_", "library"),
-    [("ctranslate2", "CTranslate2 has no place for"), ("huggingface", "a Marian model cannot hold")],
+    [("ctranslate2", "CTranslate2 has no place for"), ("huggingface", "no model of transformers holds")],
 )
 def test_a_model_with_an_attention_window_is_refused_in_one_line(
     tmp_path: Path,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import LINES, VALID, make_run, tokenizer_of
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
@@ -15,9 +16,9 @@ from nmtkit.model_folder import load_model
 from nmtkit.text.tokenizer import EOS, PAD
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run") / "mine", encoder_layers=1)
+@pytest.fixture(scope="module", params=["post", "pre"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run") / "mine", encoder_layers=1, norm=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +86,11 @@ def test_another_tokenizer_is_refused(run: Path, exported: Path) -> None:
 def test_weights_in_another_order_are_refused_and_nothing_is_left(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permuted = huggingface.marian_weights
+    permuted = huggingface.their_weights
     order = torch.arange(16).flip(0)
     monkeypatch.setattr(
         huggingface,
-        "marian_weights",
+        "their_weights",
         lambda weights, width: {
             name: tensor[:, order]
             if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight"))
@@ -105,7 +106,7 @@ def test_weights_in_another_order_are_refused_and_nothing_is_left(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"norm": "pre", "positions": "learned", "max_positions": 40}, ['norm = "pre"', 'positions = "learned"']),
+        ({"norm": "pre", "positions": "learned", "max_positions": 40}, ['positions = "learned"']),
         ({"share_embeddings": "decoder"}, ['share_embeddings = "decoder"']),
         ({"d_k": 3}, ["d_k = 3 where d_model / num_heads = 8"]),
         ({"d_v": 9}, ["d_v = 9 where d_model / num_heads = 8"]),
@@ -113,14 +114,35 @@ def test_weights_in_another_order_are_refused_and_nothing_is_left(
         ({"subwords": "wordpiece"}, ['subwords = "wordpiece"']),
     ],
 )
-def test_what_marian_cannot_hold_is_refused_by_name_in_one_line(
+def test_what_transformers_cannot_hold_is_refused_by_name_in_one_line(
     tmp_path: Path, changes: dict[str, object], named: list[str]
 ) -> None:
     run = make_run(tmp_path / "mine", **changes)
-    with pytest.raises(ModelError, match=r"a Marian model cannot hold .*; choose --format ctranslate2") as caught:
+    with pytest.raises(ModelError, match=r"no model of transformers holds .*; choose --format ctranslate2") as caught:
         export(run, "huggingface")
     assert all(name in str(caught.value) for name in named)
     assert not (run / "export").exists()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(
+    "decoding", [{"beam": 1}, {"beam": 1, "length_penalty": "none"}, {"beam": 2, "length_penalty": "none"}]
+)
+def test_every_search_of_a_recipe_is_exported(tmp_path: Path, norm: str, decoding: dict[str, object]) -> None:
+    run = make_run(tmp_path / "mine", encoder_layers=1, norm=norm, decoding=decoding)
+    folder, manifest = export(run, "huggingface")
+    assert manifest["parity"]["greedy"]["lines"] == len(VALID)
+    stated = read_json(folder / "generation_config.json")
+    assert stated["num_beams"] == decoding["beam"]
+    assert stated.get("length_penalty") == (0.0 if decoding["beam"] == 2 else None)
+
+
+def test_the_classes_that_transformers_chooses_itself_are_those_of_the_export(run: Path, exported: Path) -> None:
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+    is_pre = load_model(run / "averaged").model.config.norm == "pre"
+    assert type(model).__name__ == ("PegasusForConditionalGeneration" if is_pre else "MarianMTModel")
+    assert type(tokenizer).__name__ == "MarianTokenizer"
+    assert list(tokenizer("the old dog").input_ids) == list(huggingface.load(exported)[1]("the old dog").input_ids)
 
 
 def test_byte_pieces_and_unigram_subwords_are_held_too(tmp_path: Path) -> None:
