@@ -62,4 +62,6 @@ def command(
         raise typer.BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
     set_threads(threads)
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
+    if format_ == "ctranslate2":
+        console.log.info("`nmtkit translate %s` translates with it", folder)
     print(folder)

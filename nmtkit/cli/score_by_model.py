@@ -53,7 +53,7 @@ def score_by_model(
             )
             cut.extend(number for number, score in numbered if score.is_cut)
             done += len(window)
-            advance(done, note=f"{done:,} lines")
+            advance(done, note=console.counted(done, "line"))
     warn_of_cut_lines(cut, most)
     for reader in readers:
         warn_of_invalid_lines(reader)
@@ -100,8 +100,11 @@ def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[st
         else:
             yield source, hypothesis
     if unequal:
+        from nmtkit.console import counted
+
         raise DataError(
-            f"{sources.name} has {sources.num_lines} lines, but {hypotheses.name} has {hypotheses.num_lines}; line n "
+            f"{sources.name} has {counted(sources.num_lines, 'line')}, but {hypotheses.name} has "
+            f"{hypotheses.num_lines}; line n "
             "of one must belong to line n of the other"
         )
 

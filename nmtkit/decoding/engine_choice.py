@@ -127,8 +127,6 @@ def exports_of(path: Path) -> list[Export]:
                 continue
             if export.is_made_from(model):
                 found.append(replace(export, model=model))
-            else:
-                log.info("%s: made from another model than %s; it is passed over", folder, model)
     return sorted(found, key=lambda export: export.quantization != "float32")
 
 
@@ -141,7 +139,7 @@ def choose_export(
     max_source_tokens: int | None = None,
     device: str = "auto",
 ) -> Export | None:
-    """What CTranslate2 is to translate with, None where torch is to translate; the log says which, where both could.
+    """What CTranslate2 is to translate with, None where torch is to translate.
 
     Args:
         models: the MODEL arguments; an export among them is for CTranslate2 alone.
@@ -198,38 +196,22 @@ def _same_translations(
         return None
     first = exports[0]
     decoding = first.decoding(overrides)
-    cannot = difference = None
-    if find_spec("ctranslate2") is None:
-        cannot = "CTranslate2 is not installed"
-    elif unsupported:
-        cannot = f"CTranslate2 has no {unsupported[0]}"
-    elif decoding.whole_trees:
-        cannot = "CTranslate2's search says any sequence, not only whole trees"
-    elif device == "mps":
-        cannot = "CTranslate2 has no device mps"
-    elif decoding.beam > 1 and decoding.coverage_penalty:
-        cannot = "CTranslate2 has another coverage penalty"
-    elif first.quantization != "float32":
-        difference = f"its {first.quantization} weights translate otherwise"
-    elif decoding.beam > 1:
-        difference = f"CTranslate2's search with a beam of {decoding.beam} may find other translations"
-    else:
-        cannot = _lacks_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
-    if cannot or difference:
-        taken = " (--engine ctranslate2 takes it)" if difference else ""
-        log.info("engine: torch; %s is there, but %s%s", first.folder, cannot or difference, taken)
+    is_same = (
+        find_spec("ctranslate2") is not None
+        and not unsupported
+        and device != "mps"
+        and decoding.beam == 1
+        and not decoding.whole_trees  # its search generates any sequence
+        and first.quantization == "float32"
+        and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
+    )
+    if not is_same:
         return None
     log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
     return first
 
 
-def _lacks_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> str | None:
-    """What an export has no positions for though its model has; learned ones are the model's own limit, too."""
-    longest = longest_translation(decoding, max_source_tokens)
-    if export.has_learned_positions:
-        return None
-    if max_source_tokens >= export.max_positions:
-        return f"it has {export.max_positions} positions, too few for sources of {max_source_tokens} tokens"
-    if longest > export.max_positions:
-        return f"it has {export.max_positions} positions, too few for translations of {longest} tokens"
-    return None
+def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:
+    """Whether an export has positions wherever its model has; learned ones are the model's own limit, too."""
+    longest = max(max_source_tokens + 1, longest_translation(decoding, max_source_tokens))
+    return export.has_learned_positions or longest <= export.max_positions

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 
 from nmtkit.config import DecodingConfig, TrainingLengths
+from nmtkit.console import counted
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.required import holds, with_required
@@ -353,7 +354,9 @@ class Translator:
         """The prefix and the required phrases of each line."""
         for what, given in (("prefixes", asked.prefixes), ("lists of required phrases", asked.required)):
             if given and len(given) != num_lines:
-                raise DataError(f"{len(given)} {what} for {num_lines} lines: there has to be one for each line")
+                raise DataError(
+                    f"{len(given)} {what} for {counted(num_lines, 'line')}: there has to be one for each line"
+                )
         forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
         wishes = []
         for index in range(num_lines):

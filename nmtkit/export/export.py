@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import TREES
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
 from nmtkit.errors import DataError
@@ -53,6 +53,7 @@ def export(
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
     sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
+    log.info("translating %s of %s with nmtkit, to compare", counted(len(sample.lines), "line"), sample.origin)
     ours = {beam: _ours(loaded, sample, beam) for beam in sorted({1, loaded.decoding.beam})}
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -115,6 +116,7 @@ def _write_ctranslate2(
         return engine.search(sample.sources)
 
     for kind in dict.fromkeys(("float32", manifest["quantization"])):
+        log.info("converting to %s for CTranslate2 and translating the same lines with it", kind)
         if any(folder.iterdir()):
             shutil.rmtree(folder)
             folder.mkdir()
@@ -135,6 +137,7 @@ def _write_ctranslate2(
 def _write_huggingface(
     folder: Path, loaded: LoadedModel, sample: Sample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> None:
+    log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
     model, tokenizer = huggingface.load(folder)
     huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
@@ -153,8 +156,8 @@ def _write_huggingface(
 def _report(parity: dict[str, Any]) -> None:
     greedy = parity["greedy"]
     log.info(
-        "greedy translations of %d lines (%s) agree, %d near ties", greedy["lines"], parity["sample"],
-        len(greedy["near_ties"]),
+        "greedy translations of %s (%s) agree, %s", counted(greedy["lines"], "line"), parity["sample"],
+        counted(len(greedy["near_ties"]), "near tie"),
     )  # fmt: skip
     for name, facts in parity.items():
         if isinstance(facts, dict) and "bleu" in facts:

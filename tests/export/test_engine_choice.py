@@ -45,12 +45,11 @@ class TestAuto:
         assert chosen.folder == exported_run / "export" / "ctranslate2"
         assert f"engine: ctranslate2, {chosen.folder}" in log_text.text
 
-    def test_it_leaves_beam_search_to_torch_and_says_why(
+    def test_it_leaves_beam_search_to_torch_without_a_word(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
     ) -> None:
         assert choose_export([exported_run], "auto", {}) is None
-        assert "engine: torch" in log_text.text
-        assert "search with a beam of 3 may find other translations (--engine ctranslate2 takes it)" in log_text.text
+        assert log_text.text == ""  # it would stand at every `translate` once there is an export
 
     def test_it_leaves_what_only_torch_has_to_torch(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
@@ -58,11 +57,8 @@ class TestAuto:
         assert choose_export([exported_run], "auto", GREEDY, ["--n-best"]) is None
         assert choose_export([exported_run, exported_run], "auto", GREEDY) is None
         assert choose_export([exported_run], "auto", {**GREEDY, "whole_trees": True}) is None
-        assert "CTranslate2 has no --n-best" in log_text.text
-        assert "CTranslate2's search says any sequence, not only whole trees" in log_text.text
         assert choose_export([exported_run], "auto", {"beam": 3, "coverage_penalty": 0.2}) is None
-        assert "CTranslate2 has another coverage penalty" in log_text.text
-        assert "takes it" not in log_text.text  # for it would not
+        assert log_text.text == ""
 
     def test_quantised_weights_and_a_missing_package_mean_torch(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -70,12 +66,11 @@ class TestAuto:
         with monkeypatch.context() as patch:
             patch.setattr(engine_choice, "find_spec", lambda name: None)
             assert choose_export([exported_run], "auto", GREEDY) is None
-            assert "CTranslate2 is not installed" in log_text.text
         run = tmp_path / "run"
         shutil.copytree(exported_run, run)
         shutil.rmtree(run / "export" / "ctranslate2")
         assert choose_export([run], "auto", GREEDY) is None
-        assert "its int8 weights translate otherwise" in log_text.text
+        assert log_text.text == ""
 
     def test_an_export_of_another_model_is_none_of_this_one(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture
@@ -83,7 +78,7 @@ class TestAuto:
         other = make_run(tmp_path / "other", seed=2)
         shutil.copytree(exported_run / "export", other / "export")
         assert exports_of(other) == []
-        assert f"made from another model than {other / 'averaged'}; it is passed over" in log_text.text
+        assert log_text.text == ""
         assert choose_export([other], "auto", GREEDY) is None
         with pytest.raises(
             ModelError, match=r"no export for CTranslate2 that is made from exactly this model; run `nmt"
@@ -112,37 +107,30 @@ class TestAuto:
             choose_export([run], engine, GREEDY)
 
     @pytest.mark.parametrize(
-        ("overrides", "max_source_tokens", "reason"),
-        [
-            ({"max_length_offset": 3000}, 1024, "too few for translations of 4024 tokens"),
-            ({"max_length_ratio": 3.0}, 1024, "too few for translations of 3077 tokens"),
-            ({"max_length": 9}, 2048, "too few for sources of 2048 tokens"),
-        ],
+        ("overrides", "max_source_tokens"),
+        [({"max_length_offset": 3000}, 1024), ({"max_length_ratio": 3.0}, 1024), ({"max_length": 9}, 2048)],
     )
     def test_what_needs_more_positions_than_the_export_has_is_left_to_torch(
         self,
         exported_run: Path,
-        log_text: pytest.LogCaptureFixture,
         overrides: dict[str, object],
         max_source_tokens: int,
-        reason: str,
     ) -> None:
         asked = {**GREEDY, **overrides}
         assert choose_export([exported_run], "auto", asked, max_source_tokens=max_source_tokens) is None
-        assert f"it has 2048 positions, {reason}" in log_text.text
         within = {**asked, "max_length": 9}
         assert choose_export([exported_run], "auto", within, max_source_tokens=min(max_source_tokens, 2047)) is not None
 
     def test_learned_positions_are_no_reason_for_torch_which_has_no_more(self, exported_run: Path) -> None:
         found = Export.read(exported_run / "export" / "ctranslate2")
         learned = replace(found, manifest={**found.manifest, "max_positions": 24, "has_learned_positions": True})
-        assert engine_choice._lacks_positions(learned, learned.decoding(GREEDY), 1024) is None
+        assert engine_choice._has_positions(learned, learned.decoding(GREEDY), 1024)
 
     def test_a_device_that_ctranslate2_does_not_have_means_torch(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
     ) -> None:
         assert choose_export([exported_run], "auto", GREEDY, device="mps") is None
-        assert "CTranslate2 has no device mps" in log_text.text
+        assert log_text.text == ""
 
     def test_the_folder_one_is_in_can_be_named(self, exported_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(exported_run / "averaged")
