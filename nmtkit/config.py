@@ -388,8 +388,9 @@ class TrainingConfig(_Section):
     """Whether forward pass and loss go through torch.compile. Results differ by rounding and in the dropout drawn. It
     takes minutes at the beginning, which the log tells; for GPUs and long runs. On a CPU it needs a C++ compiler."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Of the matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up. fp16:
-    with a loss scale that follows the gradients, for older GPUs."""
+    """Precision of matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up
+    and on a CPU where a short trial shows it faster, else float32; chosen when a run begins, and kept. fp16: with a
+    loss scale that follows the gradients, for older GPUs."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW: each update takes learning rate x weight_decay of every matrix and embedding off it; not of biases and
     norms. 0: off."""
@@ -848,4 +849,6 @@ def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
     if new.schedule != "cosine":
         harmless.append("max_")
+    if new.precision == "auto":
+        harmless.append("precision")  # a run keeps the one it began with
     return [change for change in differences(old, new) if not change.startswith(tuple(harmless))]

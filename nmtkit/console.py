@@ -275,6 +275,7 @@ def print_table(
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
     table = Table(
@@ -287,7 +288,9 @@ def print_table(
         table.add_row(*(_plain(cell) for cell in row))
     with console.capture() as capture:
         console.print(table)
-    for line in [*capture.get().split("\n"), *notes]:
+        for note in notes:
+            console.print(Text(note), soft_wrap=not sys.stdout.isatty())
+    for line in capture.get().split("\n")[:-1]:
         print(line.rstrip())
 
 

@@ -368,11 +368,19 @@ def _is_broken_connection(error: RuntimeError) -> bool:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
-    """auto: bf16 on CUDA devices of capability 8 and up, float32 elsewhere."""
+    """The precision that is known without a trial: of auto bf16 on CUDA devices of capability 8 and up, else float32.
+
+    Whether bf16 is faster on a CPU is tried by `training.precision.settle_precision`.
+    """
     if precision != "auto":
         return precision
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
     return "bf16" if modern else "float32"
+
+
+def has_bf16_instructions() -> bool:
+    """Whether bf16 is worth a trial on this CPU; some processors pass that then turn out to emulate it slowly."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -145,6 +145,7 @@ def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
         "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
         "[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
+        'precision = "float32"\n'
         "max_steps = 14\nreport_every_steps = 3\nvalidate_every_steps = 5\nvalidate_bleu = false\n"
         "checkpoint_every_steps = 4\nkeep_last = 2\nkeep_best = 1\n[decoding]\naverage_last = 2\nbeam = 2\n",
         encoding="utf-8",

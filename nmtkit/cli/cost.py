@@ -153,33 +153,44 @@ def _predict(
     is_run: bool,
 ) -> dict[str, Any]:
     from nmtkit.config import load_recipe, stored_recipe
-    from nmtkit.evaluation.cost_tables import prediction_table
+    from nmtkit.evaluation.cost_tables import prediction_table, table_two
     from nmtkit.training.prediction import predict
 
     recipe = stored_recipe(Path(what) / "recipe.toml", Path(what).name) if is_run else load_recipe(what, overrides)
     folder = Path(what) if is_run else run_folder(recipe.name, run_dir)
-    hardware = _hardware(recipe, devices, device_type, mfu, rate)
-    expected = predict(recipe, *_lengths(recipe, folder), hardware)
-    print_tables([prediction_table(expected)])
+    lengths, vocab_sizes = _lengths(recipe, folder)
+    hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
+    expected = predict(recipe, lengths, vocab_sizes, hardware)
+    print_tables([prediction_table(expected), table_two({**expected, "run": recipe.name}, {}, "this prediction")])
     return expected
 
 
 def _hardware(
-    recipe: "Recipe", devices: int, device_type: str | None, mfu: float | None, rate: float | None
+    recipe: "Recipe",
+    vocab_sizes: tuple[int, int],
+    devices: int,
+    device_type: str | None,
+    mfu: float | None,
+    rate: float | None,
 ) -> "Hardware":
+    from nmtkit.training.precision import try_precision
     from nmtkit.training.prediction import Hardware
-    from nmtkit.workers import choose_device, choose_products, resolve_precision, set_threads
+    from nmtkit.training.state import TrainingState
+    from nmtkit.workers import Workers, threads_each
 
-    precision = recipe.training.precision
+    training, precision = recipe.training, recipe.training.precision
     if device_type is not None and rate is not None:
         return Hardware.stated(device_type.lower(), precision, devices, rate * 1e12, mfu=mfu)
     if device_type is not None and device_type.lower() != "cpu":
         return Hardware.named(device_type, precision, devices, mfu=mfu)
-    device = choose_device("auto" if device_type is None else "cpu")
-    if device.type == "cpu":
-        choose_products()  # as training does, so that the rate is the same
-        set_threads(None, devices)
-    return Hardware.here(device, resolve_precision(precision, device), devices, mfu=mfu)
+    # As training starts, so that the rates are the same.
+    workers = Workers.start((device_type or "auto").lower(), precision, threads_each(devices), for_training=True)
+    if workers.device.type != "cpu":
+        return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
+    chosen, rates = try_precision(
+        TrainingState.new(recipe.model, training, vocab_sizes, workers.device), training, workers
+    )
+    return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 
 def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, int]]":

@@ -32,26 +32,42 @@ _OF_PREDICTION = (
     "updates", "limit", "target_tokens", "flops", "flops_padding", "seconds", "mfu", "mfu_source", "rate",
     "memory_bytes",
 )  # fmt: skip
+_SLOW_PRODUCT_SECONDS = 0.1
+"""A product that takes longer is not repeated, and no larger one is measured."""
 _NEWSTEST2014 = ("wmt14/newstest2014", "sacrebleu:wmt14/full")
 """The paper's test set, all 3,003 pairs of it, in the catalogue and as sacreBLEU has it."""
 
 
 def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) -> float:
-    """The rate of plain matrix products on this device, now: the best of five of 1024 x 1024 (CUDA: 8192 x 8192).
+    """The highest rate of plain matrix products on this device, now: 1024 x 1024 at most (CUDA: 8192 x 8192).
 
-    Of float16 on a CPU, which is very slow at it, 128 x 128.
+    All three products of a linear layer count, those of its result and of its two gradients, and on other devices than
+    CUDA smaller matrices too: where a processor has no instructions for a precision, one layout of a large matrix was
+    twenty times as slow as another layout of a small one, so either alone is no measure of what training can reach.
     """
-    size = 8192 if device.type == "cuda" else 128 if device.type == "cpu" and precision == "fp16" else 1024
     # Random numbers: a GPU draws less power for constant ones, and runs faster than it ever will in training.
     generator = torch.Generator(device).manual_seed(1)
-    matrix = torch.randn(size, size, device=device, generator=generator).to(_TYPES[precision])
+    best = 0.0
+    for size in (8192,) if device.type == "cuda" else (128, 256, 512, 1024):
+        left, right = torch.randn(2, size, size, device=device, generator=generator).to(_TYPES[precision])
+        slowest = 0.0
+        for factors in ((left, right.t()), (left, right), (left.t(), right)):
+            seconds = _best_seconds(*factors)
+            best, slowest = max(best, 2 * size**3 / seconds), max(slowest, seconds)
+        if slowest > _SLOW_PRODUCT_SECONDS:
+            break
+    return best
+
+
+def _best_seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     best = float("inf")
     for _ in range(6):  # the first one warms up
         begun = time.perf_counter()
-        product = matrix @ matrix
-        product[0, 0].item()  # waits for the device
+        (left @ right)[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - begun)
-    return 2 * size**3 / best
+        if best > _SLOW_PRODUCT_SECONDS:
+            break
+    return best
 
 
 def training_cost(run_dir: Path) -> dict[str, Any]:
@@ -86,6 +102,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "device_seconds": device_seconds,
         "processes": state["processes"],
         "device": state["device"],
+        "processor": state.get("processor"),
         "precision": state["precision"],
         "flops": flops,
         "flops_forward": flops // TRAINING_FACTOR,

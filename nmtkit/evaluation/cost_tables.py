@@ -64,7 +64,7 @@ def cost_tables(cost: Mapping[str, Any], scores: Scores | None = None) -> list[T
 def training_table(cost: Mapping[str, Any]) -> Table:
     """What the training took: tokens, time, operations by part, use of the device, energy, memory."""
     flops = cost["flops"]
-    where = f"on {cost['processes']} x {cost['device']} ({cost['precision']})"
+    where = f"on {cost['processes']} x {cost['device']} ({cost['precision']}){_processor(cost)}"
     rows = [
         ["updates", f"{cost['updates']:,}"],
         ["target tokens seen", f"{cost['target_tokens']:,}"],
@@ -97,6 +97,11 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         rows.append(["most memory", f"{amount(cost['memory_bytes'])}B ({kind})"])
     notes = ["Operations of matrix products (a x b times b x c: 2abc), for real tokens; validation is not counted."]
     return Table("Training cost", ["what", "value"], rows, notes)
+
+
+def _processor(cost: Mapping[str, Any]) -> str:
+    """The processor that computed or is to compute, where it is known."""
+    return f", {cost['processor']}" if cost.get("processor") else ""
 
 
 def _padding(cost: Mapping[str, Any]) -> str:
@@ -134,8 +139,8 @@ def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
     return bool(cost.get(f"{kind}_joules") and cost.get(f"{kind}_seconds"))
 
 
-def table_two(cost: Mapping[str, Any], scores: Scores) -> Table:
-    """The paper's Table 2, and below it this run: by the paper's estimate, and as it was counted."""
+def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> Table:
+    """The paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as it was counted."""
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
     pairs = [("en", "de"), ("en", "fr")]
     if pair not in pairs:
@@ -156,7 +161,7 @@ def table_two(cost: Mapping[str, Any], scores: Scores) -> Table:
         bleu = ["" if index not in here or reached is None else f"{reached[0]:.2f}" for index in range(len(pairs))]
         flops = [scientific(value) if index in here else "" for index in range(len(pairs))]
         rows.append([f"{own}, {how}", *bleu, *flops])
-    return Table("The paper's Table 2, and this run", columns, rows, _table_two_notes(scores, name, reached))
+    return Table(f"The paper's Table 2, and {what}", columns, rows, _table_two_notes(scores, name, reached))
 
 
 def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -> tuple[float, str] | None:
@@ -190,7 +195,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     """What a training is expected to take, in the form of RUN/prediction.json, with all that was assumed."""
     flops = predicted["flops"]
     epochs = "" if predicted["epochs"] is None else f", {predicted['epochs']:.1f} epochs"
-    where = f"{predicted['devices']} x {predicted['device']} ({predicted['precision']})"
+    where = f"{predicted['devices']} x {predicted['device']} ({predicted['precision']}){_processor(predicted)}"
     rows = [
         ["updates", f"{predicted['updates']:,} ({predicted['limit']}{epochs})"],
         ["target tokens", f"{predicted['target_tokens']:,}"],
@@ -207,12 +212,14 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         ["  an update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate of a device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
         ["  share of it", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
-        ["memory of a device", f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)}"],
+        [
+            "memory of a device",
+            f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
+        ],
     ]
     rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
     rows.append(["tokens in a pass", f"{predicted['tokens_per_pass']:,}, padding counted"])
-    resident = "; on a CPU small models had two to three times as much resident" if predicted["device"] == "cpu" else ""
-    notes = [f"Lengths of the pairs: {predicted['lengths']}.", f"Memory is what tensors need, by estimate{resident}."]
+    notes = [f"Lengths of the pairs: {predicted['lengths']}."]
     if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
         notes.append(
             "Do not trust the time: so short an update is bound by what the estimate leaves out (starting operations, "
@@ -233,7 +240,7 @@ def _of_memory(predicted: Mapping[str, Any]) -> str:
     if whole is None:
         return ""
     is_enough = predicted["memory_bytes"] <= whole
-    return f" of {amount(whole)}B" + ("" if is_enough else ": it does not fit, not even in small passes")
+    return f" of {amount(whole)}B" + ("" if is_enough else ": it does not fit")
 
 
 def prediction_fared(cost: Mapping[str, Any]) -> Table:
@@ -262,7 +269,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     ]
     notes = [f"MFU {predicted['mfu_source']}."]
     if cost["device"] == "cpu" and cost["memory_bytes"]:
-        notes.append("Memory: what was resident, validation included, which the prediction leaves out.")
+        notes.append("Memory: most that was resident, validation included, which the prediction leaves out.")
     if updates[1] < updates[0]:
         notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare what is of an update.")
     return Table("What was predicted, and what came of it", ["what", "predicted", "outcome", "ratio"], rows, notes)

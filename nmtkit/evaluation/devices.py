@@ -1,6 +1,7 @@
-"""GPUs and the peak rates of their matrix products, from devices.toml, where every row says its source."""
+"""GPUs and the peak rates of their matrix products, from devices.toml, where every row says its source; processors."""
 
 import difflib
+import platform
 import re
 import tomllib
 from dataclasses import dataclass
@@ -73,3 +74,11 @@ def device_named(name: str) -> DeviceKind:
             "such a device with --rate"
         )
     return known_devices()[names.index(name.lower())]
+
+
+@cache
+def processor_name() -> str | None:
+    """The model of this machine's processor, such as "AMD EPYC 9B45"; None where the system does not name it."""
+    listing = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: *(.+)", listing.read_text("utf-8"), re.MULTILINE) if listing.is_file() else None
+    return " ".join((found[1] if found else platform.processor()).split()) or None

@@ -7,7 +7,8 @@ summarise                   what updates, passes and padding come to, for the lo
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -146,6 +147,8 @@ def settle_tokens_per_pass(
         limit, origin = workers.tokens_per_pass, "as suits the device"
     while True:
         passes = heaviest_passes(plan, data, limit, workers.num_processes)
+        if workers.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(workers.device)  # the peak to come is what the prediction reports
         failed = _try_passes(state, data, passes, training, workers)
         all_failed = [passed for passed in workers.gather([failed]) if passed is not None]
         if not all_failed:
@@ -166,12 +169,12 @@ def settle_tokens_per_pass(
 
 
 def _tell(summary: PlanSummary, data: TrainingPairs, training: TrainingConfig, workers: Workers, limit: str) -> None:
+    where = "" if workers.num_processes == 1 else f" on each of {workers.num_processes} devices"
     log.info(
-        "an update: %s target tokens on average (at most %s), %s pairs, %.1f passes on each of %d device%s "
+        "an update: %s target tokens on average (at most %s), %s pairs, %.1f passes%s "
         "(of up to %s); %.1f %% of all tokens are padding; %s updates an epoch",
         f"{summary.target_tokens:,.0f}", f"{training.tokens_per_update:,}", f"{summary.pairs:,.0f}", summary.passes,
-        workers.num_processes, "" if workers.num_processes == 1 else "s", limit, 100 * summary.padding,
-        f"{summary.num_updates:,}",
+        where, limit, 100 * summary.padding, f"{summary.num_updates:,}",
     )  # fmt: skip
     dropped = missing_lines(data)
     if len(dropped):
@@ -203,11 +206,8 @@ def _try_passes(
     state: TrainingState, data: PairData, passes: list[Indices], training: TrainingConfig, workers: Workers
 ) -> Indices | None:
     """Forward and backward of passes, of which nothing is kept; returns the one that memory was too small for."""
-    was_training = state.model.training
-    state.model.train()
     failed = None
-    on_device = [workers.device] if workers.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=on_device):
+    with leaving_no_trace(state, workers):
         for passed in passes:
             try:
                 tokens = int(data.target_lengths[passed].sum())
@@ -217,11 +217,20 @@ def _try_passes(
                     raise
                 failed = passed
                 break
-    state.optimizer.zero_grad(set_to_none=True)
-    state.model.train(was_training)
     if failed is not None:
         workers.free_memory()
     return failed
+
+
+@contextmanager
+def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
+    """Lets passes be tried in training mode: random numbers, gradients and the mode are restored afterwards."""
+    was_training = state.model.training
+    state.model.train()
+    with torch.random.fork_rng(devices=[workers.device] if workers.device.type == "cuda" else []):
+        yield
+    state.optimizer.zero_grad(set_to_none=True)
+    state.model.train(was_training)
 
 
 def rate_of_passes(

@@ -14,11 +14,6 @@ _LOGITS_AT_ONCE = {"cpu": 2**22, "other": 2**28}
 """Most logits that are held at a time, by device: on a CPU those that stay in its caches."""
 
 
-def logits_at_once(device_type: str) -> int:
-    """Most logits that are held at a time on such a device."""
-    return _LOGITS_AT_ONCE["cpu" if device_type == "cpu" else "other"]
-
-
 class LogitsInParts:
     """Logits of some of the tokens at a time, and the way back from their gradients.
 
@@ -46,7 +41,8 @@ class LogitsInParts:
             dtype = table.dtype
         self._states, self._matrix = states.to(dtype), table.to(dtype)
         self.states_gradient, self.table_gradient = torch.empty_like(self._states), torch.zeros_like(table)
-        self._rows = max(1, min(len(states), logits_at_once(device.type) // (vocab * share)))
+        at_once = _LOGITS_AT_ONCE["cpu" if device.type == "cpu" else "other"]
+        self._rows = max(1, min(len(states), at_once // (vocab * share)))
         self._products = torch.empty(self._rows, vocab, dtype=dtype, device=device)
         exact = torch.promote_types(table.dtype, torch.float32)
         self._exact = self._products if exact == dtype else torch.empty_like(self._products, dtype=exact)

@@ -1,11 +1,11 @@
-"""What a training will take, told before it: operations, time, memory.
+"""Prediction of what a training takes: operations, time, memory.
 
     recipe + lengths of the pairs + device -> predict -> RUN/prediction.json (by `train`, before its first update)
 
 Operations follow from the plan of the updates, which is a pure function of the lengths: with prepared data they are
 exact, but for corpora with weights and for subword sampling, where the first epoch stands for all. Time needs a share
-of the device's rate that training reaches (MFU): on a CPU `train` measures it, else it is assumed and said to be.
-Memory is an estimate of what tensors need.
+of the device's rate that training reaches (MFU): on a CPU it is measured, else it is assumed, and the output says so.
+Memory is measured by `train` in the passes that need most; without such a trial only what the weights need is known.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,10 @@ from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch,
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.evaluation.devices import DeviceKind, device_named, device_of
-from nmtkit.model.activations import FLOAT32, saved_bytes
+from nmtkit.evaluation.devices import DeviceKind, device_named, device_of, processor_name
 from nmtkit.model.flops import Flops, Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.training.loop import training_factor
-from nmtkit.training.memory import HEAD_ROOM, SAMPLED_UPDATES
-from nmtkit.training.meters import memory_bytes
-from nmtkit.training.objective import logits_at_once
+from nmtkit.training.memory import SAMPLED_UPDATES
 from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
 
 ASSUMED_MFU = {
@@ -39,11 +36,13 @@ ASSUMED_MFU = {
     "cpu": (
         0.23,
         "assumed, of measured matrix products; the tiny model of docs/results.md reached as much with AVX-512, and "
-        "0.07 with AMX; `train` tries it out",
+        "0.07 with AMX",
     ),
 }
 """Shares of a device's rate that a training is assumed to reach, validation and saving counted, and where from."""
-REACHED = "measured: what the passes of the first update reached on this device, now"
+REACHED = "measured: what passes of this model reached on this device, now"
+MEMORY_MEASURED = "measured in the passes that need most, with the optimizer's state"
+MEMORY_OF_WEIGHTS = "at least: what passes take besides is measured when training begins"
 
 _ASSUMED_PAIRS = 200_000
 _ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
@@ -96,7 +95,8 @@ class Hardware:
         rate: FLOP/s of matrix products of one in that precision, and rate_source where it is from.
         mfu: share of it that training is expected to reach, and mfu_source where it is from.
         memory: bytes of one; None where it is not known.
-        process_bytes: what a process holds before the training; 0 on GPUs, where it holds it elsewhere.
+        sustained: FLOP/s of one that the paper's estimate of operations goes by.
+        processor: model name of this machine's processor, where that is what computes.
     """
 
     devices: int
@@ -108,12 +108,13 @@ class Hardware:
     mfu: float
     mfu_source: str
     memory: float | None
-    process_bytes: int = 0
+    sustained: float
+    processor: str | None = None
 
     @classmethod
     def here(
         cls, device: torch.device, precision: ComputedPrecision, devices: int, *, mfu: float | None = None,
-        rate: float | None = None, reached: float | None = None, process_bytes: int | None = None,
+        rate: float | None = None, reached: float | None = None,
     ) -> "Hardware":  # fmt: skip
         """This machine's device: by the table of GPUs, else by a measurement of matrix products.
 
@@ -131,10 +132,11 @@ class Hardware:
             rate = rate or matmul_flops_per_second(device, precision)
             source = "measured: plain matrix products on this device, now"
         memory = float(torch.cuda.mem_get_info(device)[1]) if on_gpu else None
-        held = 0 if on_gpu else memory_bytes(device) if process_bytes is None else process_bytes
         of = "gpu" if on_gpu else "cpu"
         share = (reached / rate, REACHED) if reached and mfu is None else _mfu(mfu, of)
-        return cls(devices, name, of, precision, rate, source, *share, memory, held)
+        sustained = kind.paper_sustained if kind is not None and kind.paper_sustained else rate
+        processor = None if on_gpu else processor_name()
+        return cls(devices, name, of, precision, rate, source, *share, memory, sustained, processor)
 
     @classmethod
     def named(cls, name: str, wanted: Precision, devices: int, *, mfu: float | None = None) -> "Hardware":
@@ -155,16 +157,15 @@ class Hardware:
                 "--set training.precision=..., or state the rate with --rate"
             )
         rate, source = kind.rates[precision], kind.source
-        return cls(devices, kind.name, "gpu", precision, rate, source, *_mfu(mfu, "gpu"), kind.memory_bytes)
+        sustained = kind.paper_sustained or rate
+        return cls(devices, kind.name, "gpu", precision, rate, source, *_mfu(mfu, "gpu"), kind.memory_bytes, sustained)
 
     @classmethod
     def stated(cls, name: str, wanted: Precision, devices: int, rate: float, *, mfu: float | None = None) -> "Hardware":
         """A device whose rate somebody states: "cpu", or a GPU, on which auto is bf16."""
-        if name == "cpu":
-            precision: ComputedPrecision = "float32" if wanted == "auto" else wanted
-            return cls(devices, name, "cpu", precision, rate, "stated with --rate", *_mfu(mfu, "cpu"), None)
-        precision = "bf16" if wanted == "auto" else wanted
-        return cls(devices, name, "gpu", precision, rate, "stated with --rate", *_mfu(mfu, "gpu"), None)
+        kind = "cpu" if name == "cpu" else "gpu"
+        precision: ComputedPrecision = wanted if wanted != "auto" else "float32" if kind == "cpu" else "bf16"
+        return cls(devices, name, kind, precision, rate, "stated with --rate", *_mfu(mfu, kind), None, rate)
 
 
 def _mfu(stated: float | None, kind: str) -> tuple[float, str]:
@@ -178,14 +179,16 @@ def _precision_on(kind: DeviceKind, wanted: Precision) -> ComputedPrecision:
 
 
 def predict(
-    recipe: Recipe, lengths: PairLengths, vocab_sizes: tuple[int, int], hardware: Hardware, tokens_per_pass: int = 0
-) -> dict[str, Any]:
+    recipe: Recipe, lengths: PairLengths, vocab_sizes: tuple[int, int], hardware: Hardware, tokens_per_pass: int = 0,
+    tried_bytes: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """What a training from the beginning to its limits will take, in the form of RUN/prediction.json.
 
     Patience is not foreseen: with it the training may end sooner.
 
     Args:
-        tokens_per_pass: the limit of passes where it is settled; 0: what the recipe says, else what is expected to fit.
+        tokens_per_pass: the limit of passes where it is settled; 0: the recipe's, else what suits the kind of device.
+        tried_bytes: memory that the passes which need most have taken on one device, where they were tried.
 
     Raises:
         NmtkitError: the number of updates cannot be known without prepared data, or no pair fits into an update.
@@ -198,18 +201,20 @@ def predict(
     seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)
     updates, limit = _num_updates(training, lengths, len(plan.updates), seconds_per_update)
     work = _all_work(recipe, vocab_sizes[1], lengths, plan, of_epoch, updates)
-    per_pass = (
-        tokens_per_pass or training.tokens_per_pass or _fitting_pass(recipe, lengths, plan, vocab_sizes, hardware)
-    )
+    suited = tokens_per_pass_of("cpu" if hardware.kind == "cpu" else "cuda")
+    per_pass = tokens_per_pass or training.tokens_per_pass or suited
     padding = None  # of a sample it would be far too much: the larger the corpus, the more alike a pass's lengths
     if lengths.num_pairs is not None:
         padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
-    memory = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, per_pass, hardware.devices))
+    memory = memory_parts(recipe, vocab_sizes, hardware.devices)
+    to_come = memory["optimizer"] + memory.get("exchange of gradients", 0)  # what the first update allocates
     flops = factor * work.flops.total
     return {
         "updates": updates,
         "limit": limit,
         "epochs": updates / len(plan.updates) if lengths.num_pairs is not None else None,
+        "source_language": recipe.data.source_language,
+        "target_language": recipe.data.target_language,
         "lengths": lengths.origin,
         "parameters": count_parameters(model, *vocab_sizes),
         "target_tokens": work.target_tokens,
@@ -219,8 +224,10 @@ def predict(
         "flops_output": factor * work.flops.output,
         "flops_attention": factor * work.flops.attention,
         "flops_padding": None if padding is None else round(flops * padding),
+        "flops_paper_estimate": flops / _speed(hardware) * hardware.devices * hardware.sustained,
         "devices": hardware.devices,
         "device": hardware.device,
+        "processor": hardware.processor,
         "precision": hardware.precision,
         "rate": hardware.rate,
         "rate_source": hardware.rate_source,
@@ -228,7 +235,8 @@ def predict(
         "mfu_source": hardware.mfu_source,
         "seconds": flops / _speed(hardware),
         "tokens_per_pass": per_pass,
-        "memory_bytes": sum(memory.values()),
+        "memory_bytes": sum(memory.values()) if tried_bytes is None else tried_bytes + to_come,
+        "memory_source": MEMORY_OF_WEIGHTS if tried_bytes is None else MEMORY_MEASURED,
         "memory_parts": memory,
         "device_memory_bytes": hardware.memory,
     }
@@ -323,67 +331,14 @@ def _share_of_padding(
     return padding_flops(model, lengths.source, lengths.target, passes) / real
 
 
-def _longest_pass(lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int) -> tuple[Lengths, Lengths]:
-    """What the pairs of the pass with most tokens are padded to."""
-    passes = _sampled_passes(lengths, plan, per_pass, devices)
-    sizes = [len(passed) * int(lengths.source[passed].max() + lengths.target[passed].max()) for passed in passes]
-    heaviest = passes[int(np.argmax(sizes))]
-    count = len(heaviest)
-    return (
-        np.full(count, lengths.source[heaviest].max(), np.int64),
-        np.full(count, lengths.target[heaviest].max(), np.int64),
-    )
-
-
-def _fitting_pass(
-    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, vocab_sizes: tuple[int, int], hardware: Hardware
-) -> int:
-    """The limit of passes that training is expected to settle: on a GPU as much as an update needs, or as fits."""
-    if hardware.kind == "cpu":
-        return tokens_per_pass_of("cpu")
-    longest = max(
-        -(-len(pairs) // hardware.devices) * int(max(lengths.source[pairs].max(), lengths.target[pairs].max()))
-        for pairs in plan.updates
-    )
-    if hardware.memory is None:
-        return min(longest, tokens_per_pass_of("cuda"))
-    limit = longest
-    while limit > 1:
-        parts = memory_parts(recipe, vocab_sizes, hardware, *_longest_pass(lengths, plan, limit, hardware.devices))
-        if sum(parts.values()) <= (1 - HEAD_ROOM) * hardware.memory:
-            return limit
-        limit = limit * 3 // 4
-    return limit
-
-
-def memory_parts(
-    recipe: Recipe, vocab_sizes: tuple[int, int], hardware: Hardware, source: Lengths, target: Lengths
-) -> dict[str, int]:
-    """Bytes that tensors of a training need on one device at most, by what they are for.
-
-    Args:
-        source, target: what the pairs of the largest pass are padded to.
-    """
-    on_cpu = hardware.kind == "cpu"
-    element = FLOAT32 if hardware.precision == "float32" else 2
-    weights = FLOAT32 * count_parameters(recipe.model, *vocab_sizes)
-    table = vocab_sizes[1] * recipe.model.d_model
-    passes = 2 if recipe.training.r_drop else 1
-    at_once = max(logits_at_once("cpu" if on_cpu else "cuda"), passes * vocab_sizes[1])
-    logits = min(passes * int(target.sum()) * vocab_sizes[1], at_once)
-    rounded = element if element < FLOAT32 else 0
-    loss = logits * (FLOAT32 + rounded) + passes * table * (FLOAT32 + element + rounded)
-    if recipe.training.r_drop:
-        loss += logits * FLOAT32 * 3 // 2  # of each pass the probabilities, and their difference
+def memory_parts(recipe: Recipe, vocab_sizes: tuple[int, int], devices: int) -> dict[str, int]:
+    """Bytes on one device that follow from the number of parameters, by what they are for."""
+    weights = 4 * count_parameters(recipe.model, *vocab_sizes)
     parts = {
         "weights": weights,
         "gradients": weights,
         "optimizer": 2 * weights,
         "moving average": weights if recipe.training.ema_decay else 0,
-        "exchange of gradients": weights if hardware.devices > 1 else 0,
-        "weights in 16 bits": weights // 2 if element < FLOAT32 else 0,
-        "activations of a pass": passes * saved_bytes(recipe.model, source, target, element, on_cpu=on_cpu),
-        "loss": loss,
-        "process before the training": hardware.process_bytes,
+        "exchange of gradients": weights if devices > 1 else 0,
     }
     return {name: size for name, size in parts.items() if size}

@@ -15,6 +15,7 @@ from nmtkit.console import duration, log
 from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer, store_recipe
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
+from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import (
     check_space,
     free_bytes,
@@ -34,6 +35,7 @@ from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.memory import rate_of_passes, settle_tokens_per_pass
 from nmtkit.training.meters import Meter, memory_bytes
+from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import check_same_place, forget_after_going_back, resume
@@ -132,14 +134,15 @@ class _Session:
         self._recipe, self._training = recipe, recipe.training
         self._run_dir, self._workers, self._manifest = run_dir, workers, manifest
         self._tokenizer = load_tokenizer(run_dir)
-        self._process_bytes = 0 if workers.device.type == "cuda" else memory_bytes(workers.device)
         self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         self._stop = StopRequest()
         self._data = training_pairs(recipe, run_dir, manifest, workers, lambda: self._stop.number is not None)
         self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         self._num_parameters = count_parameters(recipe.model, *self._vocab_sizes)
-        self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
+        recipe, workers = settle_precision(recipe, self._state, saved, workers)
+        self._recipe, self._training, self._workers = recipe, recipe.training, workers
+        self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
         self._init_sha256 = saved.get("init_sha256") if saved is not None else initial_sha256(recipe)
@@ -232,12 +235,12 @@ class _Session:
         workers = self._workers
         hardware = Hardware.here(
             workers.device, workers.precision, workers.num_processes, rate=self._matmul_rate, reached=reached,
-            process_bytes=self._process_bytes,
         )  # fmt: skip
         data = self._data.of_epoch(0)  # which is there: passes were tried on it
         origin = "the first epoch's subwords" if self._training.subword_sampling else "the prepared data"
         lengths = PairLengths.of_data(data.folder, origin)
-        expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, self._progress.tokens_per_pass)
+        per_pass, tried_bytes = self._progress.tokens_per_pass, memory_bytes(workers.device)
+        expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, per_pass, tried_bytes)
         write_json(self._run_dir / "prediction.json", expected)
         log.info(
             "expected: %.2g FLOPs in %s updates (%s); %s at %.0f %% of the device's rate, which %s",
@@ -410,6 +413,7 @@ class _Session:
             "host_joules": place.host_joules,
             "host_seconds": place.host_seconds,
             **execution_facts(workers),
+            "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],
             "init_sha256": self._init_sha256,

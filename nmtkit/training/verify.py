@@ -12,6 +12,7 @@ from nmtkit.model_folder import read_tensors, same_bits, step_of
 from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
 from nmtkit.training.initialization import start_from_model
 from nmtkit.training.loop import train_updates
+from nmtkit.training.precision import with_precision
 from nmtkit.training.resume import check_settings
 from nmtkit.training.state import MEASURED, TrainingState, execution_facts, whole_saves
 from nmtkit.training.train import holding_run
@@ -36,6 +37,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
             raise NmtkitError(f"{run_dir}: no save to compare with yet; train it first")
         last, saved = found[0]
         check_settings(saved, run_dir, recipe, manifest["fingerprint"])
+        recipe, workers = with_precision(recipe, saved, workers)
         _check_comparable(saved, last, workers)
         tokenizer = load_tokenizer(run_dir)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))

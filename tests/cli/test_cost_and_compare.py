@@ -8,6 +8,7 @@ import pytest
 
 from nmtkit.cli.main import main
 from nmtkit.evaluation.cost import training_cost
+from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import read_json, write_json, write_lines
 from tests.conftest import TinyProject
 
@@ -61,6 +62,7 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Com
     assert cells(out, "parameters")[1] == "63,082,496"
     assert "Lengths of the pairs: assumed" in out
     assert "30 % (assumed, of a GPU's rate" in out
+    assert "wmt14-en-de-base, the paper's estimate" in out
 
 
 def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, tmp_path: Path) -> None:
@@ -73,6 +75,28 @@ def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, t
     assert figures["seconds"] == pytest.approx(figures["flops"] / (2 * 50e12 * 0.4))
     assert "stated with --rate" in out
     assert "stated with --mfu" in out
+
+
+@pytest.mark.parametrize(("stated", "precision"), [("auto", "bf16"), ("bf16", "bf16"), ("float32", "float32")])
+def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
+    nmtkit: Command,
+    tiny_project: TinyProject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stated: str,
+    precision: str,
+) -> None:
+    found = {"float32": 1e9, "bf16": 4e9}
+    monkeypatch.setattr("nmtkit.training.precision.has_bf16_instructions", lambda: True)
+    monkeypatch.setattr("nmtkit.training.precision.trial_rates", lambda *_: found)
+    monkeypatch.setattr("nmtkit.training.prediction.matmul_flops_per_second", lambda device, precision: 1e10)
+    file = tmp_path / "cost.json"
+    options = ("--set", f"training.precision={stated}", "--run-dir", tmp_path / "none", "--json", file)
+    code, out, _ = nmtkit("cost", tiny_project.recipe, "--device-type", "cpu", *options)
+    figures = read_json(file)
+    assert (code, figures["precision"], figures["rate"]) == (0, precision, 1e10)
+    assert figures["mfu"] * figures["rate"] == pytest.approx(found[precision])
+    assert processor_name() is None or f"1 x cpu ({precision}), {processor_name()}" in out
 
 
 def test_prepared_data_make_the_prediction_exact(nmtkit: Command, tiny_project: TinyProject, tmp_path: Path) -> None:
@@ -100,7 +124,7 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nm
     assert cells(out, "updates")[1] == "5"
     assert cells(out, "FLOPs")[-1] == "1.000"  # of the prediction
     assert "mine, counted" in out
-    assert "Memory: what was resident, validation included" in out
+    assert "Memory: most that was resident, validation included" in out
     cost = read_json(trained / "cost.json")
     assert (cost["updates"], cost["run"]) == (5, "mine")
 
@@ -108,7 +132,7 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nm
 def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(nmtkit: Command, trained: Path) -> None:
     code, out, _ = nmtkit("cost", trained, "--device-type", "a100", "--devices", 4)
     assert code == 0
-    assert "on 4 x a100 (bf16)" in out
+    assert "on 4 x a100 (float32)" in out  # the precision that the run has
     assert "Training cost" not in out
 
 

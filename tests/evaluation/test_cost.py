@@ -235,17 +235,33 @@ def test_a_prediction_says_what_it_assumes() -> None:
         "flops_output": 500_000, "flops_attention": 1000, "flops_padding": 30_000, "devices": 8, "device": "h200",
         "precision": "bf16", "rate": 989.5e12, "rate_source": "a sheet", "mfu": 0.3, "mfu_source": "of a run",
         "seconds": 50.0, "tokens_per_pass": 4096, "memory_bytes": 3 * 10**9, "memory_parts": {"weights": 10**9},
-        "device_memory_bytes": 141e9,
+        "device_memory_bytes": 141e9, "memory_source": "measured",
     }  # fmt: skip
     table = prediction_table(predicted)
     shown = rows_of(table)
     assert shown["time"] == "50s on 8 x h200 (bf16)"
     assert shown["an update"] == "0.5 s"
     assert shown["share of it"] == "30 % (of a run)"
-    assert shown["memory of a device"] == "3 GB of 141 GB"
+    assert shown["memory of a device"] == "3 GB of 141 GB (measured)"
     assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
     assert table.notes[0] == "Lengths of the pairs: assumed."
     assert not [note for note in table.notes if "Do not trust the time" in note]
     assert "Do not trust the time" in prediction_table({**predicted, "seconds": 0.5}).notes[-1]
     unknown = prediction_table({**predicted, "flops_padding": None})
     assert rows_of(unknown)["besides, for padding"] == "known once the data are prepared"
+
+
+def test_the_rate_of_products_is_the_best_of_their_layouts_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without bf16 instructions, where the layout of a plain a @ b is by far the slowest and small ones are fast."""
+    seconds = {(128, True): 1e-3, (128, False): 1e-4, (256, True): 0.02, (256, False): 1e-3, (512, True): 0.2}
+    measured = []
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> float:
+        measured.append((len(left), left.is_contiguous(), right.is_contiguous(), left.dtype))
+        return seconds.get((len(left), left.is_contiguous() and right.is_contiguous()), 0.05)
+
+    monkeypatch.setattr("nmtkit.evaluation.cost._best_seconds", product)
+    rate = matmul_flops_per_second(torch.device("cpu"), "bf16")
+    assert rate == pytest.approx(2 * 128**3 / 1e-4)
+    layouts = [(False, True), (True, False), (True, True)]
+    assert sorted(set(measured)) == [(size, *layout, torch.bfloat16) for size in (128, 256, 512) for layout in layouts]

@@ -431,7 +431,7 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(
     tokens = data.target_lengths[kept].sum() / len(plan.updates)
     assert caplog.messages[0] == (
         f"an update: {tokens:.0f} target tokens on average (at most 12), {len(kept) / len(plan.updates):.0f} pairs, "
-        f"{len(passes) / len(plan.updates):.1f} passes on each of 1 device (of up to 30 tokens, as the recipe says); "
+        f"{len(passes) / len(plan.updates):.1f} passes (of up to 30 tokens, as the recipe says); "
         f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates an epoch"
     )
     assert caplog.messages[1].endswith("lines 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, ... of the corpora")

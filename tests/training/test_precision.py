@@ -1,0 +1,151 @@
+"""`precision = "auto"` is settled once, by a trial where a CPU has bf16 instructions, and kept by the run."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe, stored_recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json
+from nmtkit.training import precision
+from nmtkit.training.precision import settle_precision, trial_rates
+from nmtkit.training.state import TrainingState, saves
+from nmtkit.training.train import train
+from nmtkit.training.verify import verify_resume
+from nmtkit.workers import Workers
+from tests.conftest import TinyProject
+
+ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+FASTER, SLOWER = {"float32": 1e9, "bf16": 2e9}, {"float32": 2e9, "bf16": 1e9}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What trials find from now on, and how many were made; on a CPU with bf16 instructions."""
+    outcome: dict[str, Any] = {"rates": FASTER, "trials": 0, "has_instructions": True}
+
+    def trial(*_: object) -> dict[str, float]:
+        outcome["trials"] += 1
+        return dict(outcome["rates"])
+
+    monkeypatch.setattr(precision, "trial_rates", trial)
+    monkeypatch.setattr(precision, "has_bf16_instructions", lambda: outcome["has_instructions"])
+    return outcome
+
+
+def recipe_of(tiny: TinyProject, *overrides: str) -> Recipe:
+    return load_recipe(str(tiny.recipe), overrides)
+
+
+def train_with(tiny: TinyProject, run: Path, stated: str, steps: int) -> None:
+    recipe = recipe_of(tiny, f"training.precision={stated}", f"training.max_steps={steps}")
+    train(recipe, run, Workers.start("cpu", recipe.training.precision, 1))
+
+
+def test_what_a_trial_finds_is_stored_and_kept_on_resume(
+    tiny: TinyProject, tmp_path: Path, found: dict[str, Any]
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    train_with(tiny, run, "auto", 4)
+    assert found["trials"] == 1
+    assert stored_recipe(run / "recipe.toml", "run").training.precision == "bf16"
+    found["rates"] = SLOWER
+    train_with(tiny, run, "auto", 8)
+    assert found["trials"] == 1
+    states = [read_json(folder / "state.json") for folder in saves(run)]
+    assert [state["step"] for state in states] == [4, 8]
+    assert {(state["precision"], state["recipe"]["training"]["precision"]) for state in states} == {("bf16", "bf16")}
+    recipe = recipe_of(tiny, "training.precision=auto", "training.max_steps=8")
+    assert verify_resume(recipe, run, Workers.start("cpu", "auto", 1)) == (5, 8)
+    with pytest.raises(NmtkitError, match=r"changed: training\.precision = 'float32' \(was 'bf16'\)"):
+        train_with(tiny, run, "float32", 8)
+
+
+@pytest.mark.parametrize(
+    ("rates", "has_instructions", "trials", "chosen"),
+    [
+        (FASTER, True, 1, "bf16"),
+        (SLOWER, True, 1, "float32"),
+        ({"float32": 1e9, "bf16": 1.05e9}, True, 1, "float32"),  # not clearly
+        (FASTER, False, 0, "float32"),
+    ],
+)
+def test_bf16_is_taken_only_where_a_trial_shows_it_clearly_faster(
+    tiny: TinyProject, found: dict[str, Any], rates: dict[str, float], has_instructions: bool, trials: int, chosen: str
+) -> None:
+    found.update(rates=rates, has_instructions=has_instructions)
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, ALONE)
+    assert (recipe.training.precision, workers.precision, found["trials"]) == (chosen, chosen, trials)
+
+
+def test_all_processes_take_what_the_first_one_found(
+    tiny: TinyProject, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workers, "gather", lambda self, values: ["float32", *values])
+    second = replace(ALONE, rank=1, num_processes=2)
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, second)
+    assert (recipe.training.precision, workers.precision, workers.rank) == ("float32", "float32", 1)
+
+
+def test_a_gpu_is_not_tried(tiny: TinyProject, found: dict[str, Any]) -> None:
+    on_gpu = replace(ALONE, device=torch.device("cuda", 0), precision="bf16")
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, on_gpu)
+    assert (recipe.training.precision, workers.precision, found["trials"]) == ("bf16", "bf16", 0)
+
+
+def test_a_run_of_before_that_stored_auto_goes_on_in_what_it_computed_in(
+    tiny: TinyProject, found: dict[str, Any]
+) -> None:
+    stored = {"precision": "float32", "recipe": {"training": {"precision": "auto"}}}
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), stored, ALONE)
+    assert (recipe.training.precision, workers.precision, found["trials"]) == ("float32", "float32", 0)
+
+
+@pytest.mark.parametrize("rates", [FASTER, SLOWER])
+def test_a_stated_bf16_that_is_slower_is_kept_with_a_warning(
+    tiny: TinyProject, found: dict[str, Any], rates: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    found["rates"] = rates
+    workers = replace(ALONE, precision="bf16")
+    with caplog.at_level(logging.WARNING, "nmtkit"):
+        recipe, after = settle_precision(recipe_of(tiny, "training.precision=bf16"), state_of(), None, workers)
+    assert (recipe.training.precision, after) == ("bf16", workers)
+    is_told = "2 GFLOP/s in float32 and 1 GFLOP/s in bf16" in caplog.text
+    assert is_told == (rates is SLOWER)
+    assert ("slower than float32 on this processor" in caplog.text) == is_told
+
+
+def state_of(**model: object) -> TrainingState:
+    small = {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "d_model": 16,
+        "d_ff": 32,
+        "num_heads": 2,
+        "dropout": 0.1,
+        "share_embeddings": "none",
+    }
+    training = TrainingConfig.model_validate({"ema_decay": 0.9})
+    config = ModelConfig.model_validate({**small, **model})
+    return TrainingState.new(config, training, (30, 20), ALONE.device)
+
+
+@pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}])
+@pytest.mark.parametrize("model", [{"share_embeddings": "decoder"}, {"positions": "learned", "max_positions": 8}])
+def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, Any], changes: dict[str, Any]) -> None:
+    state = state_of(**model)
+    state.model.eval()
+    before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
+    numbers = torch.random.get_rng_state()
+    rates = trial_rates(state, TrainingConfig.model_validate(changes), ALONE, ("float32", "bf16"))
+    assert list(rates) == ["float32", "bf16"]
+    assert all(rate > 0 for rate in rates.values())
+    assert torch.equal(torch.random.get_rng_state(), numbers)
+    assert all(torch.equal(weight, before[name]) for name, weight in state.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in state.parameters)
+    assert not state.model.training
+    assert not state.optimizer.state
