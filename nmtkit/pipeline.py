@@ -13,7 +13,7 @@ import torch
 
 from nmtkit.config import Recipe, stored_recipe
 from nmtkit.console import counted, log, progress
-from nmtkit.data.preparation import prepare, read_text_pair, test_sets
+from nmtkit.data.preparation import prepare, read_text_pair, stored_bleu_tokenizer, test_sets
 from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import Asked, Translator
 from nmtkit.errors import DataError
@@ -171,8 +171,9 @@ def score_run(
         for finding in odd:
             log.warning("%s: %s", translation_of(run_dir, name), finding)
     scores = {}
+    tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
-        scorer = Scorer([references], target_language=data.target_language, text=data.text)
+        scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
         found = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
         scores[name] = {metric: _with_text_of_model(entry, recipe) for metric, entry in found.items()}
         if comet is not None:

@@ -46,6 +46,7 @@ from nmtkit.files import (
     LineReader,
     read_json,
     read_lines,
+    read_object,
     remove_leftovers,
     scratch_folder,
     sha256_of,
@@ -61,6 +62,7 @@ from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.normalization import without_moses
+from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer
 from nmtkit.text.tokenizer import Tokenizer, join_segments
 from nmtkit.text.treebank import SILVER, is_own_treebank, linearised, linearised_line, stored_trees, treebank_corpus
 
@@ -198,6 +200,7 @@ def _write_data(
             "fingerprint": fingerprint,
             "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
             **manifest,
+            "bleu_tokenizer": bleu_tokenizer(recipe.data.target_language),
             "versions": versions(),
             "files": sha256_of_files(temporary),
             "seconds": round(time.monotonic() - begun, 3),
@@ -216,6 +219,19 @@ def store_recipe(recipe: Recipe, run_dir: Path) -> None:
     if _differs_from_stored(recipe, run_dir):
         with write_atomically(run_dir / "recipe.toml") as file:
             file.write(to_toml(recipe))
+
+
+def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
+    """Return the tokenizer of BLEU that was chosen when a run was prepared, so that all its scores compare.
+
+    Raises:
+        DataError: the manifest is damaged.
+    """
+    path = run_dir / "data" / "manifest.json"
+    tokenizer = read_object(path).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
+    if tokenizer not in BLEU_TOKENIZERS:
+        raise DataError(f"{path}: bleu_tokenizer must be one of {', '.join(BLEU_TOKENIZERS)}, not {tokenizer!r}")
+    return str(tokenizer)
 
 
 def is_trained(run_dir: Path) -> bool:

@@ -222,7 +222,7 @@ class LineWork:
             window.lines, asked, batching=self.batching, advance=lambda share: advance(share / steps)
         )
         if self.minimum_risk is not None:
-            utility = sentence_utility(self.minimum_risk)
+            utility = sentence_utility(self.minimum_risk, self.translator.tokenizer.settings["target_language"])
             for place, of_line in enumerate(found, start=1):
                 order = by_expected_utility([one.text for one in of_line], utility)[: self.kept]
                 found[place - 1] = [of_line[number] for number in order]

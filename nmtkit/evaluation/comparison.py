@@ -12,7 +12,7 @@ from typing import Any
 
 from nmtkit.config import Recipe, settings_of, stored_recipe
 from nmtkit.console import amount, duration
-from nmtkit.data.preparation import read_text_pair, test_sets
+from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer, test_sets
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
@@ -93,11 +93,12 @@ def compare_runs(
     _check_same_text(recipes, names)
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
+    tokenizer = stored_bleu_tokenizer(run_dirs[0], recipes[0].data)
     for test in tests:
         sources, references = _same_test_set(run_dirs, names, test)
         systems = {name: read_translated(run, test)[2] for name, run in zip(names, run_dirs, strict=True)}
         data = recipes[0].data
-        scorer = Scorer([references], target_language=data.target_language, text=data.text)
+        scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
         possible = single_scores(scorer.possible(metrics or None))
         chosen = possible if metrics else [metric for metric in DEFAULT_METRICS if metric in possible]
         scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nmtkit.console import listed
 from nmtkit.evaluation.evalb import evaluate
 from nmtkit.text import leftovers
-from nmtkit.text.scripts import Script
+from nmtkit.text.scripts import Script, bleu_tokenizer, is_unspaced_text
 
 _SPACED = re.compile(r"(?:^| )[.,](?= |$)")
 """Full stop or comma as a word of its own. Others, such as "!", stand after a blank in plain French."""
@@ -39,7 +39,7 @@ class Finding:
 
     Attributes:
         kind: ``empty``, ``copied_source``, ``wrong_language``, ``reference_is_source``, ``tokenized``,
-            ``not_tokenized`` or a kind of ``text/leftovers.py``; of trees ``not_counted``.
+            ``not_tokenized``, ``unspaced`` or a kind of ``text/leftovers.py``; of trees ``not_counted``.
         what: in words.
         lines: where, counted from 1.
         advice: what to do.
@@ -98,6 +98,7 @@ def findings(
         *_reference_is_source(references, sources),
         *_leftovers(hypotheses, references, sources),
         *_tokenization(hypotheses, references, text),
+        *_unspaced(references[0], target_language, text),
     ]
     return [finding for finding in found if finding.lines]
 
@@ -167,6 +168,17 @@ def _tokenization(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     return [Finding("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
 
 
+def _unspaced(reference: Sequence[str], target_language: str | None, text: str) -> list[Finding]:
+    """Text without blanks between words whose language is not stated, so that BLEU looks for blanks in it."""
+    if text != "plain" or bleu_tokenizer(target_language or "") != "13a":
+        return []
+    lines = _numbers(is_unspaced_text(line) for line in reference)
+    if len(lines) <= len(reference) / 2:
+        return []
+    what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
+    return [Finding("unspaced", what, lines, "state its language, such as --target-language zh, ja or th")]
+
+
 def _where(pattern: re.Pattern[str], lines: Sequence[str]) -> tuple[int, ...]:
     return _numbers(pattern.search(line) is not None for line in lines)
 
@@ -178,7 +190,7 @@ def _foreign(
     target_language: str | None,
 ) -> Iterable[int]:
     """The lines in another script than the language's, or in the language of the source."""
-    script = Script((target_language or "").lower().replace("-", "_"))  # of no language nothing is foreign
+    script = Script(target_language or "")  # of no language nothing is foreign
     is_like_source = _like_source(of_line, sources)
 
     def is_odd(line: str) -> bool:

