@@ -61,8 +61,9 @@ def amount(value: float | int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something: 1 checkpoint, 3,126 pairs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """A number with its noun: 1 checkpoint, 3,126 pairs, 2 processes."""
+    plural = "" if number == 1 else "es" if noun.endswith(("s", "x", "tch")) else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -70,7 +71,7 @@ def listed(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:10])
     if len(numbers) == 1:
         return f"line {shown}"
-    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"
+    return f"{counted(len(numbers), 'line')}: {shown}{', ...' if len(numbers) > 10 else ''}"
 
 
 def is_telling() -> bool:

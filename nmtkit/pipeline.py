@@ -135,7 +135,7 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
     with parts.locked():
         there = min(parts.begin() * parts.window_lines, len(lines))
         if there:
-            log.info("going on: %s lines are translated already", f"{there:,}")
+            log.info("going on: %s translated already", counted(there, "line"))
         with progress(f"translating {output.stem}", len(lines), start=there) as advance:
             count = translate_windows(lines, translate, parts, advance=advance)
         parts.join(count, [("output", output)])

@@ -46,6 +46,15 @@ def test_what_is_counted_is_said_as_people_say_it(number: int, text: str) -> Non
     assert counted(number, "pair") == text
 
 
+def test_nouns_that_end_in_a_hiss_have_their_own_plural() -> None:
+    assert [counted(2, noun) for noun in ("process", "batch", "whole epoch")] == [
+        "2 processes",
+        "2 batches",
+        "2 whole epochs",
+    ]
+    assert counted(1, "process") == "1 process"
+
+
 def test_markup_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     console.print_table("from out[1].de", ["run", "base[seed=1]", "a[/x]"], [["[b]", "1", "2"]])
     out = capsys.readouterr().out

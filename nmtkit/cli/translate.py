@@ -409,7 +409,7 @@ def _translate_file(
             there = parts.begin()
         done_before = min(there * parts.window_lines, total)
         if there:
-            console.log.info("going on: %s lines are translated already", f"{done_before:,}")
+            console.log.info("going on: %s translated already", console.counted(done_before, "line"))
         if workers:
             workers.wait()
             parts.check()
@@ -421,7 +421,7 @@ def _translate_file(
                     parts,
                     rank=rank,
                     num_processes=num_processes,
-                    advance=lambda done: advance(done, note=f"{done:,} lines"),
+                    advance=lambda done: advance(done, note=console.counted(done, "line")),
                 )
                 parts.wait_for(count)  # however long that takes, while an exchange has a time limit
         except SystemExit:  # by a signal
@@ -481,7 +481,7 @@ def _translate_stream(
             def tell(share: float, window: Window = window) -> None:
                 if advance is not None:
                     done = window.first_line - 1 + int(share * len(window.lines))
-                    advance(done, note=f"{done:,} lines")
+                    advance(done, note=console.counted(done, "line"))
 
             written = work.translate(window, reader.invalid_lines, tell)
             result.write("".join(f"{line}\n" for line in written.output))
