@@ -310,7 +310,7 @@ def print_table(
         blocks = [["", *(f"  {column}: {cell}" if column else f"  {cell}" for column, cell in row)] for row in named]
         lines += [fill(line, width) for block in blocks for line in block]
     if notes:
-        lines += ["", *(fill(note, width) for note in notes)]
+        lines += ["", *(fill(line, width) for note in notes for line in note.split("\n"))]
     print("\n".join(line.rstrip() for line in [*lines, ""]))
 
 
