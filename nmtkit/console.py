@@ -6,7 +6,9 @@ The library logs to the logger "nmtkit" and never prints; the command line calls
 import logging
 import os
 import re
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +32,8 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = super().format(record)
-        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+        shown = message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+        return fill(shown, shutil.get_terminal_size().columns) if sys.stderr.isatty() else shown
 
 
 def set_up(*, quiet: bool = False, rank: int = 0) -> None:
@@ -61,8 +64,15 @@ def amount(value: float | int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something: 1 checkpoint, 3,126 pairs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """A number with its noun: 1 checkpoint, 3,126 pairs, 2 processes."""
+    plural = "" if number == 1 else "es" if noun.endswith(("s", "x", "tch")) else "s"
+    return f"{number:,} {noun}{plural}"
+
+
+def fill(line: str, width: int) -> str:
+    """Break a line between words where the terminal ends; what follows is indented as the line is."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -70,7 +80,7 @@ def listed(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:10])
     if len(numbers) == 1:
         return f"line {shown}"
-    return f"{len(numbers):,} lines: {shown}{', ...' if len(numbers) > 10 else ''}"
+    return f"{counted(len(numbers), 'line')}: {shown}{', ...' if len(numbers) > 10 else ''}"
 
 
 def is_telling() -> bool:
@@ -271,27 +281,50 @@ def _transfer_lines() -> Callable[[str, int, int | None], None]:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str] = ()
 ) -> None:
-    """Prints a table to stdout: boxed on a terminal, never cut; numbers are right-aligned."""
+    """Print a table to stdout as wide as the terminal: cells break between words only, numbers are right-aligned.
+
+    A table that is wider even so is printed as a block of lines for each row. Files and pipes have 160 columns.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
-    table = Table(
-        title=_plain(title), title_justify="left", box=box.SIMPLE, title_style="bold", show_header=any(columns)
-    )
+    width = shutil.get_terminal_size((160, 24)).columns
+    room = width - 3 * len(columns) - 1  # without the blanks around cells
+    widths = _column_widths(columns, rows, room)
+    console = Console(width=width, color_system="auto" if sys.stdout.isatty() else None)
+    table = Table(box=box.SIMPLE, show_header=any(columns))
     for index, column in enumerate(columns):
-        numeric = all(re.fullmatch(r"[-+]?[\d,.]*", row[index]) for row in rows)
-        table.add_column(_plain(column), justify="right" if rows and numeric else "left", overflow="fold")
+        numeric = all(re.fullmatch(r"[-+]?[\d,.]*(e[-+]?\d+)?( %)?", row[index]) for row in rows)
+        table.add_column(_plain(column), justify="right" if rows and numeric else "left", width=widths[index])
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
     with console.capture() as capture:
-        console.print(table)
-        for note in notes:
-            console.print(Text(note), soft_wrap=not sys.stdout.isatty())
-    for line in capture.get().split("\n")[:-1]:
-        print(line.rstrip())
+        console.print(Text(title, style="bold"))
+        if sum(widths) <= room:
+            console.print(table)
+    lines = capture.get().rstrip().split("\n")
+    if sum(widths) > room:
+        named = [zip(columns, row, strict=True) for row in rows]
+        blocks = [["", *(f"  {column}: {cell}" if column else f"  {cell}" for column, cell in row)] for row in named]
+        lines += [fill(line, width) for block in blocks for line in block]
+    if notes:
+        lines += ["", *(fill(line, width) for note in notes for line in note.split("\n"))]
+    print("\n".join(line.rstrip() for line in [*lines, ""]))
+
+
+def _column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Widths of the columns of a table: of their cells, reduced to the room as far as no word has to break."""
+    from rich.cells import cell_len
+
+    cells = [[column, *(row[index] for row in rows)] for index, column in enumerate(columns)]
+    widths = [max(map(cell_len, of_column)) for of_column in cells]
+    longest = [max(cell_len(word) for cell in of_column for word in ["", *cell.split()]) for of_column in cells]
+    while sum(widths) > room and widths != longest:
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > longest[index], widths[index]))
+        widths[widest] -= 1
+    return widths
 
 
 def print_heat_map(

@@ -5,7 +5,7 @@ prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> tr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.linter import findings
 from nmtkit.evaluation.made_with import doubts
 from nmtkit.evaluation.scoring import Score, Scorer, plain_text, resamples_for, score, scores_as_json
-from nmtkit.files import read_json, read_lines, sha256_of, write_json
+from nmtkit.files import read_lines, sha256_of, write_json
 from nmtkit.model_folder import find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.train import train
@@ -35,17 +35,15 @@ _WINDOW_LINES = 500
 
 @dataclass(frozen=True)
 class RunResult:
-    """What `run` ended with.
+    """The outcome of `run`.
 
     Attributes:
         exit_code: other than 0 when training was stopped by a signal, or failed in the processes that it was left to.
-        scores: of each test set; None when training was stopped.
-        cost: of the training.
+        scores: of each test set; empty when training was stopped.
     """
 
     exit_code: int
-    scores: dict[str, dict[str, Score]] | None = None
-    cost: dict[str, Any] | None = None
+    scores: dict[str, dict[str, Score]] = field(default_factory=dict)
 
 
 def run(
@@ -68,10 +66,10 @@ def run(
         NmtkitError: a step cannot be done.
     """
     check_trackers(trackers)
-    log.info("1/5 prepare")
+    log.info("1/5 prepare: clean the corpora, learn subwords and encode the text")
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
         log.info("%s is up to date", run_dir / "data")
-    log.info("2/5 train")
+    log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
         stopped_by = train(recipe, run_dir, workers, trackers).signal
@@ -81,8 +79,8 @@ def run(
     if exit_code:
         return RunResult(exit_code)
     Workers.start(device, recipe.training.precision, threads, for_decoding=True)  # for the steps that follow here
-    log.info("3/5 average")
     wanted = recipe.decoding.average_last
+    log.info("3/5 average: make the model from the last %s", counted(wanted, "checkpoint"))
     chosen = choose_checkpoints(run_dir, at_most=wanted)
     if len(chosen) < wanted:
         there = counted(len(chosen), "checkpoint")
@@ -95,11 +93,11 @@ def run(
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: the recipe names no test set")
         write_json(run_dir / "cost.json", training_cost(run_dir))
-        return RunResult(0, {}, read_json(run_dir / "cost.json"))
-    log.info("4/5 translate")
+        return RunResult(0)
+    log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)
     translate_test_sets(recipe, run_dir, choose_device(device))
-    log.info("5/5 score")
-    return RunResult(0, score_run(run_dir), read_json(run_dir / "cost.json"))
+    log.info("5/5 score: compare the translations with the references, and add up the cost")
+    return RunResult(0, score_run(run_dir))
 
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
@@ -135,7 +133,7 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
     with parts.locked():
         there = min(parts.begin() * parts.window_lines, len(lines))
         if there:
-            log.info("going on: %s lines are translated already", f"{there:,}")
+            log.info("going on: %s translated already", counted(there, "line"))
         with progress(f"translating {output.stem}", len(lines), start=there) as advance:
             count = translate_windows(lines, translate, parts, advance=advance)
         parts.join(count, [("output", output)])

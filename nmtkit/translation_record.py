@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.files import read_lines, read_object, sha256_of, write_json
 
@@ -36,8 +37,8 @@ def read_translated(run_dir: Path, name: str) -> tuple[list[str], list[str], lis
     sources, references, hypotheses = read_lines(source), read_lines(reference), read_lines(output)
     if not len(hypotheses) == len(sources) == len(references):
         raise DataError(
-            f"{output} has {len(hypotheses)} lines, but the test set {name} has {len(sources)} sources and "
-            f"{len(references)} references; translate it again"
+            f"{output} has {counted(len(hypotheses), 'line')}, but the test set {name} has "
+            f"{counted(len(sources), 'source')} and {counted(len(references), 'reference')}; translate it again"
         )
     return sources, references, hypotheses
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.errors import NmtkitError, PeerLostError
 from nmtkit.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 
@@ -69,9 +69,10 @@ def check_processes(processes: int, device: str) -> None:
     chosen = choose_device(device)
     available = {"cuda": torch.cuda.device_count() if chosen.type == "cuda" else 0, "mps": 1}.get(chosen.type)
     if available is not None and processes > available:
-        devices = f"{available} {chosen.type} device{'s' if available > 1 else ''}"
+        devices = counted(available, f"{chosen.type} device")
         raise NmtkitError(
-            f"{processes} processes on a machine with {devices}: each needs one of its own; ask for at most {available}"
+            f"{counted(processes, 'process')} on a machine with {devices}: each needs one of its own; "
+            f"ask for at most {available}"
         )
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from rich.cells import cell_len
 
 from nmtkit import console
 from nmtkit.console import amount, counted, duration, log
@@ -46,11 +47,71 @@ def test_what_is_counted_is_said_as_people_say_it(number: int, text: str) -> Non
     assert counted(number, "pair") == text
 
 
+def test_nouns_that_end_in_a_hiss_have_their_own_plural() -> None:
+    assert [counted(2, noun) for noun in ("process", "batch", "whole epoch")] == [
+        "2 processes",
+        "2 batches",
+        "2 whole epochs",
+    ]
+    assert counted(1, "process") == "1 process"
+
+
 def test_markup_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     console.print_table("from out[1].de", ["run", "base[seed=1]", "a[/x]"], [["[b]", "1", "2"]])
     out = capsys.readouterr().out
     for told in ("from out[1].de", "base[seed=1]", "a[/x]", "[b]"):
         assert told in out
+
+
+WIDE_TABLES = {
+    "two columns of prose": (
+        ["rule", "pairs", "what it is", "first lines"],
+        [["duplicates", "1,234", "the same pair as an earlier one of the corpora, blanks aside", "5, 8, 13, 21, 34"],
+         ["ratio", "9", "one side is much longer than the other side, in words, and both are long", "1"]],
+    ),
+    "more columns than there is room": ([f"column{n}" for n in range(12)], [[f"value{n}" for n in range(12)]]),
+    "a word longer than the terminal": (["file", "MB", "sha256"], [["a/path/" + 60 * "x", "1.5", 64 * "0"]]),
+    "wide characters": (["", ""], [["source", "漢字 " * 60], ["translation", "かな"]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDE_TABLES)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_keeps_to_the_terminal_and_breaks_no_word(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns, rows = WIDE_TABLES[name]
+    monkeypatch.setenv("COLUMNS", str(width))
+    note = "a note that is longer than such a terminal is wide, and is broken between its words as well, nowhere else"
+    console.print_table("A title", columns, rows, notes=[note])
+    lines = capsys.readouterr().out.split("\n")
+    words = {word for row in [columns, *rows, [note]] for cell in row for word in cell.split()}
+    assert words <= {word.rstrip(":") for line in lines for word in line.split()}
+    longest = max(map(cell_len, words))
+    assert all(cell_len(line) <= max(width, longest + 4) for line in lines)
+
+
+def test_a_table_is_followed_by_one_blank_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_table("A title", ["a"], [["1"]])
+    console.print_table("A title", ["a"], [["1"]], notes=["noted"])
+    first, second = capsys.readouterr().out.split("A title")[1:]
+    assert first.endswith("1\n\n")
+    assert second.endswith("noted\n\n")
+    assert not any("\n\n\n" in one for one in (first, second))
+
+
+def test_messages_break_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    message = "3,126 pairs were left out of training because one side is much longer than the other"
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+    log.info(message)
+    assert all(len(line) <= 40 for line in terminal.getvalue().split("\n"))
+    assert terminal.getvalue().split() == message.split()
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    console.set_up()
+    log.info(message)
+    assert sys.stderr.getvalue() == f"{message}\n"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.4, "8s"), (185, "3m05s"), (8220, "2h17m")])

@@ -162,7 +162,7 @@ def _print(report: dict[str, Any]) -> None:
     from nmtkit.console import print_table
 
     print_table(
-        f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report), ""]
+        f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report)]
     )
     if report["findings"]:
         print_table("Findings", finding_columns(report), finding_cells(report))

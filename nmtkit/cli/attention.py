@@ -88,9 +88,9 @@ def command(
     place = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
     if place >= num_layers:
-        raise typer.BadParameter(f"the model has {num_layers} layers there", param_hint="--layer")
+        raise typer.BadParameter(f"the model has {console.counted(num_layers, 'layer')} there", param_hint="--layer")
     if heads[-1] >= num_heads:
-        raise typer.BadParameter(f"the model has {num_heads} heads", param_hint="--head")
+        raise typer.BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
     if words:
         chosen = to_words(chosen)
     if output is not None:

@@ -123,9 +123,10 @@ def _print_devices() -> None:
     for kind in known_devices():
         rates = [f"{kind.rates[name] / 1e12:g}" if name in kind.rates else "" for name in PRECISIONS]
         paper = f"{kind.paper_sustained / 1e12:g}" if kind.paper_sustained else ""
-        rows.append([kind.name, *rates, paper, f"{kind.memory_bytes / 1e9:g}", kind.source])
-    columns = ["device", *PRECISIONS, "the paper's", "GB", "source"]
+        rows.append([kind.name, *rates, paper, f"{kind.memory_bytes / 1e9:g}"])
+    columns = ["device", *PRECISIONS, "the paper's", "GB"]
     notes = ["Dense peak rates in TFLOP/s of one device; the paper's: sustained single precision, footnote 5."]
+    notes += [f"  {kind.name}: {kind.source}" for kind in known_devices()]
     print_tables([Table("GPUs", columns, rows, notes)])
 
 

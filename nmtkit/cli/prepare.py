@@ -109,7 +109,7 @@ def print_report(report: dict[str, Any]) -> None:
     quiet_rules = len(report["rules"]) - len(rows)
     columns = ["rule", "pairs", "action", "left out", "what it is", "first lines"]
     title = f"Found in {report['pairs']['read']:,} training pairs"
-    console.print_table(title, columns, rows, notes=[f"{quiet_rules} other rules concern no pair.", ""])
+    console.print_table(title, columns, rows, notes=[f"{quiet_rules} other rules concern no pair."])
     subwords, lengths, last, unit = report["subwords"], report["words"], MAX_WORDS_SHOWN, "words"
     if subwords is not None:
         lengths, last, unit = (

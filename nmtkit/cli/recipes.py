@@ -14,16 +14,20 @@ def command(
 
     Example: nmtkit recipes multi30k-en-de > mine.toml
     """
+    import shutil
     import sys
 
     from nmtkit.config import builtin_recipes
+    from nmtkit.console import fill
     from nmtkit.errors import RecipeError
 
     recipes = builtin_recipes()
     if name is None:
         for recipe, path in recipes.items():
             what, needs, reaches = _header(path.read_text(encoding="utf-8"))
-            print(f"{recipe}\n  {what}\n  needs:   {needs}\n  reaches: {reaches}\n")
+            width = shutil.get_terminal_size((160, 24)).columns
+            for line in (recipe, f"  {what}", f"  needs:   {needs}", f"  reaches: {reaches}", ""):
+                print(fill(line, width))
         return
     if name not in recipes:
         raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")

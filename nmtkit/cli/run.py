@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,11 @@ from nmtkit.cli.options import (
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
+    from nmtkit.evaluation.scoring import Score
 
 SHOWN_TRANSLATIONS = 4
+_SIDES = ("source", "translation", "reference")
+_MAIN_METRICS = ("sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall")
 
 
 def command(
@@ -50,8 +54,6 @@ def command(
     Example: nmtkit run multi30k-en-de --processes 2 --threads 1
     """
     from nmtkit import console
-    from nmtkit.cli.cost import print_cost
-    from nmtkit.cli.score_tables import print_scores
     from nmtkit.cli.train import again
     from nmtkit.config import load_recipe
 
@@ -62,7 +64,6 @@ def command(
         _take_part(loaded, folder, device, threads, tracker or [])
         return
 
-    from nmtkit.evaluation.scoring import scores_as_json
     from nmtkit.launcher import launch
     from nmtkit.pipeline import run
     from nmtkit.workers import check_processes
@@ -82,16 +83,11 @@ def command(
         if launched is None:
             console.log.info("saved; %s", again())
         sys.exit(result.exit_code)
-    assert result.scores is not None
-    assert result.cost is not None
+    sentence = "..."
     for test in list(result.scores)[:1]:
-        _print_translations(folder, test)
-    if "builtin/synthetic" in loaded.data.test:
-        _print_phenomena(folder)
-    if result.scores:
-        print_scores(result.scores, {})
-    print_cost(result.cost, {test: scores_as_json(entries) for test, entries in result.scores.items()})
-    _print_next_commands(loaded, folder)
+        sentence = _print_translations(folder, test)
+        _print_main_scores(result.scores, is_made_up="builtin/synthetic" in loaded.data.test)
+    _print_next_commands(folder, sentence)
 
 
 def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None, trackers: Sequence[str]) -> None:
@@ -107,7 +103,8 @@ def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None
     train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
 
 
-def _print_translations(run_dir: Path, test: str) -> None:
+def _print_translations(run_dir: Path, test: str) -> str:
+    """Print a few sentences with their translations, and return the shortest of the sources."""
     from nmtkit import console
     from nmtkit.data.preparation import read_text_pair
     from nmtkit.files import read_lines
@@ -115,30 +112,36 @@ def _print_translations(run_dir: Path, test: str) -> None:
     sources, references = read_text_pair(run_dir / "data" / "test" / test)
     hypotheses = read_lines(run_dir / "translations" / f"{test}.txt")
     rows = []
-    step = max(1, len(sources) // SHOWN_TRANSLATIONS)
-    for number in list(range(0, len(sources), step))[:SHOWN_TRANSLATIONS]:
-        rows += [["source", sources[number]], ["translation", hypotheses[number]], ["reference", references[number]]]
-        rows.append(["", ""])
-    console.print_table(f"Some translations of {test}", ["", ""], rows[:-1])
+    chosen = range(0, len(sources), max(1, len(sources) // SHOWN_TRANSLATIONS))[:SHOWN_TRANSLATIONS]
+    for number in chosen:
+        lines = (sources[number], hypotheses[number], references[number])
+        rows += [[name, line or "(empty)"] for name, line in zip(_SIDES, lines, strict=True)] + [["", ""]]
+    title = f"Translations of {len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
+    console.print_table(title, ["", ""], rows[:-1])
+    return min((sources[number] for number in chosen), key=len)
 
 
-def _print_phenomena(run_dir: Path) -> None:
+def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
+    """Print a line of the most used metrics for each test set, with the signature of the first one."""
     from nmtkit import console
-    from nmtkit.pipeline import phenomenon_scores
 
-    rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run_dir)]
-    console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)
+    def shown(score: "Score") -> str:
+        return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")
+
+    tests = list(scores.values())
+    metrics = [name for name in _MAIN_METRICS if name in tests[0]]
+    rows = [[test, *(shown(entries[name]) for name in metrics)] for test, entries in scores.items()]
+    notes = [f"Signature of {name}: {tests[0][name].signature}" for name in metrics[:1]]
+    if is_made_up:
+        notes.append("Text and test set come from a small grammar: this score shows that every step works, no more.")
+    console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
 
 
-def _print_next_commands(recipe: "Recipe", run_dir: Path) -> None:
-    if recipe.name == "quickstart":
-        print("This was a made-up corpus of a small grammar: its score says that all steps work, and nothing more.")
-    print("Next:")
-    next_commands = {
-        f'echo "..." | nmtkit translate {run_dir}': "translate a line of your own",
-        "nmtkit recipes": "the other built-in recipes",
-        "nmtkit recipes multi30k-en-de > mine.toml": "a recipe to copy and change",
-    }
-    width = max(map(len, next_commands))
-    for text, what in next_commands.items():
-        print(f"  {text:{width}}    {what}")
+def _print_next_commands(run_dir: Path, sentence: str) -> None:
+    from nmtkit.model_folder import find_model
+
+    folder = shlex.quote(str(run_dir))
+    print(f"The model is in {find_model(run_dir)}. What to do next:")
+    print(f"  echo {shlex.quote(sentence)} | nmtkit translate {folder}")
+    for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
+        print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")

@@ -232,10 +232,12 @@ def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | 
 
 
 def _score_run(run: Path, confidence: int | None, comet: str | None, device: str, threads: int | None) -> None:
-    from nmtkit.cli.cost import print_cost
+    from nmtkit import console
     from nmtkit.cli.score_tables import print_scores
-    from nmtkit.files import read_json
-    from nmtkit.pipeline import score_run
+    from nmtkit.config import stored_recipe
+    from nmtkit.pipeline import phenomenon_scores, score_run
 
     print_scores(score_run(run, resamples=confidence, comet=load_comet(comet, device, threads)), {})
-    print_cost(read_json(run / "cost.json"), read_json(run / "scores.json"))
+    if "builtin/synthetic" in stored_recipe(run / "recipe.toml", run.name).data.test:
+        rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]
+        console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nmtkit.console import counted
+
 if TYPE_CHECKING:
     from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
     from nmtkit.files import LineReader
@@ -53,7 +55,7 @@ def score_by_model(
             )
             cut.extend(number for number, score in numbered if score.is_cut)
             done += len(window)
-            advance(done, note=console.counted(done, "line"))
+            advance(done, note=counted(done, "line"))
     warn_of_cut_lines(cut, most)
     for reader in readers:
         warn_of_invalid_lines(reader)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.score_tables import print_differences, print_scores
+from nmtkit.console import counted
 
 if TYPE_CHECKING:
     from nmtkit.cli.score_tables import Differences
@@ -89,7 +90,7 @@ def read_texts(
         for name, others in compared.items():
             if len(others) != len(lines):
                 raise DataError(
-                    f"{system} has {len(lines)} lines, but {name} has {len(others)}; "
+                    f"{system} has {counted(len(lines), 'line')}, but {name} has {len(others)}; "
                     "line n of one must belong to line n of the other"
                 )
         if not lines:

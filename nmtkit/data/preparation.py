@@ -28,7 +28,7 @@ from nmtkit.config import (
     stored_recipe,
     to_toml,
 )
-from nmtkit.console import log, progress, transfers
+from nmtkit.console import counted, log, progress, transfers
 from nmtkit.data.encoding import BlockEncoder
 from nmtkit.data.examination import SPOOLED
 from nmtkit.data.findings import Findings
@@ -175,9 +175,8 @@ def _too_few_to_hold_out(data: DataConfig, report: dict[str, Any]) -> str:
     there = sum(count for number, count in enumerate(pairs) if number not in tagged)
     if not isinstance(data.valid, int) or data.valid <= there:
         return ""
-    return (
-        f"data.valid = {data.valid}: the training corpora hold only {there} pairs{' without a tag' if tagged else ''}"
-    )
+    pairs_there = counted(there, "pair") + (" without a tag" if tagged else "")
+    return f"data.valid = {data.valid}: the training corpora hold only {pairs_there}"
 
 
 def _write_data(
@@ -631,17 +630,19 @@ def _counted(source: LineReader, target: LineReader) -> dict[str, Any]:
     }
 
 
-def _description(corpus: Corpus, role: str, counted: dict[str, Any]) -> dict[str, Any]:
+def _description(corpus: Corpus, role: str, counts: dict[str, Any]) -> dict[str, Any]:
     """What the manifest says of a corpus, once it has been read."""
-    removed = sum(counted["carriage_returns_removed"].values())
+    removed = sum(counts["carriage_returns_removed"].values())
     if removed:
-        log.info("%s: a carriage return was removed at the end of %d lines (CRLF text)", corpus.name, removed)
-    if role == "train" and not counted["pairs"]:
+        log.info(
+            "%s: a carriage return was removed at the end of %s (CRLF text)", corpus.name, counted(removed, "line")
+        )
+    if role == "train" and not counts["pairs"]:
         log.warning("%s: the corpus is empty", corpus.name)
     return {
         "name": corpus.name,
         "role": role,
-        **counted,
+        **counts,
         "files": [_describe(entry) for entry in corpus.files],
         "sha256": corpus.fingerprint,
     }

@@ -307,6 +307,6 @@ def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tup
     if line > min(num_source, num_target):
         where = f"by their lengths they are, until the shorter one ends after line {line - 1}"
     return line, (
-        f"{corpus.source.name} has {num_source} lines but {corpus.target.name} has {num_target}; "
+        f"{corpus.source.name} has {counted(num_source, 'line')} but {corpus.target.name} has {num_target}; "
         f"they must be each other's translation line by line: {where}"
     )

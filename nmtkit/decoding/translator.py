@@ -354,9 +354,7 @@ class Translator:
         """The prefix and the required phrases of each line."""
         for what, given in (("prefixes", asked.prefixes), ("lists of required phrases", asked.required)):
             if given and len(given) != num_lines:
-                raise DataError(
-                    f"{len(given)} {what} for {counted(num_lines, 'line')}: there has to be one for each line"
-                )
+                raise DataError(f"{len(given)} {what} for {counted(num_lines, 'line')}: each line needs one")
         forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
         wishes = []
         for index in range(num_lines):
@@ -368,8 +366,9 @@ class Translator:
             tokens = sum(len(ids) for ids in (*prefixes, *required))
             if self._max_tokens is not None and tokens > self._max_tokens:
                 raise DataError(
-                    f"{in_file[0] if prefix_file else in_file[1]}prefix and required phrases have {tokens} tokens, and "
-                    f"the model has positions for {self._max_tokens}"
+                    f"{in_file[0] if prefix_file else in_file[1]}prefix and required phrases have "
+                    f"{counted(tokens, 'token')}, and the model has positions "
+                    f"for {self._max_tokens}"
                 )
             wishes.append((prefixes[0] if prefixes else (), tuple(required)))
         return wishes

@@ -6,6 +6,7 @@ texts (of a parser the tree, made its sequence) -> normalised -> ids -> one pass
 
 import numpy as np
 
+from nmtkit.console import counted
 from nmtkit.data.batch import batch_of
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.attention_plot import KINDS, AttentionMap, Tokens
@@ -53,7 +54,8 @@ def _ids(tokenizer: Tokenizer, text: str, side: Side, limit: int) -> list[int]:
         raise DataError(f"the {side} has no text; attention needs some")
     if len(ids) > limit:
         raise DataError(
-            f"the {side} has {len(ids)} tokens, and a picture of attention at most {limit}; give a part of it"
+            f"the {side} has {counted(len(ids), 'token')}, and a picture of attention at most {limit}; "
+            "give a part of it"
         )
     return ids
 

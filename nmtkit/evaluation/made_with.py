@@ -47,7 +47,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         [f"{output}: translated from another text than {source}"] if known["source_sha256"] != sha256_of(source) else []
     )
     if isinstance(known["model_sha256"], list):
-        found.append(f"{output}: made by an ensemble of {len(known['model_sha256'])} models")
+        found.append(f"{output}: made by an ensemble of {counted(len(known['model_sha256']), 'model')}")
     elif (doubt := _doubt_of_model(run_dir, known["model_sha256"], recipe.decoding)) is not None:
         found.append(f"{output}: {doubt}")
     told = _doubts_of_search(known["decoding"], recipe.decoding)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.config import TREES
+from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses
 from nmtkit.files import read_object
@@ -153,8 +154,8 @@ class Scorer:
         for number, lines in enumerate(references[1:], start=2):
             if len(lines) != len(references[0]):
                 raise DataError(
-                    f"reference 1 has {len(references[0])} lines and reference {number} has {len(lines)}: see that the "
-                    "two belong together and that neither is cut short"
+                    f"reference 1 has {counted(len(references[0]), 'line')} and reference {number} has "
+                    f"{len(lines)}: see that the two belong together and that neither is cut short"
                 )
         self.references = [list(lines) for lines in references]
         self.target_language = target_language
@@ -267,7 +268,7 @@ class Scorer:
         """Raises DataError where a system has no lines, or not as many as the references."""
         if len(hypotheses) != len(self.references[0]):
             raise DataError(
-                f"the hypotheses have {len(hypotheses)} lines and the references {len(self.references[0])}: "
+                f"the hypotheses have {counted(len(hypotheses), 'line')} and the references {len(self.references[0])}: "
                 "see that the two belong together and that neither is cut short"
             )
         if not hypotheses:

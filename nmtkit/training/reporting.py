@@ -196,9 +196,10 @@ class Reporter:
         seconds = max(place.seconds, 1e-9)
         rate = place.flops / seconds
         log.info(
-            "%s updates, %d whole epochs, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
+            "%s, %s, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
             "(validation and saving included)",
-            f"{place.step:,}", place.epoch, duration(place.seconds), f"{place.target_tokens:,}",
+            counted(place.step, "update"), counted(place.epoch, "whole epoch"), duration(place.seconds),
+            f"{place.target_tokens:,}",
             f"{place.target_tokens / seconds:,.0f}", place.flops, amount(rate), 100 * rate / self._matmul_rate,
         )  # fmt: skip
         scores = self._scores

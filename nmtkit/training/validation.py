@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from nmtkit.config import Recipe
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer
@@ -61,7 +61,9 @@ class Validator:
         if recipe.model.positions == "learned":
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
             if len(fitting) < len(order):
-                log.warning("%d validation pairs exceed max_positions and do not count", len(order) - len(fitting))
+                log.warning(
+                    "%s longer than max_positions and left out", counted(len(order) - len(fitting), "validation pair")
+                )
             order = fitting
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)

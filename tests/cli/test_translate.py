@@ -570,7 +570,7 @@ class TestGoingOn:
 
         monkeypatch.setattr(Translator, "translations", counts)
         outcome = translate(*where)
-        assert "going on: translated already: 21 lines" in outcome.err
+        assert "going on: 21 lines translated already" in outcome.err
         assert first_lines == [1, 8, 15, 22, 29, 36]
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(expected)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]

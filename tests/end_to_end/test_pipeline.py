@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -169,20 +170,45 @@ class TestOutput:
         assert ended[2] == f"3 checkpoints in {pipeline.run / 'checkpoints'}, the last one step-00000024"
         assert ended[3:] == [f"next: nmtkit average {pipeline.run}"]
 
-    def test_scores_are_shown_with_their_signatures_and_the_cost(self, pipeline: Pipeline) -> None:
-        scores = read_json(pipeline.run / "scores.json")["small"]
-        for label in ("score", "second run"):
-            text = pipeline.done[label].stdout
-            for metric, entry in scores.items():
-                assert metric in text
-                assert f"{entry['score']:.2f}" in text
-            assert "Training cost" in text
+    def test_score_shows_every_metric_with_its_signature_and_no_cost(self, pipeline: Pipeline) -> None:
+        text = pipeline.done["score"].stdout
+        for metric, entry in read_json(pipeline.run / "scores.json")["small"].items():
+            assert metric in text
+            assert f"{entry['score']:.2f}" in text
+            assert entry["signature"] in text
+        assert "Training cost" not in text
+        assert "Table 2" not in text
 
-    def test_run_shows_some_translations_and_what_to_do_next(self, pipeline: Pipeline) -> None:
+    @pytest.mark.parametrize("label", ["first run", "second run"])
+    def test_run_ends_with_scores_the_model_and_what_to_do_next(self, pipeline: Pipeline, label: str) -> None:
+        text = pipeline.done[label].stdout
+        sources = read_lines(pipeline.run / "data" / "test" / "small.source.txt")
+        assert sources[0] in text
+        assert "(empty)" in text or "" not in read_lines(pipeline.run / "translations" / "small.txt")[::5]
+        end = text[text.index("Test scores\n") :]
+        scores = read_json(pipeline.run / "scores.json")["small"]
+        for metric in ("sacrebleu", "chrf2", "ter"):
+            assert f"{scores[metric]['score']:.2f} ± {scores[metric]['interval']['half_width']:.2f}" in end
+        assert scores["sacrebleu"]["signature"] in end
+        assert f"The model is in {pipeline.run / 'averaged'}." in end
+        for command in ("translate", "report", "cost"):
+            assert f"nmtkit {command} {pipeline.run}" in end
+        assert len(end.splitlines()) < 20
+        for left_out in ("ByteNet", "predicted", "mine.toml"):
+            assert left_out not in text
+
+    def test_the_suggested_translate_command_works_as_it_is(self, pipeline: Pipeline) -> None:
         text = pipeline.done["first run"].stdout
-        first = read_lines(pipeline.run / "data" / "test" / "small.source.txt")[0]
-        assert first in text
-        assert f"nmtkit translate {pipeline.run}" in text
+        command = next(line for line in text.splitlines() if line.startswith("  echo "))
+        command = command.replace("nmtkit", f"{sys.executable} -m nmtkit")
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
+
+    def test_each_step_of_run_begins_with_what_it_does(self, pipeline: Pipeline) -> None:
+        text = pipeline.done["first run"].stderr
+        assert re.findall(r"^(\d/5 \w+): \w+", text, re.MULTILINE) == [
+            "1/5 prepare", "2/5 train", "3/5 average", "4/5 translate", "5/5 score",
+        ]  # fmt: skip
 
 
 class TestNumbers:

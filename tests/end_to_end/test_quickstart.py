@@ -19,8 +19,15 @@ def test_the_quickstart_reaches_90_bleu_and_shows_what_to_do_next(tmp_path: Path
     scores = read_json(tmp_path / "runs" / "quickstart" / "scores.json")
     assert list(scores) == ["synthetic"]
     assert scores["synthetic"]["sacrebleu"]["score"] >= 90
-    for phenomenon in PHENOMENA.values():
-        assert phenomenon in ended.stdout
-    for part in ("Some translations of synthetic", "Training cost", "Next:", "nmtkit translate runs/quickstart"):
+    for part in (
+        "4 of the 1,000 sentences of the test set synthetic",
+        "Test scores",
+        "nmtkit translate runs/quickstart",
+    ):
         assert part in ended.stdout
+    scored = subprocess.run(
+        [*command[:3], "score", "runs/quickstart"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    for phenomenon in PHENOMENA.values():
+        assert phenomenon in scored.stdout
     assert " left, update " in ended.stderr, "progress is shown with the time left"

@@ -279,7 +279,7 @@ def test_the_summary_tells_what_training_came_to(
     with caplog.at_level(logging.INFO):
         reports.summarize(place())
     figures, best, kept = caplog.messages[-3:]
-    for part in ("7 updates", "1 whole epochs", "4s", "100 target tokens", "25 tokens/s", "6e+03 FLOPs", "MFU 15.0 %"):
+    for part in ("7 updates", "1 whole epoch,", "4s", "100 target tokens", "25 tokens/s", "6e+03 FLOPs", "MFU 15.0 %"):
         assert part in figures
     assert best == "best validation: nll 2.0000, perplexity 7.389 (update 7); BLEU 31.25 (update 7)"
     assert kept == f"1 checkpoint in {tmp_path / 'checkpoints'}, the last one step-00000007"
