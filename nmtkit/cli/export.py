@@ -62,4 +62,4 @@ def command(
         raise typer.BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
     set_threads(threads)
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
-    print(folder)
+    console.say(str(folder))

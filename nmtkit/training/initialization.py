@@ -6,8 +6,8 @@ from typing import Any
 from nmtkit.config import ModelConfig, Recipe
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors
+from nmtkit.files import sha256_of
+from nmtkit.model_folder import check_sum, find_model, read_description, read_provenance, read_tensors
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 
@@ -35,7 +35,7 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f"training.init: {folder} has another tokenizer than the data of this run; state data.tokenizer = "
             f'"{path}" and prepare the run again'
         )
-    check_sum(folder, read_json(folder / "provenance.json"))
+    check_sum(folder, read_provenance(folder))
     state.start_from(read_tensors(folder / "model.safetensors"))
     log.info("starting from the weights of %s", folder)
 
