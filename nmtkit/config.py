@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     Strict,
     Tag,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -30,7 +31,7 @@ from pydantic_core import ErrorDetails
 
 from nmtkit.compression import without_suffix
 from nmtkit.errors import RecipeError
-from nmtkit.files import open_plain
+from nmtkit.files import read_toml
 
 _LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
 _ONE_WORD = r"^\S*$"
@@ -41,6 +42,8 @@ _IN_WORDS = {
     _FILE_NAME: "must be a name without slashes that begins with no full stop",
 }
 """What is said of a value that does not match."""
+MANY = 1_000_000_000
+"""The bound of numbers that have no other: more than any honest use, and little enough to be computed with."""
 
 
 class _Section(BaseModel):
@@ -55,6 +58,8 @@ class _Section(BaseModel):
         given = value if isinstance(value, (list, tuple)) else [value]
         if is_number and any(isinstance(entry, bool) for entry in given):
             raise ValueError("must be a number, not true or false")
+        if any("\0" in entry for entry in given if isinstance(entry, str)):
+            raise ValueError("holds a NUL character")
         return value
 
 
@@ -81,9 +86,9 @@ class LocalPair(_InMixture):
     """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
     target: Path
     """File with the target side."""
-    source_column: int = Field(default=1, ge=1)
+    source_column: int = Field(default=1, ge=1, le=10_000)
     """Column of the source side in a .tsv file, from 1."""
-    target_column: int = Field(default=2, ge=1)
+    target_column: int = Field(default=2, ge=1, le=10_000)
     """Column of the target side in a .tsv file."""
     name: str | None = Field(default=None, pattern=_FILE_NAME)
     """How messages and score tables call it, without slashes; by default the source file's name."""
@@ -115,7 +120,7 @@ class DataConfig(_Section):
     train: tuple[TrainingCorpus, ...] = Field(min_length=1)
     """Training corpora: catalogue names, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target = "a.de.gz",
     name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
-    valid: Annotated[int, Strict()] | tuple[str | LocalPair, ...] = ()
+    valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
     """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets, each named by what follows the last slash of its name."""
@@ -131,15 +136,15 @@ class DataConfig(_Section):
     subwords: Literal["bpe", "unigram", "wordpiece", "none"] = "bpe"
     """bpe, unigram: by sentencepiece. wordpiece: those of Wu et al. 2016. none: the text is segmented already, one
     piece between blanks."""
-    vocab_size: int = Field(default=37000, ge=5)
+    vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Entries of the vocabulary (of each of the two without share_vocab), the four special ones included."""
     share_vocab: bool = True
     """One vocabulary for both sides."""
     byte_fallback: bool = False
     """Characters unseen in training become bytes instead of <unk>; costs 256 entries."""
-    subword_sample_pairs: int = Field(default=1_000_000, ge=1)
+    subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
     """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
-    wordpiece_characters: int = Field(default=500, ge=1)
+    wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """With subwords = "wordpiece": characters that get an entry, the most frequent ones. Wu et al. take 500 for Western
     languages, more for Asian ones."""
     segment_mark: str = "@@"
@@ -199,11 +204,11 @@ class CleaningConfig(_Section):
     """What is done about faulty training pairs: limits, and an action for each rule of the data report. error: nothing
     is prepared. drop: the pair is left out. fix: its text is corrected. keep: it is only counted. See data.md."""
 
-    max_tokens: int = Field(default=256, ge=0)
+    max_tokens: int = Field(default=256, ge=0, le=1_000_000)
     """Most subword tokens on either side, the end symbol not counted; 0: no limit."""
-    max_characters: int = Field(default=5000, ge=0)
+    max_characters: int = Field(default=5000, ge=0, le=MANY)
     """Most characters on either side, checked before subwords are learned and cut; 0: no limit."""
-    max_ratio: float = Field(default=0.0, ge=0)
+    max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
     """Most tokens of the longer side for each token of the shorter; 0: no limit."""
     line_count: Literal["error", "drop"] = "error"
     """The sides of a corpus have unequally many lines. drop: the surplus at the end of the longer one, which is right
@@ -260,28 +265,28 @@ class CleaningConfig(_Section):
 class ModelConfig(_Section):
     """Sizes and shape of the Transformer: all that the paper's Table 3 varies."""
 
-    encoder_layers: int = Field(default=6, ge=1)
+    encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Layers of the encoder stack."""
-    decoder_layers: int = Field(default=6, ge=1)
+    decoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Layers of the decoder stack."""
-    d_model: int = Field(default=512, ge=2)
+    d_model: int = Field(default=512, ge=2, le=32_768)
     """Width of embeddings and of every sub-layer's output."""
-    d_ff: int = Field(default=2048, ge=1)
+    d_ff: int = Field(default=2048, ge=1, le=1_048_576)
     """Inner width of the feed-forward sub-layers."""
-    num_heads: int = Field(default=8, ge=1)
+    num_heads: int = Field(default=8, ge=1, le=4_096)
     """Attention heads."""
-    d_k: int | None = Field(default=None, ge=1)
+    d_k: int | None = Field(default=None, ge=1, le=65_536)
     """Width of a head's queries and keys; by default d_model / num_heads."""
-    d_v: int | None = Field(default=None, ge=1)
+    d_v: int | None = Field(default=None, ge=1, le=65_536)
     """Width of a head's values; by default d_model / num_heads."""
-    attention_window: int | None = Field(default=None, ge=1)
+    attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
     """Size r of the neighbourhood that self-attention sees, for long texts: from floor(r / 2) positions before a
     position to floor((r - 1) / 2) after it, in the decoder to itself. By default it sees all positions."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), the paper's. pre: x + Sublayer(LayerNorm(x)), and a norm after each stack."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position encodings; learned ones are Table 3, row E."""
-    max_positions: int = Field(default=1024, ge=1)
+    max_positions: int = Field(default=1024, ge=1, le=1_000_000)
     """Positions of a learned table; sinusoidal ones have no end."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """On each sub-layer's output and on embedding + position."""
@@ -327,62 +332,62 @@ class TrainingConfig(_Section):
 
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Decides initial weights, order of the batches and dropout."""
-    tokens_per_update: int = Field(default=25000, ge=1)
+    tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
     """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
-    lengths_per_update: int = Field(default=1, ge=1)
+    lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Groups of pairs of similar length in an update. 1: an update's pairs are all of about one length, for the least
     padding. More: as on that many devices which each take a length of their own, so that updates are more alike."""
-    tokens_per_pass: int = Field(default=0, ge=0)
+    tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
     """Most target (or source) tokens, padding counted, that one device takes at once; an update is split into as many
     passes as that needs. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """The optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
     """Decay of the first and second moment."""
-    adam_epsilon: float = Field(default=1e-9, gt=0)
+    adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
     """Added to the root of the second moment."""
-    gradient_clip_norm: float = Field(default=0.0, ge=0)
+    gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
     """Gradients longer than that are scaled down to it; 0: never."""
     schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "noam"
     """Learning rate over the updates; each rises linearly over warmup_steps to its peak. noam: the paper's equation 3.
     inverse-sqrt: the same with a peak of your choice. cosine: down to 0 at max_steps. constant: stays at the peak."""
-    peak_learning_rate: float = Field(default=0.0, ge=0)
+    peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """Highest learning rate; noam has its own, d_model^-0.5 * warmup_steps^-0.5, and takes none."""
-    warmup_steps: int = Field(default=4000, ge=0)
+    warmup_steps: int = Field(default=4000, ge=0, le=MANY)
     """Updates until the peak."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is uniform over the vocabulary."""
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Updates after which training ends."""
-    max_epochs: int | None = Field(default=None, ge=1)
+    max_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Passes over the training pairs after which training ends."""
-    max_minutes: float | None = Field(default=None, gt=0)
+    max_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Minutes, over all sessions, after which training ends; validation and saving are counted."""
-    patience_epochs: int | None = Field(default=None, ge=1)
+    patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Ends training when best_metric has not improved for that many epochs."""
-    patience_validations: int | None = Field(default=None, ge=1)
+    patience_validations: int | None = Field(default=None, ge=1, le=MANY)
     """Ends training when best_metric has not improved for that many validations."""
     best_metric: Literal["nll", "bleu"] = "nll"
     """What patience, keep_best and `average --best` go by."""
-    validate_every_steps: int | None = Field(default=None, ge=1)
+    validate_every_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Updates between validations; 1,500 where no validate_every_* is stated."""
-    validate_every_epochs: int | None = Field(default=None, ge=1)
+    validate_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Epochs between validations."""
-    validate_every_minutes: float | None = Field(default=None, gt=0)
+    validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Minutes of training between validations."""
     validate_bleu: bool = True
     """Whether a validation translates and takes BLEU besides nll."""
-    checkpoint_every_steps: int | None = Field(default=None, ge=1)
+    checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Updates between checkpoints; 1,500 (the paper's ten minutes) where no checkpoint_every_* is stated."""
-    checkpoint_every_epochs: int | None = Field(default=None, ge=1)
+    checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Epochs between checkpoints."""
-    checkpoint_every_minutes: float | None = Field(default=None, gt=0)
+    checkpoint_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Minutes of training between checkpoints."""
-    keep_last: int = Field(default=5, ge=1)
+    keep_last: int = Field(default=5, ge=1, le=1_000_000)
     """Checkpoints kept, counted from the newest; at least average_last."""
-    keep_best: int = Field(default=1, ge=0)
+    keep_best: int = Field(default=1, ge=0, le=1_000_000)
     """Checkpoints kept besides, counted from the best by best_metric."""
-    report_every_steps: int = Field(default=100, ge=1)
+    report_every_steps: int = Field(default=100, ge=1, le=MANY)
     """Updates between lines of metrics.jsonl; a validation always has one."""
     compile: bool = False
     """Whether forward pass and loss go through torch.compile. Results differ by rounding and in the dropout drawn. It
@@ -391,7 +396,7 @@ class TrainingConfig(_Section):
     """Precision of matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up
     and on a CPU where a short trial shows it faster, else float32; chosen when a run begins, and kept. fp16: with a
     loss scale that follows the gradients, for older GPUs."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=1_000)
     """AdamW: each update takes learning rate x weight_decay of every matrix and embedding off it; not of biases and
     norms. 0: off."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
@@ -400,7 +405,7 @@ class TrainingConfig(_Section):
     subword_sampling: float = Field(default=0.0, ge=0, le=1)
     """Draws other subwords for each epoch. bpe: the share of merges left out (BPE-dropout), such as 0.1. unigram: alpha
     of its sampling, such as 0.2; smaller is more varied. 0: off. Validation and translation are not sampled."""
-    r_drop: float = Field(default=0.0, ge=0)
+    r_drop: float = Field(default=0.0, ge=0, le=1_000_000)
     """R-Drop: two passes with different dropout, and that much (alpha, such as 5) of their divergence in the loss, for
     twice the cost. 0: off."""
     freeze: tuple[str, ...] = ()
@@ -433,6 +438,8 @@ class TrainingConfig(_Section):
             raise ValueError("schedule noam needs warmup_steps of at least 1")
         if self.schedule != "noam" and not self.peak_learning_rate:
             raise ValueError(f"schedule {self.schedule} needs a peak_learning_rate")
+        if not all(0 <= beta < 1 for beta in self.adam_betas):
+            raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule == "cosine" and self.max_steps is None:
@@ -454,29 +461,33 @@ class DecodingConfig(_Section):
     """A translation has at most max_length_ratio times the tokens of its source, and that many more."""
     max_length_ratio: float = Field(default=1.0, ge=0, le=1000)
     """See max_length_offset; the paper's is 1."""
-    max_length: int | None = Field(default=None, ge=1)
+    max_length: int | None = Field(default=None, ge=1, le=1_000_000)
     """Most tokens of any translation, whatever its source."""
-    min_length: int = Field(default=0, ge=0)
+    min_length: int = Field(default=0, ge=0, le=1_000_000)
     """Tokens before which no translation ends."""
-    no_repeat_ngram: int = Field(default=0, ge=0)
+    no_repeat_ngram: int = Field(default=0, ge=0, le=1_000_000)
     """No translation says that many tokens in a row twice; 0: it may."""
     coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
     """Beta of Wu et al. 2016, equation 14: costs translations that look at parts of the source too little. 0: off."""
     whole_trees: bool = False
     """Of trees: the search says only what is a tree over the words of the source. The paper's says anything."""
-    average_last: int = Field(default=5, ge=1)
+    average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Checkpoints that `average` and `run` average."""
 
 
 class TrainingLengths(_Section):
     """The lengths of a model's training pairs, which decide how long lines are translated."""
 
-    longest_source: int = Field(ge=1)
+    longest_source: int = Field(ge=1, le=1_000_000_000)
     """Tokens of the longest source."""
-    target_ratio: float = Field(gt=0)
+    target_ratio: float = Field(gt=0, le=1e9)
     """Target tokens per source token, over all pairs."""
     multi_sentence_share: float = Field(ge=0, le=1)
     """Share of the sources that hold more than one sentence."""
+
+
+read_lengths = TypeAdapter(TrainingLengths | None).validate_python
+"""Reads the lengths in model.json or a manifest; None where an older one has none."""
 
 
 class Recipe(_Section):
@@ -663,15 +674,7 @@ def to_toml(recipe: Recipe) -> str:
 def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
     if path.resolve() in seen:
         raise RecipeError(f"{path}: its base leads back to itself")
-    with open_plain(path) as file:
-        try:
-            text = file.read().decode("utf-8")
-        except UnicodeDecodeError:
-            raise RecipeError(f"{path}: not UTF-8 text") from None
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from None
+    values, text = read_toml(path, RecipeError)
     base = values.pop("base", None)
     if base is not None and not isinstance(base, str):
         raise RecipeError(f"{path}: base is the name of a recipe or a file, in quotes")
@@ -700,7 +703,7 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
         section, key, text = match.groups()
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text
         group = values.setdefault(section, {})
         for rival in _rivals(key):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import TaskID
-    from rich.text import Text
 
 log = logging.getLogger("nmtkit")
 
@@ -26,12 +25,18 @@ SECONDS_BETWEEN_LINES = 10.0
 """Of progress that is told in lines, since there is no terminal."""
 
 _REFRESHES_PER_SECOND = 2
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SIGNS = {
+    **{code: chr(0x2400 + code) for code in range(0x20)},
+    **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
+}
+"""Signs for control characters and for marks of direction: raw, they would command the terminal or reorder a line."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = super().format(record)
+        message = visible(super().format(record))
         shown = message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
         return fill(shown, shutil.get_terminal_size().columns) if sys.stderr.isatty() else shown
 
@@ -43,6 +48,16 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
     log.handlers = [handler]
     log.propagate = False
     log.setLevel(logging.INFO if not quiet and rank == 0 else logging.WARNING if rank == 0 else logging.ERROR)
+
+
+def visible(text: str) -> str:
+    """The text with a visible sign for everything that would control a terminal; line ends and tabs included."""
+    return text.translate(_SIGNS)
+
+
+def say(text: str) -> None:
+    """Prints one line of text to stdout, made visible."""
+    print(visible(text))
 
 
 def duration(seconds: float | int) -> str:
@@ -164,10 +179,10 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120) as bar:
-        task = bar.add_task(description, total=total, note="")
+        task = bar.add_task(visible(description), total=total, note="")
         bar.update(task, completed=start)
         with _messages_above(console):
-            yield lambda done, note="": bar.update(task, completed=done, note=note)
+            yield lambda done, note="": bar.update(task, completed=done, note=visible(note))
 
 
 class _ConsoleHandler(logging.Handler):
@@ -241,7 +256,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
 
         def report(url: str, done: int, total: int | None) -> None:
             if url not in tasks:
-                tasks[url] = bars.add_task(url.rsplit("/", 1)[-1], total=total)
+                tasks[url] = bars.add_task(visible(url.rsplit("/", 1)[-1]), total=total)
                 bars.update(tasks[url], completed=done)
             bars.update(tasks[url], completed=done, total=total, visible=done != total)
 
@@ -290,6 +305,8 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
+    title, columns = visible(title), [visible(column) for column in columns]
+    rows = [[visible(cell) for cell in row] for row in rows]
     width = shutil.get_terminal_size((160, 24)).columns
     room = width - 3 * len(columns) - 1  # without the blanks around cells
     widths = _column_widths(columns, rows, room)
@@ -297,9 +314,9 @@ def print_table(
     table = Table(box=box.SIMPLE, show_header=any(columns))
     for index, column in enumerate(columns):
         numeric = all(re.fullmatch(r"[-+]?[\d,.]*(e[-+]?\d+)?( %)?", row[index]) for row in rows)
-        table.add_column(_plain(column), justify="right" if rows and numeric else "left", width=widths[index])
+        table.add_column(Text(column), justify="right" if rows and numeric else "left", width=widths[index])
     for row in rows:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*map(Text, row))
     with console.capture() as capture:
         console.print(Text(title, style="bold"))
         if sum(widths) <= room:
@@ -310,7 +327,7 @@ def print_table(
         blocks = [["", *(f"  {column}: {cell}" if column else f"  {cell}" for column, cell in row)] for row in named]
         lines += [fill(line, width) for block in blocks for line in block]
     if notes:
-        lines += ["", *(fill(line, width) for note in notes for line in note.split("\n"))]
+        lines += ["", *(fill(visible(line), width) for note in notes for line in note.split("\n"))]
     print("\n".join(line.rstrip() for line in [*lines, ""]))
 
 
@@ -342,21 +359,15 @@ def print_heat_map(
 
     console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, color_system=None)
     width = max((cell_len(heading) for heading, _, _ in rows), default=0)
-    console.print(Text(title, style="bold"))
+    console.print(Text(visible(title), style="bold"))
     console.print(Text(" " * width + "".join(f"{column:>4}" for column in columns)))
     for heading, shares, said in rows:
-        line = Text(" " * (width - cell_len(heading)) + heading)
+        line = Text(" " * (width - cell_len(heading)) + visible(heading))
         for share in shares:
             strength = round(255 * (1 - 0.75 * share))
             colour = f"black on rgb({strength},{strength},255)"
             line.append(f"{100 * share:4.0f}" if share >= 0.005 else "   .", style=colour)
-        line.append(f"  {said}")
+        line.append(f"  {visible(said)}")
         console.print(line)
     for note in notes:
-        console.print(Text(note))
-
-
-def _plain(cell: str) -> "Text":
-    from rich.text import Text
-
-    return Text(cell)
+        console.print(Text(visible(note)))

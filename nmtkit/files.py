@@ -17,10 +17,11 @@ import platform
 import re
 import shutil
 import time
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO, cast
+from typing import Any, BinaryIO, Literal, TextIO, cast, get_args
 
 from nmtkit.compression import DAMAGED, compressed, decompressed, kind_of
 from nmtkit.errors import DataError, NmtkitError
@@ -431,6 +432,8 @@ def open_plain(path: Path) -> BinaryIO:
         raise DataError(f"{path}: is a folder, not a file") from None
     except PermissionError:
         raise DataError(f"{path}: may not be read (permission denied)") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 def sha256_of_files(folder: Path) -> dict[str, str]:
@@ -451,27 +454,109 @@ def write_json(path: Path, value: Any) -> None:
         file.write("\n")
 
 
-def read_json(path: Path) -> Any:
-    """Raises DataError when the file is missing or not JSON."""
-    with open_plain(path) as file:
-        try:
-            return json.loads(file.read().decode("utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not valid JSON ({error}); the file is damaged") from None
+def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataError) -> Any:
+    """Reads a JSON file of nmtkit's own.
 
-
-def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Reads JSON that is an object with these keys, whatever others it has.
+    Args:
+        shape: what the caller needs of it, other keys left aside. A type, or several joined by ``|``, where int is a
+            count of 64 bits and float any finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
+            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing; or a
+            function that raises ValueError.
+        error: the class of the exception.
 
     Raises:
-        DataError: the file is missing or something else.
+        DataError: the file is missing, no JSON or of another shape.
     """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: not a JSON object; the file is damaged")
-    if missing := [key for key in keys if key not in value]:
-        raise DataError(f"{path}: without {', '.join(missing)}; the file is damaged or of another version of nmtkit")
+    try:
+        return _fitting(_from_json(_content(path), str(path)), shape, str(path))
+    except DataError as fault:
+        raise error(str(fault)) from None
+
+
+def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[str, Any], str]:
+    """Reads a TOML file, and gives its text too; raises ``error`` when it is missing or no TOML."""
+    content = _content(path)
+    try:
+        text = content.decode("utf-8")
+        return tomllib.loads(text), text
+    except UnicodeDecodeError:
+        raise error(f"{path}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as fault:
+        raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
+
+
+def _content(path: Path) -> bytes:
+    """All bytes of a regular file: a pipe would be waited for."""
+    if not path.is_file() and not path.is_dir() and path.exists():
+        raise DataError(f"{path}: not a regular file")
+    with open_plain(path) as file:
+        return file.read()
+
+
+def _from_json(content: bytes, place: str) -> Any:
+    try:
+        value: Any = json.loads(content.decode("utf-8"))
+        if b"\\u" in content:  # an escape may be half a pair of surrogates, which no file or terminal takes
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not valid JSON ({_in_short(error)}); the file is damaged") from None
     return value
+
+
+def _fitting(value: Any, shape: Any, place: str) -> Any:
+    for misfit in _misfits(value, shape, ""):
+        raise DataError(f"{place}: {misfit}; the file is damaged or of another version of nmtkit")
+    return value
+
+
+def any_number(value: Any) -> None:
+    """A shape for what training may have measured: null, any number, not-a-number and infinity."""
+    if value is not None and type(value) not in (int, float):
+        raise ValueError("not a number")
+
+
+def _in_short(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error).partition("; use sys.")[0]  # the advice about numbers of thousands of digits is for programmers
+
+
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+
+
+def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
+    """In words what in a value is not of its shape; see read_json."""
+    if isinstance(shape, dict) and isinstance(value, dict):
+        for key, part in shape.items():
+            if key is str:
+                for name, entry in value.items():
+                    yield from _misfits(entry, part, f"{place}.{name}")
+            elif (name := key.removesuffix("?")) in value:
+                yield from _misfits(value[name], part, f"{place}.{name}")
+            elif name == key:
+                yield f"{place}.{key} is missing".removeprefix(".")
+    elif isinstance(shape, list) and isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _misfits(entry, shape[0], f"{place}[{index}]")
+    elif callable(shape) and not isinstance(shape, type):
+        try:
+            shape(value)
+        except ValueError as error:
+            yield f"{place.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
+    elif not _is_of_type(value, shape):
+        kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
+        yield f"{place.removeprefix('.') or 'its content'} is {kind}, which it cannot be"
+
+
+def _is_of_type(value: Any, shape: Any) -> bool:
+    if isinstance(shape, (dict, list)):
+        return False
+    kinds = get_args(shape) or (shape,)
+    if type(value) is int and int in kinds:
+        return 0 <= value < 2**63
+    if type(value) in (int, float) and float in kinds:
+        return abs(value) < 1e30
+    return isinstance(value, tuple(kind for kind in kinds if kind is not int or type(value) is not bool))
 
 
 def json_line(value: Any) -> str:
@@ -490,26 +575,28 @@ def append_json_line(path: Path, value: Any) -> None:
         raise
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
     """The JSON objects in a file's lines, [] if there is none; a last line that a killed process left unfinished is
     ignored.
 
+    Args:
+        shape: what is needed of each line; see read_json.
+
     Raises:
-        DataError: another line is no JSON object.
+        DataError: another line is no such object.
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")
+    lines = _content(path).split(b"\n")
     values = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            values.append(json.loads(line.decode("utf-8")))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            value = _from_json(line, f"{path}, line {number}")
+        except DataError:
             if number == len(lines):
                 break
-            raise DataError(f"{path}, line {number}: not valid JSON ({error}); the file is damaged") from None
-        if not isinstance(values[-1], dict):
-            raise DataError(f"{path}, line {number}: not a JSON object; the file is damaged")
+            raise
+        values.append(_fitting(_fitting(value, dict, f"{path}, line {number}"), shape, f"{path}, line {number}"))
     return values

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
@@ -41,6 +40,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
 """Those of a model folder, beside the folder tokenizer/."""
+_PROVENANCE: dict[Any, Any] = {
+    "files": {str: str, "model.safetensors": str, "model.json": str}, "kind?": str, "step?": int, "recipe?": dict,
+    "data_fingerprint?": str, "init_sha256?": str | None, "best_metric?": str | None, "valid_nll?": float | None,
+    "valid_bleu?": float | None, "average_of?": [{"checkpoint": str, "sha256": str}],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,10 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
         raise ModelError(f"{path}: no such file; its folder is not whole")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
+    except (OSError, RuntimeError) as error:  # such as too many open files
+        raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
     return tensors
 
 
@@ -132,35 +138,24 @@ def save_model(
                 link_or_copy(entry, temporary / entry.name)
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except DataError as error:
-        raise ModelError(str(error)) from None
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Reads provenance.json; raises ModelError where it is missing or damaged."""
+    provenance: dict[str, Any] = read_json(folder / "provenance.json", _PROVENANCE, ModelError)
+    return provenance
 
 
-def _sums(folder: Path, provenance: Any) -> dict[str, Any]:
-    """The sums that provenance.json states."""
-    files = provenance.get("files", {}) if isinstance(provenance, dict) else None
-    if not isinstance(files, dict):
-        raise ModelError(f"{folder / 'provenance.json'}: damaged (the sums of the other files are not in it)")
-    return files
-
-
-def check_sum(folder: Path, provenance: Any) -> None:
+def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
     """Raises ModelError when weights or description are not those that were written."""
-    expected = _sums(folder, provenance)
     for name in ("model.safetensors", "model.json"):
-        if expected.get(name) != sha256_of(folder / name):
+        if provenance["files"][name] != sha256_of(folder / name):
             raise ModelError(f"{folder / name}: damaged, it does not have the sum in provenance.json")
 
 
 def damage(folder: Path) -> str | None:
     """What is wrong with the files of a model folder by the sums in its provenance.json; None if nothing is."""
     try:
-        expected = _sums(folder, _read_json(folder / "provenance.json"))
-        for name in expected or ("model.safetensors",):
-            if sha256_of(folder / name) != expected.get(name):
+        for name, expected in read_provenance(folder)["files"].items():
+            if sha256_of(folder / name) != expected:
                 return f"{folder / name}: damaged, it does not have the sum in provenance.json"
     except (DataError, ModelError) as error:
         return str(error)
@@ -176,20 +171,24 @@ def read_description(folder: Path) -> dict[str, Any]:
     """What model.json says.
 
     Raises:
-        ModelError: it is not there, or of another format.
+        ModelError: it is not there, damaged, or of another format.
     """
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
-    description: dict[str, Any] = _read_json(folder / "model.json")
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ModelError(f"{folder}: not an nmtkit model of format {FORMAT} (see model.json)")
+    description: dict[str, Any] = read_json(folder / "model.json", _DESCRIPTION, ModelError)
     return description
 
 
-def training_lengths(stated: dict[str, Any]) -> TrainingLengths | None:
-    """The lengths of the training pairs that model.json, or another manifest, states; None if it states none."""
-    found = stated.get("training_lengths")
-    return None if found is None else TrainingLengths.model_validate(found)
+def _check_format(found: Any) -> None:
+    if found != FORMAT:
+        raise ValueError(f"not an nmtkit model of format {FORMAT}")
+
+
+_DESCRIPTION = {
+    "format": _check_format, "model": ModelConfig.model_validate, "decoding": DecodingConfig.model_validate,
+    "vocab_sizes": {"source": int, "target": int}, "tokenizer_sha256": str,
+    "training_lengths?": read_lengths,
+}  # fmt: skip
 
 
 def load_ensemble(
@@ -230,29 +229,36 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     Raises:
         ModelError: it is not one, or is damaged.
     """
+    from nmtkit.model.flops import count_parameters
     from nmtkit.model.transformer import Transformer
 
     description = read_description(folder)
+    config = ModelConfig.model_validate(description["model"])
+    sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
+    weights = read_tensors(folder / "model.safetensors")
+    kinds = {str(tensor.dtype) for tensor in weights.values()}
+    # Before layers are built, which may take hours for sizes that are wrong.
+    num_weights = sum(tensor.numel() for tensor in weights.values())
+    if num_weights != count_parameters(config, *sizes) or (config.share_embeddings == "all" and len(set(sizes)) > 1):
+        raise ModelError(f"{folder}: the weights do not belong to model.json (they are of other sizes)")
+    if kinds != {"torch.float32"}:
+        raise ModelError(f"{folder / 'model.safetensors'}: weights of type {', '.join(kinds)}, not torch.float32")
     try:
-        config = ModelConfig.model_validate(description["model"])
-        decoding = DecodingConfig.model_validate(description["decoding"])
-        lengths = training_lengths(description)
-        sizes = description["vocab_sizes"]
-        model = Transformer(config, sizes["source"], sizes["target"])
-        tokenizer_sha256 = description["tokenizer_sha256"]
-    except (KeyError, TypeError, ValidationError) as error:
-        raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
-    try:
-        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+        model = Transformer(config, *sizes)
+        model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder}: the weights do not belong to model.json ({reason[:200]})") from None
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    if tokenizer.fingerprint() != tokenizer_sha256:
+    if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
-    provenance = _read_json(folder / "provenance.json")
+    provenance = read_provenance(folder)
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
+    decoding, lengths = (
+        DecodingConfig.model_validate(description["decoding"]),
+        read_lengths(description.get("training_lengths")),
+    )
     return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance, lengths)
 
 
@@ -311,9 +317,7 @@ def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[P
     scored = []
     for path in checkpoints(run_dir):
         try:
-            provenance = _read_json(path / "provenance.json")
-            _sums(path, provenance)
-            cost = validation_cost(provenance)
+            cost = validation_cost(read_provenance(path))
         except ModelError as error:
             log.warning("%s; this checkpoint is passed over, remove %s", error, path)
             continue

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtkit.console import counted
 from nmtkit.errors import DataError
-from nmtkit.files import read_lines, read_object, sha256_of, write_json
+from nmtkit.files import read_json, read_lines, sha256_of, write_json
 
 
 def recorded(run_dir: Path) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def recorded(run_dir: Path) -> dict[str, Any]:
         DataError: the record is damaged.
     """
     manifest = run_dir / "translations" / "manifest.json"
-    return read_object(manifest) if manifest.is_file() else {}
+    return read_json(manifest, {str: dict}) if manifest.is_file() else {}
 
 
 def read_translated(run_dir: Path, name: str) -> tuple[list[str], list[str], list[str]]:

@@ -2,9 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from nmtkit.config import (
     EXCLUSIVE_KEYS,
@@ -603,3 +604,38 @@ class TestStoredRecipes:
 def test_a_number_with_which_no_search_could_reckon_is_refused(folder: Folder, value: str) -> None:
     with pytest.raises(RecipeError, match=value.split(" ")[0]):
         folder.load(f"{DATA}[decoding]\n{value}\n")
+
+
+NUMBERS = [
+    (section, key, field)
+    for section, model in SECTIONS.items()
+    for key, field in model.model_fields.items()
+    if not {int, float}.isdisjoint((field.annotation, *get_args(field.annotation))) and key != "valid"
+]
+
+
+@pytest.mark.parametrize(("section", "key", "field"), NUMBERS, ids=lambda value: value if type(value) is str else "")
+def test_every_number_has_an_upper_bound(folder: Folder, section: str, key: str, field: FieldInfo) -> None:
+    text = DATA if section == "data" else f"{DATA}[{section}]\n"
+    for value in (2**63, 2**70, "1e300"):
+        assert f"{section}.{key} = " in folder.complaint(f"{text}{key} = {value}\n")
+
+
+@pytest.mark.parametrize("betas", ["[1.0, 0.9]", "[0.9, 1.0]", "[-0.1, 0.9]", "[0.9, 1e300]"])
+def test_decays_of_adam_outside_its_bounds_are_refused(folder: Folder, betas: str) -> None:
+    assert "adam_betas" in folder.complaint(f"{DATA}[training]\nadam_betas = {betas}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ['name = "a\\u0000b"', 'train = ["a\\u0000b"]', 'tokenizer = "a\\u0000b"', "vocab_size = " + "7" * 5000]
+)
+def test_a_nul_and_thousands_of_digits_are_refused(folder: Folder, text: str) -> None:
+    key, value = text.split(" = ")
+    head = DATA.replace('train = ["builtin/train"]\n', "") if key == "train" else DATA
+    if key == "name":
+        text, head = f'train = [{{ source = "a", target = "b", name = {value} }}]', DATA.split("train")[0]
+    complaint = folder.complaint(f"{head}{text}\n")
+    assert "NUL character" in complaint or "Exceeds the limit (4300 digits)" in complaint
+    assert "NUL" in folder.complaint(DATA, "data.treebank='a\\u0000b'".replace("'", '"'))
+    folder.complaint(DATA, "data.vocab_size=" + "7" * 5000)
+    folder.complaint(DATA, "data.vocab_size=" + "[" * 100_000)

@@ -250,3 +250,28 @@ def test_elsewhere_downloads_are_a_line_with_their_sum_speed_and_time_left(monke
     assert stderr.getvalue() == (
         "downloading: 6 MB of 12 MB, 13s left, 455 kB/s: one.tgz\ndownloading: 12 MB, 273 kB/s: one.tgz, two.tgz\n"
     )
+
+
+HOSTILE = "a\x1b[2Jb\x00\x7f\x9bc\u202ed\u2067e\u200ff\rg"
+SHOWN_HOSTILE = "a␛[2Jb␀<U+007F><U+009B>c<U+202E>d<U+2067>e<U+200F>f␍g"
+
+
+def test_what_would_command_a_terminal_becomes_visible_wherever_text_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console.say(HOSTILE)
+    console.print_table(HOSTILE, [HOSTILE], [[HOSTILE]], notes=[HOSTILE])
+    console.print_heat_map(HOSTILE, ["1"], [(HOSTILE, [0.5], HOSTILE)], notes=[HOSTILE])
+    out = capsys.readouterr().out
+    assert out.count(SHOWN_HOSTILE) == 9
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    console.set_up()
+    log.warning("%s is damaged", HOSTILE)
+    assert terminal.getvalue() == f"warning: {SHOWN_HOSTILE} is damaged\n"
+    assert not set("\x1b\x00\x7f\x9b\u202e\u2067\u200f\r") & set(out + terminal.getvalue())
+
+
+def test_odd_but_harmless_text_stays_as_it_is() -> None:
+    text = "שלום 👩‍👩‍👧 e\u0301 a\u2028b \ufeff\ufffd"
+    assert console.visible(text) == text

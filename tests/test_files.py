@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit import files
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.files import (
     TEMPORARY_MARK,
     LineReader,
@@ -30,7 +30,7 @@ from nmtkit.files import (
     read_json,
     read_json_lines,
     read_lines,
-    read_object,
+    read_toml,
     remove_leftovers,
     sha256_of,
     sha256_of_files,
@@ -400,18 +400,69 @@ class TestJson:
     @pytest.mark.parametrize(
         ("content", "told"),
         [
-            ("[]", "not a JSON object; the file is damaged"),
-            ('{"a": 1}', "without b, c; the file is damaged or of another"),
+            ("[]", "its content is a list, which it cannot be; the file is damaged"),
+            ('{"step": 1}', "rows is missing; the file is damaged or of another version"),
+            ('{"step": true, "rows": []}', "step is true or false, which"),
+            ('{"step": 1.5, "rows": []}', "step is the number 1.5, which"),
+            ('{"step": -1, "rows": []}', "step is the number -1, which"),
+            (f'{{"step": {2**70}, "rows": []}}', f"step is the number {2**70 // 100}"),
+            ('{"step": 1, "rows": {}}', "rows is an object, which"),
+            ('{"step": 1, "rows": [{"bleu": 1}, {"bleu": "high"}]}', "rows[1].bleu is text, which"),
+            ('{"step": 1, "rows": [{"bleu": NaN}]}', "rows[0].bleu is the number nan, which"),
+            ('{"step": 1, "rows": [{"bleu": 1e308}]}', "rows[0].bleu is the number 1e+308, which"),
+            ('{"step": 1, "rows": [], "sums": {"a": null}}', "sums.a is null, which"),
+            ('{"step": 1, "rows": [], "language": "xx"}', "language: no language"),
+            ("[" * 100_000, "not valid JSON (nested too deeply)"),
+            ("7" * 5000, "not valid JSON (Exceeds the limit (4300 digits) for integer string conversion"),
+            ('"\\ud800"', "not valid JSON ('utf-8' codec can't encode character"),
+            ("\udcff", "not valid JSON ('utf-8' codec can't decode byte 0xff"),
         ],
     )
-    def test_an_object_without_what_is_needed_is_named(self, tmp_path: Path, content: str, told: str) -> None:
+    def test_what_is_of_another_shape_than_needed_is_named(self, tmp_path: Path, content: str, told: str) -> None:
+        def language(value: str) -> None:
+            if value == "xx":
+                raise ValueError("no language")
+
+        shape = {"step": int, "rows": [{"bleu": float | None}], "sums?": {str: str}, "language?": language}
         path = tmp_path / "value.json"
-        path.write_text(content)
-        with pytest.raises(DataError) as caught:
-            read_object(path, "a", "b", "c")
+        path.write_bytes(content.encode("utf-8", "surrogateescape"))
+        with pytest.raises(ModelError) as caught:
+            read_json(path, shape, ModelError)
         assert str(caught.value).startswith(f"{path}: {told}")
-        path.write_text('{"a": 1, "b": null, "c": 3, "d": 4}')
-        assert read_object(path, "a", "b", "c") == {"a": 1, "b": None, "c": 3, "d": 4}
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+        value = {"step": 1, "rows": [{"bleu": None}, {"bleu": 2}], "sums": {"x?": "y"}, "more": 0, "language": "en"}
+        write_json(path, value)
+        assert read_json(path, shape) == value
+
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            ("a = " + "[" * 100_000, "not valid TOML: nested too deeply"),
+            ("a = " + "7" * 5000, "not valid TOML: Exceeds the limit"),
+            ("a = \udcff", "not UTF-8 text"),
+            ("a = ", "not valid TOML: Invalid value"),
+        ],
+    )
+    def test_toml_that_cannot_be_read_is_one_line(self, tmp_path: Path, content: str, told: str) -> None:
+        path = tmp_path / "recipe.toml"
+        path.write_bytes(content.encode("utf-8", "surrogateescape"))
+        with pytest.raises(RecipeError) as caught:
+            read_toml(path, RecipeError)
+        assert str(caught.value).startswith(f"{path}: {told}")
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+    def test_a_fifo_or_a_loop_of_links_is_no_json(self, tmp_path: Path) -> None:
+        fifo, loop = tmp_path / "fifo", tmp_path / "loop"
+        os.mkfifo(fifo)
+        loop.symlink_to(loop)
+        with pytest.raises(DataError, match="not a regular file"):
+            read_json(fifo)
+        with pytest.raises(DataError, match=r"cannot be read \(Too many levels of symbolic links"):
+            read_json(loop)
+
+    def test_a_name_with_a_nul_is_refused(self) -> None:
+        with pytest.raises(DataError, match=r"cannot be read \(embedded null byte"):
+            open_plain(Path("a\0b"))
 
     def test_a_name_that_is_no_text_becomes_one(self) -> None:
         assert as_text(Path("grün")) == "grün"
@@ -439,7 +490,7 @@ class TestJson:
 
     def test_a_line_that_is_no_object_is_an_error_that_names_it(self, tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_bytes(b'{"a": 1}\n3\n')
-        with pytest.raises(DataError, match="line 2: not a JSON object"):
+        with pytest.raises(DataError, match="line 2: its content is the number 3"):
             read_json_lines(tmp_path / "metrics.jsonl")
 
     @pytest.mark.parametrize("content", [b'{"a": 1}\n{"b\n{"c": 3}\n', b'{"a": 1}\n{"b\n'])

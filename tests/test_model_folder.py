@@ -178,7 +178,7 @@ def foreign_weights(folder: Path) -> None:
         (overwrite("provenance.json", b'{"files": []}'), "damaged"),
         (overwrite("provenance.json", b"{}"), "damaged"),
         (overwrite("model.json", b'{"format": 1}'), "damaged"),
-        (edit_description("tokenizer_sha256", None), "tokenizer is not the one"),
+        (edit_description("tokenizer_sha256", None), "tokenizer_sha256 is null"),
         (edit_description("vocab_sizes", [9, 9]), "damaged"),
         (edit_description("model", {**TINY, "num_heads": 4}), r"model\.json: damaged, it does not have the sum"),
         (edit_description("decoding", {"beam": 3}), r"model\.json: damaged, it does not have the sum"),

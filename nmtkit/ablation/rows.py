@@ -5,7 +5,6 @@ rows file -> Sweep ----+-> plan -> one PlannedRun for each row and seed
 --rows, --seeds, --scale
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nmtkit.config import Recipe, changed_recipe
 from nmtkit.console import log
 from nmtkit.errors import RecipeError
-from nmtkit.files import open_plain
+from nmtkit.files import read_toml
 
 TABLE3 = Path(__file__).with_name("table3.toml")
 DERIVED = "d_model / num_heads"
@@ -94,20 +93,15 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         RecipeError: it cannot be read, or something in it is wrong.
     """
-    with open_plain(path) as file:
-        try:
-            sweep = Sweep.model_validate(tomllib.loads(file.read().decode("utf-8")))
-        except UnicodeDecodeError:
-            raise RecipeError(f"{path}: not UTF-8 text") from None
-        except tomllib.TOMLDecodeError as error:
-            raise RecipeError(f"{path}: not valid TOML: {error}") from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            said = first["msg"]
-            if first["type"] == "string_pattern_mismatch":  # of names, which those of folders are made of
-                said = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
-            raise RecipeError(f"{path}: {place}: {said}; nmtkit/ablation/table3.toml has the form") from None
+    try:
+        sweep = Sweep.model_validate(read_toml(path, RecipeError)[0])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"]
+        if first["type"] == "string_pattern_mismatch":  # of names, which those of folders are made of
+            said = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
+        raise RecipeError(f"{path}: {place}: {said}; nmtkit/ablation/table3.toml has the form") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:

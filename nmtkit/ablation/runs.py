@@ -32,6 +32,7 @@ from nmtkit.config import (
 )
 from nmtkit.console import log
 from nmtkit.data.preparation import is_trained, prepare
+from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
@@ -96,7 +97,7 @@ def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """What came of a run with these settings and data; None if it is not finished."""
     with suppress(DataError, KeyError, TypeError):
-        written = read_json(folder / run.name / "ablation.json")
+        written = read_json(folder / run.name / "ablation.json", {"result": RESULT})
         if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
             return dict(written["result"])
     return None
@@ -130,7 +131,7 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     Nothing is ever changed in these files: what prepares data anew writes new ones.
     """
     data = run_dir / "data"
-    is_there = (data / "manifest.json").is_file() and read_json(data / "manifest.json")["fingerprint"] == fingerprint
+    is_there = (data / "manifest.json").is_file() and read_manifest(data)["fingerprint"] == fingerprint
     if is_trained(run_dir):
         if not is_there:
             raise NmtkitError(f"{run_dir} has been trained with other data; take another --sweep-dir, or remove it")
@@ -148,6 +149,13 @@ def _link_or_copy(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+RESULT = {
+    "updates": int, "parameters": float,
+    **dict.fromkeys(("perplexity", "bleu", "flops", "seconds"), float),
+}  # fmt: skip
+"""What the tables of a sweep need of a run's result."""
 
 
 def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:

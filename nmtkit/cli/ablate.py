@@ -123,7 +123,7 @@ def command(
         raise
     _print(report())
     for path in write_report(folder, report()):
-        print(path)
+        console.say(str(path))
     if failures:
         sys.exit(1)
 
@@ -159,7 +159,7 @@ def _in_short(result: dict[str, Any]) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     from nmtkit.ablation.report import columns, failures_of, finding_cells, finding_columns, note, row_cells
-    from nmtkit.console import print_table
+    from nmtkit.console import print_table, say
 
     print_table(
         f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report)]
@@ -167,4 +167,4 @@ def _print(report: dict[str, Any]) -> None:
     if report["findings"]:
         print_table("Findings", finding_columns(report), finding_cells(report))
     for failure in failures_of(report):
-        print(f"failed: {failure}")
+        say(f"failed: {failure}")

@@ -68,7 +68,7 @@ def command(
     folder = output if output is not None else run / "averaged"
     average(chosen, folder)
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
-    print(folder)
+    console.say(str(folder))
 
 
 def _search(run: Path, criterion: str | None, device: str, threads: int | None) -> None:

@@ -64,4 +64,4 @@ def command(
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
     if format_ == "ctranslate2":
         console.log.info("`nmtkit translate %s` translates with it", folder)
-    print(folder)
+    console.say(str(folder))

@@ -29,6 +29,7 @@ def command(
 
     Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
     """
+    from nmtkit.console import say
     from nmtkit.data.inspection import inspect_pair
 
     found = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
@@ -38,12 +39,12 @@ def command(
 
         print(json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False))
         return
-    print(f"{found.corpus}, line {found.line:,} (line {found.line_of_all:,} of all)")
+    say(f"{found.corpus}, line {found.line:,} (line {found.line_of_all:,} of all)")
     print("left out of the prepared data" if found.pair is None else f"pair {found.pair:,} of the prepared data")
     for name, side in (("source", found.source), ("target", found.target)):
         print(f"\n{name}")
-        print(f"  text    {side.text if side.text is not None else '(the corpus is not on this machine as it was)'}")
+        say(f"  text    {side.text if side.text is not None else '(the corpus is not on this machine as it was)'}")
         if side.pieces is not None and side.ids is not None:
-            print(f"  decoded {side.decoded}")
-            print(f"  pieces  {' '.join(side.pieces)}")
+            say(f"  decoded {side.decoded}")
+            say(f"  pieces  {' '.join(side.pieces)}")
             print(f"  ids     {' '.join(str(index) for index in side.ids)}")

@@ -32,6 +32,7 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
 
     To be entered before a progress bar, which may put something else in the place of stdout.
     """
+    from nmtkit.console import visible
     from nmtkit.files import write_atomically
 
     if output is not None:
@@ -41,8 +42,10 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
     write_stdout_as_text()
     stdout = sys.stdout
 
+    shown = visible if stdout.isatty() else str
+
     def write(lines: Iterable[str]) -> None:
-        stdout.writelines(f"{line}\n" for line in lines)
+        stdout.writelines(f"{shown(line)}\n" for line in lines)
         stdout.flush()
 
     yield write

@@ -27,6 +27,7 @@ from nmtkit.cli import (
     train,
     translate,
 )
+from nmtkit.console import visible
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -59,22 +60,14 @@ for module, summary in (
 ):
     app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
-_ENVIRONMENT_FAULTS = {
+_WAYS_OUT = {
     errno.ENOSPC: "; make room and run the same command again",
     errno.EDQUOT: "; make room and run the same command again",
     errno.EFBIG: "; raise the limit and run the same command again",
-    errno.EACCES: "",
-    errno.EPERM: "",
-    errno.EROFS: "",
-    errno.EIO: "",
-    errno.ENOENT: "",
-    errno.EEXIST: "",
-    errno.ENOTDIR: "",
-    errno.EISDIR: "",
-    errno.ENAMETOOLONG: "",
-    errno.ENOMEM: "",
+    errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
+    errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
 }
-"""Errors of the operating system that are no bug of ours, and what to do about them."""
+"""What to do about some errors of the operating system."""
 
 
 def _print_version(wanted: bool | None) -> None:
@@ -116,13 +109,19 @@ def main() -> None:
     except NmtkitError as error:
         _fail(str(error))
     except OSError as error:
-        if error.errno not in _ENVIRONMENT_FAULTS:
-            raise
         place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror}{_ENVIRONMENT_FAULTS[error.errno]}")
+        _fail(f"{place}{error.strerror or error}{_WAYS_OUT.get(error.errno or 0, '')}")
+    except ValueError as error:
+        if "embedded null" not in str(error):
+            raise
+        _fail("the name of a file holds a NUL character; take it out of the recipe or file that states the name")
     except (MemoryError, RuntimeError) as error:
         from nmtkit.workers import is_out_of_memory
 
+        if "can't start new thread" in str(error):
+            _fail(f"no more threads can be started{_WAYS_OUT[errno.EAGAIN]}")
+        if "Symlink loop" in str(error):  # by Path.resolve
+            _fail(f"{error}; name a file or folder that is there")
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
         _fail("out of memory; take smaller batches, a smaller beam or fewer processes, or make room")
@@ -131,7 +130,7 @@ def main() -> None:
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
     place = f"process {rank}: " if rank != "0" else ""
-    print(f"error: {place}{' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr)
     _leave(1)
 
 

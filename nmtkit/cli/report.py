@@ -46,4 +46,4 @@ def command(
     for run in read:
         with write_atomically(run.folder / "card.md") as file:
             file.write(card(run))
-    print(place)
+    console.say(str(place))

@@ -484,7 +484,8 @@ def _translate_stream(
                     advance(done, note=console.counted(done, "line"))
 
             written = work.translate(window, reader.invalid_lines, tell)
-            result.write("".join(f"{line}\n" for line in written.output))
+            shown = console.visible if output is None and result.isatty() else str
+            result.write("".join(f"{shown(line)}\n" for line in written.output))
             if write_status is not None:
                 write_status("".join(f"{line}\n" for line in written.status))
             if output is None:

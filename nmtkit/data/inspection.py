@@ -12,9 +12,8 @@ import numpy as np
 
 from nmtkit.config import DataConfig, LocalPair, NamedCorpus, stored_recipe
 from nmtkit.data.preparation import load_tokenizer, open_entry
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.errors import DataError
-from nmtkit.files import read_json
 from nmtkit.text.corpora import Corpus, remote_files
 from nmtkit.text.download import Downloader
 from nmtkit.text.tokenizer import Side, Tokenizer
@@ -72,7 +71,7 @@ def inspect_pair(
     """
     tokenizer = load_tokenizer(run_dir)
     data = PairData(run_dir / "data" / part)
-    described = [entry for entry in read_json(run_dir / "data" / "manifest.json")["corpora"] if entry["role"] == part]
+    described = [entry for entry in read_manifest(run_dir / "data")["corpora"] if entry["role"] == part]
     if not described:  # validation pairs held out of training have no corpus of their own
         described = [{"name": f"{part} (held out of train)", "pairs": len(data)}]
     index, within = _locate(described, line, corpus, run_dir)

@@ -37,16 +37,14 @@ from nmtkit.data.processes import in_order
 from nmtkit.data.repeats import key_of
 from nmtkit.data.report import ShardStatistics, make_report
 from nmtkit.data.report_page import report_page
-from nmtkit.data.shards import ShardWriter
+from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
 from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     LineReader,
-    read_json,
     read_lines,
-    read_object,
     remove_leftovers,
     scratch_folder,
     sha256_of,
@@ -132,7 +130,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
 
     folder = run_dir / "data"
     if (folder / "manifest.json").is_file():
-        manifest = read_json(folder / "manifest.json")
+        manifest = read_manifest(folder)
         if manifest.get("fingerprint") == fingerprint:
             if not is_trained(run_dir) and _differs_from_stored(recipe, run_dir):
                 with locked_run(run_dir, "prepare"):
@@ -227,7 +225,7 @@ def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
         DataError: the manifest is damaged.
     """
     path = run_dir / "data" / "manifest.json"
-    tokenizer = read_object(path).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
+    tokenizer = read_manifest(path.parent).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
     if tokenizer not in BLEU_TOKENIZERS:
         raise DataError(f"{path}: bleu_tokenizer must be one of {', '.join(BLEU_TOKENIZERS)}, not {tokenizer!r}")
     return str(tokenizer)

@@ -17,9 +17,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.config import read_lengths
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, write_json
 
+_MANIFEST = {
+    "fingerprint": str, "tokenizer_sha256?": str, "pairs": {str: int}, "cleaning": {str: int}, "rules?": {str: int},
+    "files": {str: str}, "vocab_sizes?": {str: int}, "train_tokens?": {str: int}, "seconds?": float,
+    "corpora": [{"name": str, "role": str, "pairs": int, "sha256?": str,
+                 "files": [{"path": str, "url?": str | None, "bytes": int, "sha256": str}]}],
+    "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
+}  # fmt: skip
 SIDES = ("source", "target")
 FORMAT = "nmtkit shards 2"
 _BEFORE_FORMATS = {"pairs", "types", "tokens"}
@@ -130,6 +138,12 @@ class ShardWriter:
             write_json(self._folder / "shards.json", description)
 
 
+def read_manifest(data: Path) -> dict[str, Any]:
+    """Reads RUN/data/manifest.json; raises DataError where it is missing or damaged."""
+    manifest: dict[str, Any] = read_json(data / "manifest.json", _MANIFEST)
+    return manifest
+
+
 class PairData:
     """A folder of shards, memory-mapped: opening it reads next to nothing, and all processes share the memory.
 
@@ -214,6 +228,7 @@ def _check_description(path: Path, description: Any) -> None:
         is_whole = (
             all(type(number) is int and number >= 0 for number in numbers)
             and all(description["types"][side] in _TYPES for side in SIDES)
+            and all(type(part.weight) in (int, float) and 0 < part.weight <= 1000 for part in parts)
             and (not parts or sum(part.pairs for part in parts) == description["pairs"])
         )
     except (KeyError, TypeError):

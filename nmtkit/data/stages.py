@@ -50,10 +50,10 @@ def finished_stage(folder: Path, fingerprint: str, make: Callable[[Path], dict[s
 def _facts(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """The facts of a whole folder of that fingerprint."""
     try:
-        noted = read_json(folder / _FACTS) if (folder / _FACTS).is_file() else {}
+        noted = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
     except DataError:
         return None
-    if not isinstance(noted, dict) or noted.get("fingerprint") != fingerprint:
+    if noted.get("fingerprint") != fingerprint:
         return None
     files = sha256_of_files(folder)
     del files[_FACTS]

@@ -12,17 +12,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nmtkit.config import DecodingConfig, TrainingLengths
+from nmtkit.config import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.decoding.source_parts import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
-from nmtkit.model_folder import find_model, is_model_folder, read_description, training_lengths
+from nmtkit.model_folder import (
+    find_model,
+    is_model_folder,
+    read_description,
+    read_provenance,
+)
 
 FORMAT = 1
 """Of the manifest.json of an export; export/export.py writes it."""
-_SUMS = {"model_sha256", "tokenizer_sha256", "files"}
-_KEYS = {"quantization", "decoding", "max_positions", "has_learned_positions", *_SUMS}
+_SHAPE = {
+    "quantization": str, "decoding": dict, "max_positions": int, "has_learned_positions": bool,
+    "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
+    "training_lengths?": read_lengths,
+}  # fmt: skip
 """What an engine needs of it."""
 
 
@@ -43,17 +51,10 @@ class Export:
     @classmethod
     def read(cls, folder: Path) -> "Export":
         """Raises ModelError when the folder is no such export."""
-        try:
-            manifest = read_json(folder / "manifest.json")
-        except DataError as error:
-            raise ModelError(str(error)) from None
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
+        manifest = read_json(folder / "manifest.json", dict, ModelError)
+        if manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
             raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
-        if missing := sorted(_KEYS - manifest.keys()):
-            raise ModelError(f"{folder / 'manifest.json'}: damaged ({missing[0]} is missing)")
-        if not isinstance(manifest["files"], dict) or "model.bin" not in manifest["files"]:
-            raise ModelError(f"{folder / 'manifest.json'}: damaged (the sum of model.bin is missing)")
-        return cls(folder, manifest)
+        return cls(folder, read_json(folder / "manifest.json", _SHAPE, ModelError))
 
     @property
     def quantization(self) -> str:
@@ -65,18 +66,14 @@ class Export:
         place, stated = self._stated()
         try:
             return DecodingConfig.model_validate({**stated["decoding"], **overrides})
-        except (KeyError, TypeError, ValidationError) as error:
+        except ValidationError as error:
             reason = " ".join(str(error).split())
             raise ModelError(f"{place}: its decoding cannot be used ({reason})") from None
 
     @property
     def lengths(self) -> TrainingLengths | None:
         """The lengths of the model's training pairs, where they are known."""
-        place, stated = self._stated()
-        try:
-            return training_lengths(stated)
-        except ValidationError as error:
-            raise ModelError(f"{place}: damaged ({' '.join(str(error).split())})") from None
+        return read_lengths(self._stated()[1].get("training_lengths"))
 
     def _stated(self) -> tuple[Path, dict[str, Any]]:
         """The file that describes the model, and its content."""
@@ -96,10 +93,10 @@ class Export:
 
     def is_made_from(self, model_folder: Path) -> bool:
         """Whether weights and tokenizer are those of a model folder, by the sums that both state."""
+        tokenizer = read_description(model_folder)["tokenizer_sha256"]
         try:
-            weights = read_json(model_folder / "provenance.json")["files"]["model.safetensors"]
-            tokenizer = read_description(model_folder)["tokenizer_sha256"]
-        except (DataError, ModelError, KeyError, TypeError):
+            weights = read_provenance(model_folder)["files"]["model.safetensors"]
+        except (DataError, ModelError):
             return False
         return (weights, tokenizer) == (self.manifest["model_sha256"], self.manifest["tokenizer_sha256"])
 

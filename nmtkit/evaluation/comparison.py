@@ -13,12 +13,13 @@ from typing import Any
 from nmtkit.config import Recipe, settings_of, stored_recipe
 from nmtkit.console import amount, duration
 from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer, test_sets
+from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
 from nmtkit.evaluation.scoring import BRACKET_SCORES, Scorer, single_scores
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test
-from nmtkit.files import as_text, read_object
+from nmtkit.files import as_text
 from nmtkit.translation_record import read_translated
 
 DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized", *BRACKET_SCORES)
@@ -203,7 +204,7 @@ def _differing_settings(run_dirs: Sequence[Path], recipes: Sequence[Recipe]) -> 
     """The settings that are not the same in all runs, and whether the training text is."""
     values = [settings_of(recipe) for recipe in recipes]
     for run, of_run in zip(run_dirs, values, strict=True):
-        manifest = read_object(run / "data" / "manifest.json", "fingerprint")
+        manifest = read_manifest(run / "data")
         of_run["data (fingerprint of settings and text)"] = str(manifest["fingerprint"])[:12]
     return {
         key: [of_run[key] for of_run in values]

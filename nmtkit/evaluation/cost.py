@@ -13,25 +13,41 @@ import torch
 from nmtkit.config import corpus_name
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import DeviceKind, device_of
-from nmtkit.files import as_text, read_json_lines, read_object
+from nmtkit.files import any_number, as_text, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR
 from nmtkit.model_folder import latest_state
 from nmtkit.workers import ComputedPrecision
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_OF_STATE = (
-    "step", "target_tokens", "seconds", "processes", "device", "precision", "matmul_flops_per_second", "flops",
-    "recipe",
-)  # fmt: skip
-"""What has to stand in the file that knows most of the training."""
-_OF_COST = (
-    "updates", "target_tokens", "seconds", "processes", "device", "precision", "flops", "flops_per_second",
-    "flops_paper_estimate", "sustained_flops_per_second", "sustained_source",
-)  # fmt: skip
-_OF_PREDICTION = (
-    "updates", "limit", "target_tokens", "flops", "flops_padding", "seconds", "mfu", "mfu_source", "rate",
-    "memory_bytes",
-)  # fmt: skip
+_MEASURED: dict[str, Any] = {
+    "target_tokens": int, "seconds": float, "processes": int, "device": str, "precision": str, "flops": float,
+    **dict.fromkeys(("device_seconds?", "gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float | None),
+    **dict.fromkeys(("flops_attention?", "flops_padding?"), float | None),
+    **dict.fromkeys(("flops_encoder?", "flops_decoder?", "flops_output?"), float | None),
+}  # fmt: skip
+_RECIPE = {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}}
+_OF_STATE = {
+    **_MEASURED, "step": int, "epoch?": int, "matmul_flops_per_second": float, "versions?": {str: str},
+    "processor?": str | None, "recipe": _RECIPE,
+}  # fmt: skip
+"""The file that knows most of the training."""
+_OF_PREDICTION = {
+    "limit": str, "mfu_source": str,
+    **dict.fromkeys(("updates", "target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
+    **dict.fromkeys(("mfu", "memory_bytes"), float | None),
+}  # fmt: skip
+_OF_COST = {
+    **_MEASURED, "updates": int, "sustained_source": str, "prediction?": dict | None, "peak_source?": str | None,
+    "source_language?": str, "target_language?": str, "newstest2014?": str | None, "memory_bytes?": float | None,
+    **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
+    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "mfu?", "mfu_of_peak?"), float | None),
+    **dict.fromkeys(("flops_forward?", "flops_backward?"), float | None),
+}  # fmt: skip
+_OF_METRICS = {
+    "step": int, "samples?": [{"source": str, "reference": str, "hypothesis": str}],
+    **dict.fromkeys(("epoch?", "target_tokens?", "seconds?", "flops?", "memory_bytes?"), float | None),
+    **dict.fromkeys(("valid_nll?", "valid_bleu?", "nll?", "loss?", "learning_rate?"), any_number),
+}  # fmt: skip
 _SLOW_PRODUCT_SECONDS = 0.1
 """A product that takes longer is not repeated, and no larger one is measured."""
 _NEWSTEST2014 = ("wmt14/newstest2014", "sacrebleu:wmt14/full")
@@ -80,7 +96,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     path = latest_state(run_dir)
     if path is None:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    state = read_object(path, *_OF_STATE)
+    state = read_json(path, _OF_STATE)
     data = state["recipe"]["data"]
     kind = device_of(state["device"])
     device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
@@ -88,7 +104,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     matmul = state["matmul_flops_per_second"]
     sustained, source = _sustained(kind, state["precision"], matmul)
     flops = state["flops"]
-    metrics = read_json_lines(run_dir / "metrics.jsonl")
+    metrics = read_metrics(run_dir)
     prediction = run_dir / "prediction.json"
     return {
         "run": as_text(run_dir.resolve().name),
@@ -124,13 +140,19 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "host_joules": state.get("host_joules") or None,
         "host_seconds": state.get("host_seconds") or None,
         "memory_bytes": max((line["memory_bytes"] for line in metrics if line.get("memory_bytes")), default=None),
-        "prediction": read_object(prediction, *_OF_PREDICTION) if prediction.is_file() else None,
+        "prediction": read_json(prediction, _OF_PREDICTION) if prediction.is_file() else None,
     }
 
 
 def read_cost(path: Path) -> dict[str, Any]:
     """RUN/cost.json; raises DataError where it is damaged."""
-    return read_object(path, *_OF_COST)
+    cost: dict[str, Any] = read_json(path, _OF_COST)
+    return cost
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of RUN/metrics.jsonl; raises DataError where one is damaged."""
+    return read_json_lines(run_dir / "metrics.jsonl", _OF_METRICS)
 
 
 def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[float, str]:

@@ -9,8 +9,8 @@ from typing import Any
 from nmtkit.config import DecodingConfig, Recipe
 from nmtkit.console import counted
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import checkpoints, is_model_folder
+from nmtkit.files import sha256_of
+from nmtkit.model_folder import checkpoints, is_model_folder, read_provenance
 from nmtkit.translation_record import recorded, translation_of
 
 _WISHES = {
@@ -86,7 +86,7 @@ def _doubt_of_model(run_dir: Path, sha256: str, wanted: DecodingConfig) -> str |
     """What is odd about the model of these weights; None if it is the average that the recipe asks for."""
     averaged = run_dir / "averaged"
     if is_model_folder(averaged) and _sum_of(averaged) == sha256:
-        names = [one["checkpoint"] for one in read_json(averaged / "provenance.json").get("average_of", [])]
+        names = [one["checkpoint"] for one in read_provenance(averaged).get("average_of", [])]
         if len(names) != wanted.average_last:
             return (
                 f"made by an average of {counted(len(names), 'checkpoint')}, but the recipe averages the last "
@@ -108,6 +108,6 @@ def _doubt_of_model(run_dir: Path, sha256: str, wanted: DecodingConfig) -> str |
 def _sum_of(folder: Path) -> str | None:
     """The sum of the weights as their folder states it."""
     try:
-        return str(read_json(folder / "provenance.json")["files"]["model.safetensors"])
-    except (NmtkitError, KeyError, TypeError):
+        return str(read_provenance(folder)["files"]["model.safetensors"])
+    except NmtkitError:
         return None

@@ -8,32 +8,28 @@ not have yet is None, never a guess.
 
 import json
 import shlex
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config import TREES
 from nmtkit.console import amount, duration
 from nmtkit.data.preparation import test_sets
+from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError
-from nmtkit.evaluation.cost import read_cost
+from nmtkit.evaluation.cost import read_cost, read_metrics
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.scoring import Scorer, TextKind, read_scores
-from nmtkit.files import as_text, open_plain, read_json_lines, read_lines, read_object
+from nmtkit.files import any_number, as_text, read_json, read_lines, read_toml
 from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, read_description
 from nmtkit.translation_record import read_translated, translation_of
 
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    keys = ("pairs", "vocab_sizes", "cleaning", "corpora", "train_tokens", "fingerprint", "tokenizer_sha256")
-    return read_object(path, *keys)
-
-
-_TRIED = {"n": int, "spacing": int, "metric": str, "score": int | float, "nll": int | float, "first_step": int,
-          "last_step": int}  # fmt: skip
-"""What a row of averaging.json holds, and of which types."""
+_TRIED = {
+    "n": int, "spacing": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "last_step": int,
+}  # fmt: skip
 
 
 def read_averaging(path: Path) -> dict[str, Any]:
@@ -42,22 +38,15 @@ def read_averaging(path: Path) -> dict[str, Any]:
     Raises:
         DataError: it is missing or something else.
     """
-    content = read_object(path, "tried", "best", "made_from")
-    rows = content["tried"]
-    if not isinstance(rows, list) or not rows:
-        raise DataError(f'{path}: "tried" is no list of averages; the file is damaged, remove it')
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or row.keys() != _TRIED.keys():
-            raise DataError(f'{path}: row {number} of "tried" has not just {", ".join(_TRIED)}; remove the file')
-        for key, kind in _TRIED.items():
-            if not isinstance(row[key], kind) or isinstance(row[key], bool):
-                raise DataError(f'{path}: row {number} of "tried": {key} = {json.dumps(row[key])}; remove the file')
+    content: dict[str, Any] = read_json(path, {"tried": [_TRIED], "best": _TRIED, "made_from": dict})
+    if not content["tried"] or any(row.keys() != _TRIED.keys() for row in content["tried"]):
+        raise DataError(f'{path}: the rows of "tried" have not just {", ".join(_TRIED)}; remove the file')
     return content
 
 
 FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "data/manifest.json": _read_manifest,
-    "data/report.json": read_object,
+    "data/manifest.json": lambda path: read_manifest(path.parent),
+    "data/report.json": partial(read_json, shape=dict),
     "scores.json": read_scores,
     "cost.json": read_cost,
     "averaging.json": read_averaging,
@@ -180,22 +169,14 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> Run:
     name = as_text(folder.resolve().name)
     if sum(as_text(other.resolve().name) == name for other in others) > 1:
         name = as_text(folder)
-    files = {"recipe.toml": _read_toml(folder / "recipe.toml")}
+    files = {"recipe.toml": read_toml(folder / "recipe.toml")[0]}
     model, latest = _model(folder), latest_state(folder)
     state = latest.relative_to(folder).as_posix() if latest else None
     described = [f"{model}/{name}" for name in ("model.json", "provenance.json")] if model else []
     for path in (*FILES, *described, *([state] if state else [])):
         if (folder / path).is_file():
-            files[path] = FILES.get(path, read_object)(folder / path)
-    return Run(name, folder, files, read_json_lines(folder / "metrics.jsonl"), model, state)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    with open_plain(path) as file:
-        try:
-            return tomllib.loads(file.read().decode("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not valid TOML ({error}); the file is damaged") from None
+            files[path] = FILES.get(path, partial(read_json, shape=dict))(folder / path)
+    return Run(name, folder, files, read_metrics(folder), model, state)
 
 
 def _model(folder: Path) -> str | None:

@@ -26,7 +26,7 @@ from nmtkit.config import TREES
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses
-from nmtkit.files import read_object
+from nmtkit.files import read_json
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
 
@@ -491,12 +491,9 @@ def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
 
 def read_scores(path: Path) -> dict[str, dict[str, Any]]:
     """Reads ``scores.json``; raises DataError where it is damaged."""
-    scores = read_object(path)
-    for name, of_set in scores.items():
-        if not isinstance(of_set, dict) or not all(isinstance(one, dict) and "score" in one for one in of_set.values()):
-            raise DataError(
-                f"{path}: {name} has no scores by metric; the file is damaged, `nmtkit score` makes it anew"
-            )
+    interval = {"mean": float, "half_width": float, "resamples": int}
+    score = {"score": float, "signature?": str, "details?": str, "interval?": interval}
+    scores: dict[str, dict[str, Any]] = read_json(path, {str: {str: score}})
     return scores
 
 

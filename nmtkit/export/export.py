@@ -87,9 +87,9 @@ def _check_output(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(f"{folder}: is a file; name a folder with --output")
     try:
-        manifest = read_json(folder / "manifest.json")
-        exported = {"manifest.json", *manifest["files"]} if "to" in manifest else set()
-    except (DataError, TypeError, KeyError):
+        manifest = read_json(folder / "manifest.json", {"to": str, "files": {str: str}})
+        exported = {"manifest.json", *manifest["files"]}
+    except DataError:
         exported = set()
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     if other := next((name for name in files if name not in exported), None):

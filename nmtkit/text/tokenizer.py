@@ -418,7 +418,7 @@ class Tokenizer:
             raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing)")
         vocabularies: dict[str, _Vocabulary] = {}
         try:
-            settings = read_json(folder / "tokenizer.json")
+            settings = read_json(folder / "tokenizer.json", _SETTINGS)
             for side, expected in settings.pop("sha256").items():
                 path = folder / _file_name(settings["subwords"], side)
                 with open_plain(path) as file:
@@ -486,6 +486,10 @@ class Tokenizer:
         return digest.hexdigest()
 
 
+_SETTINGS = {
+    "subwords": str, "normalize": [str], "text": str, "source_language": str, "target_language": str,
+    "segment_mark": str, "source_prefixes?": [str], "sha256": {str: str},
+}  # fmt: skip
 _IN_LINES = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.config import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json, sha256_of
+from nmtkit.files import sha256_of
 from nmtkit.model_folder import (
     best_checkpoints,
     check_sum,
     checkpoints,
     is_model_folder,
     read_description,
+    read_provenance,
     read_tensors,
     save_model,
     step_of,
-    training_lengths,
     whole_checkpoints,
 )
 from nmtkit.text.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         raise ModelError(f"{output}: exists and is no average; name a new folder")
     first = check_alike(folders)
     for folder in folders:
-        check_sum(folder, read_json(folder / "provenance.json"))
+        check_sum(folder, read_provenance(folder))
     weights = mean_weights(folders)
     save_model(
         output,
@@ -107,7 +107,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         Tokenizer.load(folders[-1] / "tokenizer"),
         decoding or DecodingConfig.model_validate(first["decoding"]),
         _provenance(folders),
-        training_lengths(first),
+        read_lengths(first.get("training_lengths")),
     )
 
 
@@ -145,12 +145,12 @@ def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | 
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
         return False
-    return bool(read_json(output / "provenance.json").get("average_of") == _sources(folders))
+    return bool(read_provenance(output).get("average_of") == _sources(folders))
 
 
 def _is_average(folder: Path) -> bool:
     provenance = folder / "provenance.json"
-    return is_model_folder(folder) and provenance.is_file() and read_json(provenance).get("kind") == "average"
+    return is_model_folder(folder) and provenance.is_file() and read_provenance(folder).get("kind") == "average"
 
 
 def _sources(folders: list[Path]) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def _sources(folders: list[Path]) -> list[dict[str, Any]]:
 
 
 def _provenance(folders: list[Path]) -> dict[str, Any]:
-    last = read_json(folders[-1] / "provenance.json")
+    last = read_provenance(folders[-1])
     kept = (
         "run",
         "step",

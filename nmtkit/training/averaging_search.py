@@ -16,9 +16,9 @@ from nmtkit.console import counted
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.report import read_averaging
-from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.files import sha256_of, write_json
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import read_description, step_of, whole_checkpoints
+from nmtkit.model_folder import read_description, read_provenance, step_of, whole_checkpoints
 from nmtkit.training.averaging import check_alike, mean_weights, spaced
 from nmtkit.training.validation import Validator
 from nmtkit.workers import Workers
@@ -139,9 +139,7 @@ def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe:
     """All that decides the results."""
     valid = run_dir / "data" / "valid"
     return {
-        "checkpoints": {
-            folder.name: read_json(folder / "provenance.json")["files"]["model.safetensors"] for folder in folders
-        },
+        "checkpoints": {folder.name: read_provenance(folder)["files"]["model.safetensors"] for folder in folders},
         "valid": {side: sha256_of(Path(f"{valid}.{side}.txt")) for side in ("source", "reference")},
         "criterion": criterion,
         "decoding": recipe.decoding.model_dump(mode="json"),

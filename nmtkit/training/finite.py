@@ -97,7 +97,11 @@ def forget_later_nonfinite(run_dir: Path, progress: Progress) -> None:
     if not path.is_file():
         return
     here = (progress.rollbacks, progress.step)
-    kept = [json_line(entry) for entry in read_json_lines(path) if (entry["rollbacks"], entry["step"]) <= here]
+    kept = [
+        json_line(entry)
+        for entry in read_json_lines(path, {"rollbacks": int, "step": int})
+        if (entry["rollbacks"], entry["step"]) <= here
+    ]
     if not kept:
         path.unlink()
     elif path.read_bytes() != "".join(kept).encode("utf-8"):

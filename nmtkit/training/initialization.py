@@ -3,11 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import ModelConfig, Recipe, TrainingLengths
+from nmtkit.config import ModelConfig, Recipe, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors, training_lengths
+from nmtkit.files import sha256_of
+from nmtkit.model_folder import (
+    check_sum,
+    find_model,
+    read_description,
+    read_provenance,
+    read_tensors,
+)
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 
@@ -35,7 +41,7 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f"training.init: {folder} has another tokenizer than the data of this run; state data.tokenizer = "
             f'"{path}" and prepare the run again'
         )
-    check_sum(folder, read_json(folder / "provenance.json"))
+    check_sum(folder, read_provenance(folder))
     state.start_from(read_tensors(folder / "model.safetensors"))
     log.info("starting from the weights of %s", folder)
 
@@ -46,10 +52,10 @@ def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | 
     Returns:
         None where the data were prepared before lengths were recorded.
     """
-    own, path = training_lengths(manifest), recipe.training.init
+    own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
     if own is None or path is None or not path.exists():
         return own
-    before = training_lengths(read_description(find_model(path))) or own
+    before = read_lengths(read_description(find_model(path)).get("training_lengths")) or own
     return own.model_copy(update={"longest_source": max(own.longest_source, before.longest_source)})
 
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nmtkit.console import amount, duration
+from nmtkit.console import amount, duration, visible
 from nmtkit.training.meters import Recent, memory_bytes
 
 _WIDE = 96
@@ -100,7 +99,7 @@ class TrainingPanel:
         else:
             for sample in scores.samples[: room // _SAMPLE_LINES]:
                 lines += ["", *_sample(sample)]
-        yield Panel(Group(*lines), title=Text(_printable(self._name)), title_align="left", border_style="dim")
+        yield Panel(Group(*lines), title=Text(visible(self._name)), title_align="left", border_style="dim")
 
     def _blocks(self, moment: Moment, scores: Scores, width: int) -> list[tuple[RenderableType, int]]:
         """The blocks of figures with the lines that each takes, beside each other as the width allows."""
@@ -201,7 +200,7 @@ def _sample(sample: dict[str, str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for name, key in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis")):
         line = _line(f"{name:<13}", "dim")
-        line.append(_printable(sample.get(key, "")), "bold" if key == "hypothesis" else "not dim")
+        line.append(visible(sample.get(key, "")), "bold" if key == "hypothesis" else "not dim")
         lines.append(line)
     return lines
 
@@ -209,9 +208,3 @@ def _sample(sample: dict[str, str]) -> list[RenderableType]:
 def _line(text: str, style: str = "") -> Text:
     """One line, cut to the width."""
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _printable(text: str) -> str:
-    """Text that cannot move the cursor or turn the line around: a person's corpus may hold anything."""
-    marks = (character for character in text if unicodedata.category(character) != "Cf")
-    return "".join(character if character.isprintable() else " " for character in marks)

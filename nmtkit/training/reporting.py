@@ -10,7 +10,8 @@ from typing import Any
 
 from nmtkit.config import TrainingConfig
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
-from nmtkit.files import append_json_line, read_json_lines
+from nmtkit.evaluation.cost import read_metrics
+from nmtkit.files import append_json_line
 from nmtkit.model_folder import checkpoints
 from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
@@ -68,7 +69,7 @@ class Reporter:
         self._start, self._start_seconds = shares_done(self._training, place, self._pairs_per_epoch), place.seconds
         self._last_line = time.monotonic()
         if self._workers.is_main and self._path.is_file():
-            for line in read_json_lines(self._path):
+            for line in read_metrics(self._run_dir):
                 self._scores = self._scores.after(line)
         with ExitStack() as stack:
             for tracker in self._trackers:
@@ -85,7 +86,7 @@ class Reporter:
         """Forgets the updates that the run went back over, which metrics.jsonl does not have any more."""
         self.meter, self._recent, self._scores = meter, Recent(), Scores()
         if self._workers.is_main and self._path.is_file():
-            for line in read_json_lines(self._path):
+            for line in read_metrics(self._run_dir):
                 self._scores = self._scores.after(line)
         if self._panel is not None:
             self._panel.scores = self._scores

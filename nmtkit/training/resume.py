@@ -5,7 +5,8 @@ from typing import Any
 
 from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import json_line, read_json, read_json_lines, remove_folder, write_atomically
+from nmtkit.evaluation.cost import read_metrics
+from nmtkit.files import json_line, read_json, remove_folder, write_atomically
 from nmtkit.model_folder import checkpoints, step_of
 from nmtkit.training.finite import forget_later_nonfinite
 from nmtkit.training.initialization import check_initial_weights, initial_sha256
@@ -90,7 +91,7 @@ def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None,
 def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
     """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
     for folder in checkpoints(run_dir):
-        before = read_json(folder / "provenance.json")
+        before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
         stored = Recipe.model_validate(before["recipe"])
         changes = differences(stored.model, recipe.model)
         changes += changes_that_matter(stored.training, recipe.training)
@@ -105,7 +106,7 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
 def _forget_later_metrics(run_dir: Path, step: int) -> None:
     """Removes the reports of updates that were made but not saved: they are made again."""
     path = run_dir / "metrics.jsonl"
-    kept = [json_line(line) for line in read_json_lines(path) if line["step"] <= step]
+    kept = [json_line(line) for line in read_metrics(run_dir) if line["step"] <= step]
     if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
         with write_atomically(path) as file:
             file.writelines(kept)

@@ -13,13 +13,13 @@ import torch
 from nmtkit.config import Recipe, differences, stored_recipe
 from nmtkit.console import duration, log
 from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer, store_recipe
+from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import (
     check_space,
     free_bytes,
-    read_json,
     remove_folder,
     remove_leftovers,
     write_json,
@@ -103,12 +103,12 @@ def holding_run(recipe: Recipe, run_dir: Path, workers: Workers) -> Iterator[dic
             except NmtkitError as error:
                 fault = error
         workers.raise_together(fault)
-        yield read_json(run_dir / "data" / "manifest.json")
+        yield read_manifest(run_dir / "data")
 
 
 def _check_data(recipe: Recipe, run_dir: Path) -> None:
     """Raises NmtkitError unless RUN/data is whole and was prepared with this recipe from the same text."""
-    manifest: dict[str, Any] = read_json(run_dir / "data" / "manifest.json")
+    manifest = read_manifest(run_dir / "data")
     stored = stored_recipe(run_dir / "recipe.toml", recipe.name)
     changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
     changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]

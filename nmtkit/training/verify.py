@@ -7,7 +7,8 @@ from typing import Any
 from nmtkit.config import Recipe
 from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json_lines, versions
+from nmtkit.evaluation.cost import read_metrics
+from nmtkit.files import versions
 from nmtkit.model_folder import read_tensors, same_bits, step_of
 from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
 from nmtkit.training.initialization import start_from_model
@@ -95,7 +96,7 @@ def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> 
 def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
     """The updates after ``after`` whose validation the last save takes account of."""
     until = saved["progress"]["step"] - bool(saved.get("unfinished"))
-    lines = read_json_lines(run_dir / "metrics.jsonl")
+    lines = read_metrics(run_dir)
     return {line["step"] for line in lines if after < line["step"] <= until and "valid_nll" in line}
 
 

@@ -408,11 +408,11 @@ def test_numbers_of_a_training_that_diverged_are_left_out_of_the_curves(finished
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        ("scores.json", "[]", "not a JSON object"),
-        ("scores.json", '{"hostile": {"chrf2": 3}}', "hostile has no scores by metric"),
-        ("cost.json", "{}", "without updates, "),
-        ("data/manifest.json", "{}", "without pairs, "),
-        ("metrics.jsonl", "3\n", "line 1: not a JSON object"),
+        ("scores.json", "[]", "its content is a list"),
+        ("scores.json", '{"hostile": {"chrf2": 3}}', "hostile.chrf2 is the number 3"),
+        ("cost.json", "{}", "target_tokens is missing"),
+        ("data/manifest.json", "{}", "fingerprint is missing"),
+        ("metrics.jsonl", "3\n", "line 1: its content is the number 3"),
     ],
 )
 def test_a_file_of_another_form_is_named(finished: Path, tmp_path: Path, file: str, content: str, told: str) -> None:
@@ -483,14 +483,14 @@ TRIED = {"n": 2, "spacing": 1, "metric": "nll", "score": 2.5, "nll": 2.5, "first
 @pytest.mark.parametrize(
     ("rows", "what"),
     [
-        ([], '"tried" is no list'),
-        ({}, '"tried" is no list'),
-        ([TRIED, 3], 'row 2 of "tried" has not just'),
-        ([{**TRIED, "more": 1}], 'row 1 of "tried" has not just'),
-        ([{key: value for key, value in TRIED.items() if key != "score"}], 'row 1 of "tried" has not just'),
-        ([{**TRIED, "score": "2.5"}], 'row 1 of "tried": score = "2.5"'),
-        ([{**TRIED, "n": True}], 'row 1 of "tried": n = true'),
-        ([{**TRIED, "first_step": 4.5}], 'row 1 of "tried": first_step = 4.5'),
+        ([], 'the rows of "tried" have not just'),
+        ({}, "tried is an object"),
+        ([TRIED, 3], "tried[1] is the number 3"),
+        ([{**TRIED, "more": 1}], 'the rows of "tried" have not just'),
+        ([{key: value for key, value in TRIED.items() if key != "score"}], "tried[0].score is missing"),
+        ([{**TRIED, "score": "2.5"}], "tried[0].score: not a number"),
+        ([{**TRIED, "n": True}], "tried[0].n is true or false"),
+        ([{**TRIED, "first_step": 4.5}], "tried[0].first_step is the number 4.5"),
     ],
 )
 def test_a_damaged_row_of_tried_averages_is_told(rows: object, what: str, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class TestAuto:
         assert named.decoding(GREEDY).min_length == 0
         del description["decoding"]
         write_json(run / "averaged" / "model.json", description)
-        with pytest.raises(ModelError, match=r"model\.json: its decoding cannot be used"):
+        with pytest.raises(ModelError, match=r"model\.json: decoding is missing"):
             choose_export([run], engine, GREEDY)
 
     @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ class TestAuto:
         write_json(run / "export" / "ctranslate2" / "manifest.json", manifest)
         assert [export.quantization for export in exports_of(run)] == ["int8"]
         assert "files is missing" in log_text.text
-        with pytest.raises(ModelError, match=r"manifest\.json: damaged"):
+        with pytest.raises(ModelError, match=r"manifest\.json: files is missing"):
             choose_export([run / "export" / "ctranslate2"], "auto", {})
 
 

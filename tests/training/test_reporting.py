@@ -168,7 +168,7 @@ def test_the_panel_tells_everything_at_any_width(width: int) -> None:
         "loss 3.0000", "nll 2.0000", "perplexity 7.389", "learning rate 1.230e-03", "gradient norm 0.750",
         "tokens/s 50", "FLOP/s 3 k", "MFU 30.0 %", "padding 10.0 %", "memory", "GiB",
         "nll 2.0000 1.5000", "perplexity 7.389 4.482", "BLEU 31.25 33.50", "update 1,000 500",
-        "source ein [2JHund", "reference a dog", "translation a very",
+        "source ein ␛[2JHund", "reference a dog", "translation a very",
     ):  # fmt: skip
         assert figures in text, figures
     assert text.count("translation") == 3

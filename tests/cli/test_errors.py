@@ -1,0 +1,54 @@
+"""What the operating system refuses ends a command in one line, wherever it happens."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (OSError(errno.ELOOP, "Too many levels of symbolic links", "a\x1b[2Jb"), "a␛[2Jb: Too many levels"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit (`ulimit -n`)"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable; end other"),
+        (OSError("an odd file"), "an odd file"),
+        (RuntimeError("can't start new thread"), "no more threads can be started; end other processes"),
+        (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
+    ],
+)
+def test_a_refusal_of_the_system_is_one_line(
+    run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, fault: Exception, message: str
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("nmtkit.config.load_recipe", refuse)
+    outcome = run_command("prepare", "quickstart")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_another_exception_keeps_its_traceback(
+    run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr("nmtkit.config.load_recipe", fail)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        run_command("prepare", "quickstart")
+
+
+def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(
+    run_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    loop = tmp_path / "loop\x1b[2J.toml"
+    loop.symlink_to(loop)
+    outcome = run_command("score", tmp_path / "h", "--reference", loop)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: Symlink loop from ")
+    assert outcome.err.count("\n") == 1 and "\x1b" not in outcome.err
