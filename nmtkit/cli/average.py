@@ -14,36 +14,54 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="The last N checkpoints.  [default: average_last]")
+        int | None,
+        typer.Option(
+            "--last", metavar="N", min=1, help="Average the last N checkpoints.  [default: average_last of the recipe]"
+        ),
     ] = None,
     spacing: Annotated[
-        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: every S-th, counted back from the last.")
+        int,
+        typer.Option(
+            "--spacing",
+            metavar="S",
+            min=1,
+            help="With --last: take every S-th checkpoint, counting back from the last one.",
+        ),
     ] = 1,
     best: Annotated[
-        int | None, typer.Option("--best", metavar="N", min=1, help="The N best checkpoints by best_metric.")
+        int | None,
+        typer.Option("--best", metavar="N", min=1, help="Average the N best checkpoints according to best_metric."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="The new model folder.  [default: RUN/averaged]")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]"),
     ] = None,
     search: Annotated[
         bool,
         typer.Option(
-            "--search", help="Writes no model: tries which N and S are best on the validation set (RUN/averaging.json)."
+            "--search",
+            help="Write no model. Score averages with different --last and --spacing on the validation set and "
+            "write the results to RUN/averaging.json.",
         ),
     ] = False,
     metric: Annotated[
         str | None,
         typer.Option(
-            "--metric", metavar="bleu|nll", help="Of --search; nll translates nothing.  [default: bleu, of trees nll]"
+            "--metric",
+            metavar="bleu|nll",
+            help="Metric for --search. nll is faster because it needs no translation.  [default: bleu; nll for trees]",
         ),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Checkpoints to one model: the mean of their weights.
+    """Average the weights of several checkpoints into one model.
 
-    Examples: nmtkit average runs/multi30k-en-de-tiny --last 10; nmtkit average runs/multi30k-en-de-tiny --search
+    \b
+    Examples:
+      nmtkit average runs/multi30k-en-de-tiny --last 10
+      nmtkit average runs/multi30k-en-de-tiny --search
     """
     from nmtkit import console
 

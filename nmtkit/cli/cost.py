@@ -21,14 +21,17 @@ def command(
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Devices to predict for.  [default: 1]"),
+        typer.Option(
+            "--devices", metavar="N", min=1, max=100_000, help="Number of devices to predict for.  [default: 1]"
+        ),
     ] = None,
     device_type: Annotated[
         str | None,
         typer.Option(
             "--device-type",
             metavar="NAME",
-            help="A GPU of the table such as h200, cpu, or with --rate any name.  [default: that of this machine]",
+            help="Device to predict for: a GPU from --list-devices, such as h200; cpu; or any name together "
+            "with --rate.  [default: the device of this machine]",
         ),
     ] = None,
     mfu: Annotated[
@@ -38,8 +41,8 @@ def command(
             metavar="SHARE",
             min=0.001,
             max=1.0,
-            help="Share of a device's rate that training reaches.  [default: 0.30 on a GPU, 0.23 on a CPU; "
-            "with AMX state less, such as 0.07]",
+            help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
+            "[default: 0.30 on a GPU, 0.23 on a CPU; for a CPU with AMX, give less, such as 0.07]",
         ),
     ] = None,
     rate: Annotated[
@@ -49,27 +52,32 @@ def command(
             metavar="TFLOPS",
             min=1e-6,
             max=1e9,
-            help="Rate of matrix products of one device.  [default: by the table; a CPU's is measured]",
+            help="Peak rate of matrix multiplication of one device.  [default: from the table; measured on a CPU]",
         ),
     ] = None,
     list_devices: Annotated[
-        bool, typer.Option("--list-devices", help="Prints the table of GPUs, their rates and where these are from.")
+        bool,
+        typer.Option(
+            "--list-devices", help="Print the known GPUs with their peak rates and the sources of these numbers."
+        ),
     ] = False,
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Writes the figures there too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for the same figures as JSON.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """What a training will take (operations, time, memory), or what it took, beside the paper's Table 2.
+    """Predict the FLOPs, time and memory of a training, or show what a finished training took.
 
-    Of a RECIPE it predicts; exactly, as to operations, where the data are prepared. Of a RUN that was trained it tells
-    what it took and how the prediction fared, and writes RUN/cost.json; with --devices and the like it predicts what it
-    would take there.
+    For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared. For a trained RUN, print its
+    measured cost beside the paper's Table 2 and the prediction, and write RUN/cost.json. With --devices or another
+    option about devices, print a prediction for the RUN on these devices.
 
-    Examples: nmtkit cost wmt14-en-de-big --devices 8 --device-type h200;
-    nmtkit cost runs/wmt14-en-de-big
+    \b
+    Examples:
+      nmtkit cost wmt14-en-de-big --devices 8 --device-type h200
+      nmtkit cost runs/wmt14-en-de-big
     """
     from nmtkit import console
 

@@ -9,7 +9,9 @@ import typer
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).", show_default=False
+        metavar="RECIPE",
+        help="A TOML file, or the name of a built-in recipe (see `nmtkit recipes`).",
+        show_default=False,
     ),
 ]
 RunDirOption = Annotated[
@@ -17,7 +19,7 @@ RunDirOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a value of the recipe; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
 ]
 MirrorOption = Annotated[
     Path | None,
@@ -25,7 +27,7 @@ MirrorOption = Annotated[
         "--mirror",
         metavar="DIR",
         envvar="NMTKIT_MIRROR",
-        help="Folder laid out as <host>/<path>, whose files are used instead of the network.",
+        help="Folder laid out as <host>/<path>; files found there are not downloaded.",
     ),
 ]
 
@@ -37,12 +39,15 @@ def _check_device(device: str) -> str:
 
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Where to compute.")
+    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Device to compute on.")
 ]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS is not read.  [default: all cores]"
+        "--threads",
+        metavar="N",
+        min=1,
+        help="Number of CPU threads. OMP_NUM_THREADS has no effect.  [default: all cores]",
     ),
 ]
 
@@ -59,18 +64,25 @@ ScoringPrecisionOption = Annotated[
         "--precision",
         metavar="float64|float32",
         callback=_check_precision,
-        help="What a model scores in.  [default: float64 on a CPU, else float32]",
+        help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]",
     ),
 ]
 
 
 MaxTokensOption = Annotated[
     int | None,
-    typer.Option("--max-tokens", metavar="N", min=1, help="Of longer lines the first N count.  [default: 1024]"),
+    typer.Option(
+        "--max-tokens", metavar="N", min=1, help="Score only the first N tokens of a longer line.  [default: 1024]"
+    ),
 ]
 BatchTokensOption = Annotated[
     int | None,
-    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"),
+    typer.Option(
+        "--batch-tokens",
+        metavar="N",
+        min=1,
+        help="Maximum number of source or target tokens per batch.  [default: 2048]",
+    ),
 ]
 
 
@@ -136,11 +148,11 @@ TrackerOption = Annotated[
         "--tracker",
         metavar="tensorboard|wandb",
         callback=_check_trackers,
-        help="Gives the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases too; may be "
-        "repeated. Needs nmtkit[tensorboard] or nmtkit[wandb].",
+        help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases "
+        "as well. May be repeated. Needs `pip install 'nmtkit[tensorboard]'` or `'nmtkit[wandb]'`.",
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors on stderr.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
 
 
 def run_folder(recipe_name: str, run_dir: Path | None) -> Path:

@@ -23,26 +23,31 @@ def command(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", metavar="N", min=1, help="Processes that examine and cut text.  [default: all cores]"
+            "--workers",
+            metavar="N",
+            min=1,
+            help="Number of processes that check text and split it into subwords.  [default: all cores]",
         ),
     ] = None,
     download_only: Annotated[
-        bool, typer.Option("--download-only", help="Only fetch and verify the files of the recipe's corpora.")
+        bool, typer.Option("--download-only", help="Only download and verify the files of the corpora.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only reads the corpora and reports what is wrong with them.")
+        bool,
+        typer.Option("--check", help="Only read the corpora and report problems in the text; write no training data."),
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Corpora to training data: download, check, clean, learn subwords, write shards into RUN/data.
+    """Prepare the training data: download, check and clean the corpora, learn subwords, write RUN/data.
 
-    What is wrong with the text is told in a table, in RUN/data/report.json and, with pictures, in RUN/data/report.html;
-    what is done about it stands under [cleaning] in the recipe. Run again with nothing changed, it does nothing and
-    says so. A download that was stopped goes on where it was.
+    Problems in the text are listed in a table, in RUN/data/report.json and, with charts, in RUN/data/report.html. The
+    section [cleaning] of the recipe decides what is done about them. If nothing has changed since the last time,
+    nothing is done again. Interrupted downloads are resumed.
 
-    Example: nmtkit prepare multi30k-en-de-tiny --mirror corpora/
-
-    Example: nmtkit prepare mine.toml --check
+    \b
+    Examples:
+      nmtkit prepare multi30k-en-de-tiny --mirror corpora/
+      nmtkit prepare mine.toml --check
     """
     from nmtkit import console
     from nmtkit.config import load_recipe

@@ -30,7 +30,9 @@ def command(
     models: Annotated[
         list[Path],
         typer.Option(
-            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble, or see --weight."
+            "--model",
+            metavar="MODEL",
+            help="Model folder or run folder. Several models form an ensemble, unless --weight is given.",
         ),
     ],
     weights: Annotated[
@@ -38,22 +40,27 @@ def command(
         typer.Option(
             "--weight",
             metavar="X",
-            help="Of the model's score; given once for each of several --model, each scores by itself and the weighted "
-            "scores are added.  [default: 1]",
+            help="Weight of the model's score. With several models, give one --weight per --model: each model "
+            "then scores separately and the weighted scores are added.  [default: 1]",
         ),
     ] = None,
     original_weight: Annotated[
-        float, typer.Option("--original-weight", metavar="X", help="Of the score that stands in the list.")
+        float,
+        typer.Option("--original-weight", metavar="X", help="Weight of the score that the list already contains."),
     ] = 0.0,
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="FILE", help="N-best lists: lines of JSON, or NUMBER ||| TEXT ||| ....  [default: stdin]"
+            "--input",
+            metavar="FILE",
+            help="N-best lists: JSON lines, or lines of the form NUMBER ||| TEXT ||| ...  [default: stdin]",
         ),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--source", metavar="FILE", help="The source, for lists with |||, which do not hold it."),
+        typer.Option(
+            "--source", metavar="FILE", help="Source text. Needed for lists with |||, which do not contain the source."
+        ),
     ] = None,
     count_from: Annotated[
         int | None,
@@ -62,26 +69,31 @@ def command(
             metavar="0|1",
             min=0,
             max=1,
-            help="Number of the first source line.  [default: as they tell]",
+            help="First line number in the lists: 0 or 1.  [default: detected]",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Result, plain or .gz.  [default: stdout]")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="File for the result, plain or .gz.  [default: stdout]"),
     ] = None,
     whole_list: Annotated[
-        bool, typer.Option("--list", help="Writes the whole lists in their new order, not only the best hypotheses.")
+        bool,
+        typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
     ] = False,
     length_penalty: Annotated[
         str | None,
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="What the log-probability is divided by, as in `translate`.  [default: the model's recipe's]",
+            help="How log-probabilities are normalised by length, as in `translate`.  [default: from the "
+            "model's recipe]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Its exponent.  [default: the model's recipe's]"),
+        typer.Option(
+            "--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: from the model's recipe]"
+        ),
     ] = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -90,9 +102,14 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """N-best lists to their best hypotheses by one or more models: one line out for each source line, in order.
+    """Choose the best hypothesis from each n-best list with one or more models.
 
-    Example: nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 --output best.de
+    Write one line for each source line, in order.
+
+    \b
+    Example:
+      nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 \\
+          --output best.de
     """
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows

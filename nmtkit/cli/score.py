@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 
 def command(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run with translations.", show_default=False)
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that has translations.", show_default=False)
     ] = None,
     hypotheses: Annotated[
         list[Path] | None,
         typer.Option(
             "--hypothesis",
             metavar="FILE",
-            help="Translations, one a line, plain, .gz or .sgm. May be repeated: of several systems the first is the "
-            "baseline of --paired.",
+            help="Translations to score, one per line; plain, .gz or .sgm. May be repeated; the first system "
+            "is the baseline of --paired.",
         ),
     ] = None,
     references: Annotated[
         list[Path] | None,
-        typer.Option("--reference", metavar="FILE", help="Reference translations; may be repeated."),
+        typer.Option("--reference", metavar="FILE", help="Reference translations. May be repeated."),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            "--source", metavar="FILE", help="The source: for --model, --comet and for what is looked for before."
+            "--source",
+            metavar="FILE",
+            help="Source text. Needed for --model and --comet; otherwise used to check the translations.",
         ),
     ] = None,
     test_set: Annotated[
@@ -49,23 +51,35 @@ def command(
         typer.Option(
             "--test-set",
             metavar="NAME",
-            help="Source and reference of a public set, such as sacrebleu:wmt14/full (`nmtkit corpora --sacrebleu`).",
+            help="Take source and reference from a public test set, such as sacrebleu:wmt14/full (see `nmtkit "
+            "corpora --sacrebleu`).",
         ),
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option("--source-language", metavar="en", help="Of --test-set.")
+        str | None, typer.Option("--source-language", metavar="en", help="Source language of --test-set.")
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option("--target-language", metavar="de", help="Needed for scores that tokenise as Moses does."),
+        typer.Option(
+            "--target-language",
+            metavar="de",
+            help="Language of the translations. Needed for metrics that use the Moses tokeniser.",
+        ),
     ] = None,
     mirror: MirrorOption = None,
     text: Annotated[
-        str, typer.Option("--text", metavar="plain|tokenized", help="Whether the text is split into words already.")
+        str,
+        typer.Option(
+            "--text",
+            metavar="plain|tokenized",
+            help="plain: ordinary text. tokenized: text that is already split into words.",
+        ),
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="M", help="Only this metric; may be repeated. evalb: of trees, one a line."),
+        typer.Option(
+            "--metric", metavar="M", help="Compute only this metric. May be repeated. evalb scores trees, one per line."
+        ),
     ] = None,
     confidence: Annotated[
         int | None,
@@ -73,7 +87,8 @@ def command(
             "--confidence",
             metavar="N",
             min=0,
-            help="Resamples for the 95 % intervals, 2 or more; 0: none.  [default: 1000; 0 of over 10,000 lines]",
+            help="Number of bootstrap resamples for the 95 % confidence intervals, at least 2; 0 turns them "
+            "off.  [default: 1000; 0 for more than 10,000 lines]",
         ),
     ] = None,
     paired: Annotated[
@@ -81,13 +96,16 @@ def command(
         typer.Option(
             "--paired",
             metavar="bootstrap|randomization",
-            help="Tests whether systems differ from the first by more than chance; may be given twice.",
+            help="Significance test of each system against the first. May be given twice.",
         ),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", metavar="N", min=1, help="Of --paired.  [default: 1000 of bootstrap, 10000 of randomization]"
+            "--trials",
+            metavar="N",
+            min=1,
+            help="Number of trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
         ),
     ] = None,
     comet: Annotated[
@@ -95,41 +113,44 @@ def command(
         typer.Option(
             "--comet",
             metavar="MODEL",
-            help="Scores by COMET too, e.g. Unbabel/wmt22-comet-da, or a checkpoint on disk. Needs nmtkit[comet].",
+            help="Also score with this COMET model, such as Unbabel/wmt22-comet-da, or with a checkpoint on "
+            "disk. Needs `pip install 'nmtkit[comet]'`.",
         ),
     ] = None,
     sentences: Annotated[
         Path | None,
-        typer.Option("--sentences", metavar="FILE", help="Writes the scores of each line there, as lines of JSON."),
+        typer.Option("--sentences", metavar="FILE", help="File for the scores of each line, as JSON lines."),
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Writes the scores there, keyed by the hypothesis file."),
+        typer.Option("--json", metavar="FILE", help="File for the scores, as JSON with one entry per hypothesis file."),
     ] = None,
     models: Annotated[
         list[Path] | None,
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="Model or run folder: how likely it finds each line of --hypothesis as a translation of --source. "
-            "Several form an ensemble.",
+            help="Compute the log-probability of each line of --hypothesis as a translation of --source with "
+            "this model. Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Of --model: its scores, plain or .gz.  [default: stdout]"),
+        typer.Option(
+            "--output", metavar="FILE", help="File for the scores of --model, plain or .gz.  [default: stdout]"
+        ),
     ] = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="tsv|jsonl",
-            help="Of --model: log-probability, tokens, perplexity and status divided by tabs, or lines of JSON.  "
-            "[default: tsv]",
+            help="Output format of --model. tsv: log-probability, number of tokens, perplexity and status, "
+            "separated by tabs. jsonl: JSON lines.  [default: tsv]",
         ),
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Of --model: also the log-probability of each token, and the tokens.")
+        bool, typer.Option("--tokens", help="With --model: also write each token and its log-probability.")
     ] = False,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -138,14 +159,18 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Translations to scores, each with its name and signature; for a run also what its training cost; by a model the
-    log-probability of each line.
+    """Score translations with BLEU, chrF, TER and others, and print the signature of each metric.
 
-    Examples: nmtkit score runs/quickstart;
-    nmtkit score --hypothesis out.de --reference test.de --target-language de;
-    nmtkit score --hypothesis a.de --hypothesis b.de --test-set sacrebleu:wmt14/full --source-language en
-    --target-language de --paired bootstrap;
-    nmtkit score --model runs/quickstart --source test.en --hypothesis out.de | cut -f1
+    With RUN, score the translations of the run's test sets. With --hypothesis, score any files. With --model, compute
+    the log-probability of each translation.
+
+    \b
+    Examples:
+      nmtkit score runs/quickstart
+      nmtkit score --hypothesis out.de --reference test.de --target-language de
+      nmtkit score --hypothesis a.de --hypothesis b.de --paired bootstrap \\
+          --test-set sacrebleu:wmt14/full --source-language en --target-language de
+      nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
     """
     from nmtkit import console
 

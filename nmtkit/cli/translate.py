@@ -26,142 +26,219 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
+        typer.Argument(
+            metavar="MODEL...", help="Model folder or run folder. Several models form an ensemble.", show_default=False
+        ),
     ],
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; on a terminal a prompt]"
+            "--input",
+            metavar="FILE",
+            help="Text to translate, plain or compressed.  [default: stdin; a prompt on a terminal]",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE", help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
+            "--output",
+            metavar="FILE",
+            help="File for the translations. A name ending in .gz, .xz, .bz2 or .zst is compressed.  [default: stdout]",
         ),
     ] = None,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="A JSON object for each line: text, scores, tokens and their log-probabilities."),
+        typer.Option(
+            "--json", help="Write one JSON object per line, with text, scores, tokens and their log-probabilities."
+        ),
     ] = False,
     n_best: Annotated[
         int,
         typer.Option(
-            "--n-best", metavar="N", min=1, help="Translations of each line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
+            "--n-best",
+            metavar="N",
+            min=1,
+            help="Number of translations per line, written as LINE ||| TEXT ||| FEATURES ||| SCORE.",
         ),
     ] = 1,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: for each token the source token it attended to most.")
+        bool,
+        typer.Option(
+            "--alignment",
+            help="With --json: add the source token with the highest attention weight for each target token.",
+        ),
     ] = False,
     status: Annotated[
         Path | None,
         typer.Option(
             "--status",
             metavar="FILE",
-            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet, copied_source, "
-            "repeats, leftover; of trees mended.",
+            help="File for one JSON object per line, with a status: ok, empty, invalid_utf8, split, "
+            "length_limit, unmet (constraint not satisfied), copied_source, repeats, leftover (markup "
+            "that the source does not have) or mended (trees only).",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop with an error at invalid UTF-8 instead of replacing it with U+FFFD.")
+    ] = False,
     beam: Annotated[
         int | None,
-        typer.Option("--beam", metavar="N", min=1, help="Hypotheses kept; 1 is greedy.  [default: the recipe's]"),
+        typer.Option(
+            "--beam", metavar="N", min=1, help="Beam size; 1 is greedy search.  [default: from the model's recipe]"
+        ),
     ] = None,
     length_penalty: Annotated[
         str | None,
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="wu: ((5+n)/6)^alpha, the paper's. length: n^alpha. none.  [default: the recipe's]",
+            help="How scores are normalised by length n. wu: by ((5+n)/6)^alpha, as in the paper. length: by "
+            "n^alpha. none: not at all.  [default: from the model's recipe]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Length penalty's exponent.  [default: the recipe's]"),
+        typer.Option(
+            "--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: from the model's recipe]"
+        ),
     ] = None,
     coverage_penalty: Annotated[
         float | None,
-        typer.Option("--coverage-penalty", metavar="X", min=0, help="Wu et al.'s beta.  [default: the recipe's]"),
+        typer.Option(
+            "--coverage-penalty",
+            metavar="X",
+            min=0,
+            help="Weight (beta) of the coverage penalty of Wu et al. 2016.  [default: from the model's recipe]",
+        ),
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option("--max-length", metavar="N", min=1, help="Most tokens of a translation.  [default: the recipe's]"),
+        typer.Option(
+            "--max-length", metavar="N", min=1, help="Maximum length in tokens.  [default: from the model's recipe]"
+        ),
     ] = None,
     max_length_ratio: Annotated[
         float | None,
         typer.Option(
-            "--max-length-ratio", metavar="X", min=0, help="Most tokens for each source token.  [default: the recipe's]"
+            "--max-length-ratio",
+            metavar="X",
+            min=0,
+            help="Maximum length is X times the source length plus --max-length-offset.  [default: from the "
+            "model's recipe]",
         ),
     ] = None,
     max_length_offset: Annotated[
         int | None,
-        typer.Option("--max-length-offset", metavar="N", min=0, help="Tokens more than that.  [default: the recipe's]"),
+        typer.Option(
+            "--max-length-offset",
+            metavar="N",
+            min=0,
+            help="Number of tokens added to --max-length-ratio times the source length.  [default: from the "
+            "model's recipe]",
+        ),
     ] = None,
     min_length: Annotated[
         int | None,
-        typer.Option("--min-length", metavar="N", min=0, help="Least tokens.  [default: the recipe's]"),
+        typer.Option(
+            "--min-length", metavar="N", min=0, help="Minimum length in tokens.  [default: from the model's recipe]"
+        ),
     ] = None,
     no_repeat_ngram: Annotated[
         int | None,
         typer.Option(
-            "--no-repeat-ngram", metavar="N", min=0, help="Says no N tokens in a row twice.  [default: the recipe's]"
+            "--no-repeat-ngram",
+            metavar="N",
+            min=0,
+            help="Do not generate the same N tokens in a row twice; 0 allows it.  [default: from the model's recipe]",
         ),
     ] = None,
     whole_trees: Annotated[
         bool | None,
         typer.Option(
-            "--whole-trees/--no-whole-trees", help="Of trees: says only trees over the words.  [default: the recipe's]"
+            "--whole-trees/--no-whole-trees",
+            help="For parsing models: generate only complete trees over the words of the source.  [default: "
+            "from the model's recipe]",
         ),
     ] = None,
     forbid: Annotated[
         list[str] | None,
-        typer.Option("--forbid", metavar="PHRASE", help="Never says that; may be repeated."),
+        typer.Option(
+            "--forbid", metavar="PHRASE", help="Phrase that must not appear in any translation. May be repeated."
+        ),
     ] = None,
     require: Annotated[
         Path | None,
-        typer.Option("--require", metavar="FILE", help="Phrases that each line's translation holds, between tabs."),
+        typer.Option(
+            "--require",
+            metavar="FILE",
+            help="File with phrases that must appear in the translation: one line per input line, phrases "
+            "separated by tabs.",
+        ),
     ] = None,
     prefix: Annotated[
-        Path | None, typer.Option("--prefix", metavar="FILE", help="How each line's translation begins.")
+        Path | None,
+        typer.Option("--prefix", metavar="FILE", help="File with the beginning of the translation of each input line."),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draws translations (as many as --n-best) instead of searching the best.")
+        bool,
+        typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching for the best."),
     ] = False,
     temperature: Annotated[
         float | None,
         typer.Option(
-            "--temperature", metavar="X", min=1e-6, max=1e6, help="Of samples: below 1 less varied.  [default: 1]"
+            "--temperature",
+            metavar="X",
+            min=1e-6,
+            max=1e6,
+            help="Sampling temperature; values below 1 give less varied samples.  [default: 1]",
         ),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", metavar="N", min=0, help="Samples from the N likeliest tokens.  [default: 0: all]"),
+        typer.Option(
+            "--top-k",
+            metavar="N",
+            min=0,
+            help="Sample from the N most probable tokens only.  [default: 0, which means all]",
+        ),
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p", metavar="X", min=0, max=1, help="Samples from that share of probability.  [default: 1: all]"
+            "--top-p",
+            metavar="X",
+            min=0,
+            max=1,
+            help="Sample from the most probable tokens that together have probability X.  [default: 1, which "
+            "means all]",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Of samples.  [default: 1]")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Random seed for sampling.  [default: 1]")
+    ] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
             "--mbr",
             metavar="N",
             min=1,
-            help="Minimum Bayes risk: draws N samples, takes the one most like all others; with --n-best M the M "
-            "different ones, or as many as there are.",
+            help="Minimum Bayes risk decoding: sample N translations and choose the one most similar to the "
+            "others. With --n-best M, write up to M different ones.",
         ),
     ] = None,
     mbr_metric: Annotated[
         str | None,
-        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.  [default: chrf2]"),
+        typer.Option(
+            "--mbr-metric", metavar="chrf2|sacrebleu", help="Similarity of two samples for --mbr.  [default: chrf2]"
+        ),
     ] = None,
     max_source_tokens: Annotated[
         int,
         typer.Option(
-            "--max-source-tokens", metavar="N", min=1, help="Longer sources are cut at sentence ends and joined again."
+            "--max-source-tokens",
+            metavar="N",
+            min=1,
+            help="Split longer source lines at sentence ends, translate the segments and join the results.",
         ),
     ] = 1024,
     batch_size: Annotated[
@@ -170,23 +247,31 @@ def command(
             "--batch-size",
             metavar="SENTENCES",
             min=1,
-            help="Sentences translated at once; at 1 a small model takes at most two threads by default.",
+            help="Number of sentences per batch. With 1, a small model uses at most two threads by default.",
         ),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens translated at once.  [default: 2048]"),
+        typer.Option(
+            "--batch-tokens", metavar="N", min=1, help="Maximum number of source tokens per batch.  [default: 2048]"
+        ),
     ] = None,
     processes: Annotated[
         int,
-        typer.Option("--processes", metavar="N", min=1, help="Processes that share a file (--input and --output)."),
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="Number of processes that share the work; needs --input and --output.",
+        ),
     ] = 1,
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
             metavar="auto|torch|ctranslate2",
-            help="auto: an export of the model for CTranslate2 where that changes nothing (greedy search), else torch.",
+            help="Library that runs the model. auto: a CTranslate2 export of the model if the translations "
+            "stay the same (greedy search), else torch.",
         ),
     ] = "auto",
     precision: Annotated[
@@ -194,18 +279,21 @@ def command(
         typer.Option(
             "--precision",
             metavar="float32|bf16|fp16",
-            help="Of the torch engine: bf16 and (GPUs only) fp16 are faster and translate some lines otherwise.",
+            help="Precision of the torch engine. bf16 and fp16 (GPU only) are faster but change some translations.",
         ),
     ] = "float32",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Text to its translation: one line out for each line in, in order; empty for empty.
+    """Translate text: one line of output for each line of input, in order. Empty lines stay empty.
 
-    From file to file it can be stopped: the same command goes on where it was. From a pipe results come as lines do.
+    With --input and --output, an interrupted translation can be resumed with the same command. From a pipe, each
+    result is written as soon as it is ready.
 
-    Example: nmtkit translate runs/quickstart --input text.en --output text.de
+    \b
+    Example:
+      nmtkit translate runs/quickstart --input text.en --output text.de
     """
     import os
 

@@ -810,7 +810,7 @@ class TestGoingOn:
             return
         outcome = translate(stdin=b"the cat\n")
         assert outcome.code == 1
-        assert outcome.err.startswith("error: out of memory; take smaller batches")
+        assert outcome.err.startswith("error: out of memory; ")
         assert outcome.err.count("\n") == 1
 
 
