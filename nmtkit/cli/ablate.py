@@ -18,42 +18,28 @@ def command(
     recipe: RecipeArgument,
     rows: Annotated[
         str | None,
-        typer.Option(
-            "--rows", metavar="NAME,...", help="Train only the rows or groups of rows (A, B, ...) with these names."
-        ),
+        typer.Option("--rows", metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names."),
     ] = None,
     rows_file: Annotated[
         Path | None,
         typer.Option(
-            "--rows-file",
-            metavar="FILE",
-            help="TOML file with rows of your own.  [default: the rows of the paper's Table 3]",
+            "--rows-file", metavar="FILE", help="TOML file with rows of your own.  [default: the paper's Table 3]"
         ),
     ] = None,
     seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds",
-            metavar="N",
-            min=1,
-            help="Number of runs per row. They use the recipe's seed and the numbers after it.",
-        ),
+        int, typer.Option("--seeds", metavar="N", min=1, help="Number of runs per row, each with the next seed.")
     ] = 1,
     scale: Annotated[
         bool,
         typer.Option(
             "--scale",
-            help="Scale the rows to the sizes of RECIPE: a row that doubles a size of the paper's base model "
-            "doubles that size of RECIPE.",
+            help="Scale the rows to RECIPE: a row with twice the paper's width has twice the width of RECIPE.",
         ),
     ] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs",
-            metavar="N",
-            min=1,
-            help="Number of runs at the same time.  [default: one per CUDA device, else 1]",
+            "--jobs", metavar="N", min=1, help="Number of runs at a time.  [default: one per CUDA device, else 1]"
         ),
     ] = None,
     sweep_dir: Annotated[
@@ -64,9 +50,7 @@ def command(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only", metavar="RUN", help="Do only this run, such as A-h1-seed2, in this process, and write no table."
-        ),
+        typer.Option("--only", metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table."),
     ] = None,
     set_: SetOption = None,
     mirror: MirrorOption = None,

@@ -37,24 +37,16 @@ def command(
         typer.Option(
             "--kind",
             metavar="encoder|decoder|cross",
-            help="encoder or decoder: self-attention. cross: attention from the decoder to the source. A page "
-            "shows all three.  [default: cross]",
+            help="Self-attention of encoder or decoder, or from decoder to source.  [default: cross]",
         ),
     ] = None,
     layer: Annotated[
         int | None,
-        typer.Option(
-            "--layer", metavar="N", min=1, help="Layer to show, counted from 1. A page shows all.  [default: the last]"
-        ),
+        typer.Option("--layer", metavar="N", min=1, help="Layer to show, from 1.  [default: the last; all on a page]"),
     ] = None,
     head: Annotated[
         list[int] | None,
-        typer.Option(
-            "--head",
-            metavar="N",
-            min=1,
-            help="Head to show, counted from 1. May be repeated. A page shows all.  [default: all]",
-        ),
+        typer.Option("--head", metavar="N", min=1, help="Head to show, from 1. May be repeated.  [default: all]"),
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
     device: DeviceOption = "auto",

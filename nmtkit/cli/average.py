@@ -15,18 +15,10 @@ def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
     last: Annotated[
         int | None,
-        typer.Option(
-            "--last", metavar="N", min=1, help="Average the last N checkpoints.  [default: average_last of the recipe]"
-        ),
+        typer.Option("--last", metavar="N", min=1, help="Average the last N checkpoints.  [default: average_last]"),
     ] = None,
     spacing: Annotated[
-        int,
-        typer.Option(
-            "--spacing",
-            metavar="S",
-            min=1,
-            help="With --last: take every S-th checkpoint, counting back from the last one.",
-        ),
+        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: take every S-th, counting back.")
     ] = 1,
     best: Annotated[
         int | None,
@@ -38,18 +30,12 @@ def command(
     ] = None,
     search: Annotated[
         bool,
-        typer.Option(
-            "--search",
-            help="Write no model. Score averages with different --last and --spacing on the validation set and "
-            "write the results to RUN/averaging.json.",
-        ),
+        typer.Option("--search", help="Write no model; try many averages on the validation set (RUN/averaging.json)."),
     ] = False,
     metric: Annotated[
         str | None,
         typer.Option(
-            "--metric",
-            metavar="bleu|nll",
-            help="Metric for --search. nll is faster because it needs no translation.  [default: bleu; nll for trees]",
+            "--metric", metavar="bleu|nll", help="Metric of --search; nll is faster.  [default: bleu; nll for trees]"
         ),
     ] = None,
     device: DeviceOption = "auto",

@@ -18,8 +18,7 @@ def command(
         typer.Option(
             "--metric",
             metavar="M",
-            help="Metric to compare. May be repeated.  [default: sacrebleu, chrf2 and, where possible, "
-            "bleu-tokenized; evalb for trees]",
+            help="May be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; evalb for trees]",
         ),
     ] = None,
     paired: Annotated[
@@ -27,18 +26,10 @@ def command(
     ] = "bootstrap",
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=1,
-            help="Number of trials of the significance test.  [default: 1000 for bootstrap, 10000 for randomization]",
-        ),
+        typer.Option("--trials", metavar="N", min=1, help="Trials of the test.  [default: 1000; randomization: 10000]"),
     ] = None,
     sentences: Annotated[
-        int,
-        typer.Option(
-            "--sentences", metavar="N", min=0, help="Number of sentences to show, those with the largest changes first."
-        ),
+        int, typer.Option("--sentences", metavar="N", min=0, help="Number of changed sentences to show.")
     ] = 5,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="File for all results as JSON.")

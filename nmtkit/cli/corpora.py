@@ -14,9 +14,7 @@ def command(
     ] = None,
     languages: Annotated[
         str | None,
-        typer.Option(
-            "--languages", metavar="en-de", help="List only corpora of this language pair, in either direction."
-        ),
+        typer.Option("--languages", metavar="en-de", help="List corpora of this pair, in either direction."),
     ] = None,
     sacrebleu: Annotated[
         bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets. A recipe names them as sacrebleu:NAME.")

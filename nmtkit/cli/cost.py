@@ -21,17 +21,14 @@ def command(
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option(
-            "--devices", metavar="N", min=1, max=100_000, help="Number of devices to predict for.  [default: 1]"
-        ),
+        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Number of devices.  [default: 1]"),
     ] = None,
     device_type: Annotated[
         str | None,
         typer.Option(
             "--device-type",
             metavar="NAME",
-            help="Device to predict for: a GPU from --list-devices, such as h200; cpu; or any name together "
-            "with --rate.  [default: the device of this machine]",
+            help="A GPU of --list-devices, cpu, or any name with --rate.  [default: that of this machine]",
         ),
     ] = None,
     mfu: Annotated[
@@ -56,10 +53,7 @@ def command(
         ),
     ] = None,
     list_devices: Annotated[
-        bool,
-        typer.Option(
-            "--list-devices", help="Print the known GPUs with their peak rates and the sources of these numbers."
-        ),
+        bool, typer.Option("--list-devices", help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
     run_dir: RunDirOption = None,
     set_: SetOption = None,

@@ -14,9 +14,7 @@ def command(
     ],
     format_: Annotated[
         str,
-        typer.Option(
-            "--format", metavar="ctranslate2|huggingface", help="Library to convert the model for.", show_default=False
-        ),
+        typer.Option("--format", metavar="ctranslate2|huggingface", help="Library to convert to.", show_default=False),
     ],
     quantization: Annotated[
         str,
@@ -36,8 +34,7 @@ def command(
         typer.Option(
             "--sample",
             metavar="FILE",
-            help="Source text; 100 of its lines are translated with both libraries to check the export.  "
-            "[default: the run's validation text]",
+            help="Source text; 100 lines are translated by both libraries.  [default: the run's validation text]",
         ),
     ] = None,
     threads: ThreadsOption = None,

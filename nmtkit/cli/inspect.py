@@ -16,8 +16,7 @@ def command(
             "--line",
             metavar="N",
             min=1,
-            help="Line number, from 1. All training corpora are counted one after the other, as in "
-            "RUN/nonfinite.jsonl.",
+            help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.",
             show_default=False,
         ),
     ],

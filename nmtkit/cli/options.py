@@ -9,9 +9,7 @@ import typer
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE",
-        help="A TOML file, or the name of a built-in recipe (see `nmtkit recipes`).",
-        show_default=False,
+        metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).", show_default=False
     ),
 ]
 RunDirOption = Annotated[
@@ -44,10 +42,7 @@ DeviceOption = Annotated[
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        "--threads",
-        metavar="N",
-        min=1,
-        help="Number of CPU threads. OMP_NUM_THREADS has no effect.  [default: all cores]",
+        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]"
     ),
 ]
 
@@ -71,17 +66,12 @@ ScoringPrecisionOption = Annotated[
 
 MaxTokensOption = Annotated[
     int | None,
-    typer.Option(
-        "--max-tokens", metavar="N", min=1, help="Score only the first N tokens of a longer line.  [default: 1024]"
-    ),
+    typer.Option("--max-tokens", metavar="N", min=1, help="Score only the first N tokens of a line.  [default: 1024]"),
 ]
 BatchTokensOption = Annotated[
     int | None,
     typer.Option(
-        "--batch-tokens",
-        metavar="N",
-        min=1,
-        help="Maximum number of source or target tokens per batch.  [default: 2048]",
+        "--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch, at most.  [default: 2048]"
     ),
 ]
 

@@ -23,10 +23,7 @@ def command(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers",
-            metavar="N",
-            min=1,
-            help="Number of processes that check text and split it into subwords.  [default: all cores]",
+            "--workers", metavar="N", min=1, help="Processes for checking and encoding text.  [default: all cores]"
         ),
     ] = None,
     download_only: Annotated[

@@ -16,9 +16,7 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            metavar="FILE",
-            help="File for the page.  [default: RUN/report.html; report.html for several runs]",
+            "--output", metavar="FILE", help="File for the page.  [default: RUN/report.html; for several, report.html]"
         ),
     ] = None,
     no_attention: Annotated[

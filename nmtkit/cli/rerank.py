@@ -30,9 +30,7 @@ def command(
     models: Annotated[
         list[Path],
         typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Model folder or run folder. Several models form an ensemble, unless --weight is given.",
+            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless --weight is given."
         ),
     ],
     weights: Annotated[
@@ -51,16 +49,12 @@ def command(
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input",
-            metavar="FILE",
-            help="N-best lists: JSON lines, or lines of the form NUMBER ||| TEXT ||| ...  [default: stdin]",
+            "--input", metavar="FILE", help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]"
         ),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--source", metavar="FILE", help="Source text. Needed for lists with |||, which do not contain the source."
-        ),
+        typer.Option("--source", metavar="FILE", help="Source text, for lists with |||, which do not contain it."),
     ] = None,
     count_from: Annotated[
         int | None,
@@ -85,15 +79,12 @@ def command(
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="How log-probabilities are normalised by length, as in `translate`.  [default: from the "
-            "model's recipe]",
+            help="Length penalty, as in `translate`.  [default: the recipe's]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            "--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: from the model's recipe]"
-        ),
+        typer.Option("--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: the recipe's]"),
     ] = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,

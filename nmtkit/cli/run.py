@@ -34,12 +34,7 @@ def command(
     mirror: MirrorOption = None,
     processes: Annotated[
         int,
-        typer.Option(
-            "--processes",
-            metavar="N",
-            min=1,
-            help="Number of training processes on this machine; each uses one device.",
-        ),
+        typer.Option("--processes", metavar="N", min=1, help="Number of training processes, one per device."),
     ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

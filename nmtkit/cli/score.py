@@ -41,9 +41,7 @@ def command(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--source",
-            metavar="FILE",
-            help="Source text. Needed for --model and --comet; otherwise used to check the translations.",
+            "--source", metavar="FILE", help="Source text, for --model, --comet and checks of the translations."
         ),
     ] = None,
     test_set: Annotated[
@@ -51,8 +49,7 @@ def command(
         typer.Option(
             "--test-set",
             metavar="NAME",
-            help="Take source and reference from a public test set, such as sacrebleu:wmt14/full (see `nmtkit "
-            "corpora --sacrebleu`).",
+            help="Public test set, such as sacrebleu:wmt14/full (see `nmtkit corpora --sacrebleu`).",
         ),
     ] = None,
     source_language: Annotated[
@@ -60,26 +57,15 @@ def command(
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option(
-            "--target-language",
-            metavar="de",
-            help="Language of the translations. Needed for metrics that use the Moses tokeniser.",
-        ),
+        typer.Option("--target-language", metavar="de", help="Target language, for the Moses tokeniser."),
     ] = None,
     mirror: MirrorOption = None,
     text: Annotated[
-        str,
-        typer.Option(
-            "--text",
-            metavar="plain|tokenized",
-            help="plain: ordinary text. tokenized: text that is already split into words.",
-        ),
+        str, typer.Option("--text", metavar="plain|tokenized", help="tokenized: the text is already split into words.")
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            "--metric", metavar="M", help="Compute only this metric. May be repeated. evalb scores trees, one per line."
-        ),
+        typer.Option("--metric", metavar="M", help="Compute only this metric. May be repeated. evalb is for trees."),
     ] = None,
     confidence: Annotated[
         int | None,
@@ -87,8 +73,7 @@ def command(
             "--confidence",
             metavar="N",
             min=0,
-            help="Number of bootstrap resamples for the 95 % confidence intervals, at least 2; 0 turns them "
-            "off.  [default: 1000; 0 for more than 10,000 lines]",
+            help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]",
         ),
     ] = None,
     paired: Annotated[
@@ -105,7 +90,7 @@ def command(
             "--trials",
             metavar="N",
             min=1,
-            help="Number of trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
+            help="Trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
         ),
     ] = None,
     comet: Annotated[
@@ -113,8 +98,7 @@ def command(
         typer.Option(
             "--comet",
             metavar="MODEL",
-            help="Also score with this COMET model, such as Unbabel/wmt22-comet-da, or with a checkpoint on "
-            "disk. Needs `pip install 'nmtkit[comet]'`.",
+            help="Score with COMET too: Unbabel/wmt22-comet-da or a checkpoint. Needs nmtkit[comet].",
         ),
     ] = None,
     sentences: Annotated[
@@ -136,9 +120,7 @@ def command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="File for the scores of --model, plain or .gz.  [default: stdout]"
-        ),
+        typer.Option("--output", metavar="FILE", help="File for the result of --model.  [default: stdout]"),
     ] = None,
     form: Annotated[
         str | None,

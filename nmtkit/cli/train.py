@@ -31,10 +31,7 @@ def command(
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     processes: Annotated[
-        int,
-        typer.Option(
-            "--processes", metavar="N", min=1, help="Number of processes on this machine; each uses one device."
-        ),
+        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes, one per device.")
     ] = 1,
     init: Annotated[
         Path | None,
@@ -46,8 +43,7 @@ def command(
         bool,
         typer.Option(
             "--verify-resume",
-            help="Do not train. Repeat the updates between the last two resume states and check that the "
-            "result is identical, bit for bit.",
+            help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit.",
         ),
     ] = False,
     device: DeviceOption = "auto",

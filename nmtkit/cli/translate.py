@@ -26,81 +26,58 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="MODEL...", help="Model folder or run folder. Several models form an ensemble.", show_default=False
-        ),
+        typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
     ],
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input",
-            metavar="FILE",
-            help="Text to translate, plain or compressed.  [default: stdin; a prompt on a terminal]",
+            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            metavar="FILE",
-            help="File for the translations. A name ending in .gz, .xz, .bz2 or .zst is compressed.  [default: stdout]",
+            "--output", metavar="FILE", help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
         ),
     ] = None,
     json_: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Write one JSON object per line, with text, scores, tokens and their log-probabilities."
-        ),
+        typer.Option("--json", help="Write a JSON object per line: text, scores, tokens and their log-probabilities."),
     ] = False,
     n_best: Annotated[
         int,
         typer.Option(
-            "--n-best",
-            metavar="N",
-            min=1,
-            help="Number of translations per line, written as LINE ||| TEXT ||| FEATURES ||| SCORE.",
+            "--n-best", metavar="N", min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
         ),
     ] = 1,
     alignment: Annotated[
-        bool,
-        typer.Option(
-            "--alignment",
-            help="With --json: add the source token with the highest attention weight for each target token.",
-        ),
+        bool, typer.Option("--alignment", help="With --json: add the most attended source token of each token.")
     ] = False,
     status: Annotated[
         Path | None,
         typer.Option(
             "--status",
             metavar="FILE",
-            help="File for one JSON object per line, with a status: ok, empty, invalid_utf8, split, "
-            "length_limit, unmet (constraint not satisfied), copied_source, repeats, leftover (markup "
-            "that the source does not have) or mended (trees only).",
+            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet (a "
+            "constraint), copied_source, repeats, leftover (markup); for trees: mended.",
         ),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop with an error at invalid UTF-8 instead of replacing it with U+FFFD.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
     beam: Annotated[
         int | None,
-        typer.Option(
-            "--beam", metavar="N", min=1, help="Beam size; 1 is greedy search.  [default: from the model's recipe]"
-        ),
+        typer.Option("--beam", metavar="N", min=1, help="Beam size; 1 is greedy search.  [default: the recipe's]"),
     ] = None,
     length_penalty: Annotated[
         str | None,
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="How scores are normalised by length n. wu: by ((5+n)/6)^alpha, as in the paper. length: by "
-            "n^alpha. none: not at all.  [default: from the model's recipe]",
+            help="wu: ((5+n)/6)^alpha, as in the paper. length: n^alpha.  [default: the recipe's]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            "--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: from the model's recipe]"
-        ),
+        typer.Option("--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: the recipe's]"),
     ] = None,
     coverage_penalty: Annotated[
         float | None,
@@ -108,40 +85,28 @@ def command(
             "--coverage-penalty",
             metavar="X",
             min=0,
-            help="Weight (beta) of the coverage penalty of Wu et al. 2016.  [default: from the model's recipe]",
+            help="Weight (beta) of the coverage penalty of Wu et al. 2016.  [default: the recipe's]",
         ),
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(
-            "--max-length", metavar="N", min=1, help="Maximum length in tokens.  [default: from the model's recipe]"
-        ),
+        typer.Option("--max-length", metavar="N", min=1, help="Maximum length in tokens.  [default: the recipe's]"),
     ] = None,
     max_length_ratio: Annotated[
         float | None,
         typer.Option(
-            "--max-length-ratio",
-            metavar="X",
-            min=0,
-            help="Maximum length is X times the source length plus --max-length-offset.  [default: from the "
-            "model's recipe]",
+            "--max-length-ratio", metavar="X", min=0, help="Maximum length per source token.  [default: the recipe's]"
         ),
     ] = None,
     max_length_offset: Annotated[
         int | None,
         typer.Option(
-            "--max-length-offset",
-            metavar="N",
-            min=0,
-            help="Number of tokens added to --max-length-ratio times the source length.  [default: from the "
-            "model's recipe]",
+            "--max-length-offset", metavar="N", min=0, help="Tokens added to that maximum.  [default: the recipe's]"
         ),
     ] = None,
     min_length: Annotated[
         int | None,
-        typer.Option(
-            "--min-length", metavar="N", min=0, help="Minimum length in tokens.  [default: from the model's recipe]"
-        ),
+        typer.Option("--min-length", metavar="N", min=0, help="Minimum length in tokens.  [default: the recipe's]"),
     ] = None,
     no_repeat_ngram: Annotated[
         int | None,
@@ -149,58 +114,36 @@ def command(
             "--no-repeat-ngram",
             metavar="N",
             min=0,
-            help="Do not generate the same N tokens in a row twice; 0 allows it.  [default: from the model's recipe]",
+            help="Do not generate N tokens in a row twice; 0: off.  [default: the recipe's]",
         ),
     ] = None,
     whole_trees: Annotated[
         bool | None,
         typer.Option(
-            "--whole-trees/--no-whole-trees",
-            help="For parsing models: generate only complete trees over the words of the source.  [default: "
-            "from the model's recipe]",
+            "--whole-trees/--no-whole-trees", help="Generate only trees over the source words.  [default: the recipe's]"
         ),
     ] = None,
     forbid: Annotated[
         list[str] | None,
-        typer.Option(
-            "--forbid", metavar="PHRASE", help="Phrase that must not appear in any translation. May be repeated."
-        ),
+        typer.Option("--forbid", metavar="PHRASE", help="Phrase that must not appear. May be repeated."),
     ] = None,
     require: Annotated[
         Path | None,
-        typer.Option(
-            "--require",
-            metavar="FILE",
-            help="File with phrases that must appear in the translation: one line per input line, phrases "
-            "separated by tabs.",
-        ),
+        typer.Option("--require", metavar="FILE", help="Phrases that must appear, tab-separated per line."),
     ] = None,
     prefix: Annotated[
-        Path | None,
-        typer.Option("--prefix", metavar="FILE", help="File with the beginning of the translation of each input line."),
+        Path | None, typer.Option("--prefix", metavar="FILE", help="Beginning of each line's translation.")
     ] = None,
     sample: Annotated[
-        bool,
-        typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching for the best."),
+        bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temperature",
-            metavar="X",
-            min=1e-6,
-            max=1e6,
-            help="Sampling temperature; values below 1 give less varied samples.  [default: 1]",
-        ),
+        typer.Option("--temperature", metavar="X", min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]"),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(
-            "--top-k",
-            metavar="N",
-            min=0,
-            help="Sample from the N most probable tokens only.  [default: 0, which means all]",
-        ),
+        typer.Option("--top-k", metavar="N", min=0, help="Sample from the N most probable tokens.  [default: 0: all]"),
     ] = None,
     top_p: Annotated[
         float | None,
@@ -209,28 +152,23 @@ def command(
             metavar="X",
             min=0,
             max=1,
-            help="Sample from the most probable tokens that together have probability X.  [default: 1, which "
-            "means all]",
+            help="Sample from the most probable tokens that sum to X.  [default: 1: all]",
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", min=0, help="Random seed for sampling.  [default: 1]")
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Sampling seed.  [default: 1]")] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
             "--mbr",
             metavar="N",
             min=1,
-            help="Minimum Bayes risk decoding: sample N translations and choose the one most similar to the "
-            "others. With --n-best M, write up to M different ones.",
+            help="Minimum Bayes risk: sample N translations and choose the one most similar to the others; "
+            "with --n-best M, up to M different ones.",
         ),
     ] = None,
     mbr_metric: Annotated[
         str | None,
-        typer.Option(
-            "--mbr-metric", metavar="chrf2|sacrebleu", help="Similarity of two samples for --mbr.  [default: chrf2]"
-        ),
+        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="Similarity of two samples.  [default: chrf2]"),
     ] = None,
     max_source_tokens: Annotated[
         int,
@@ -238,7 +176,7 @@ def command(
             "--max-source-tokens",
             metavar="N",
             min=1,
-            help="Split longer source lines at sentence ends, translate the segments and join the results.",
+            help="Split longer sources at sentence ends; join the translations.",
         ),
     ] = 1024,
     batch_size: Annotated[
@@ -247,31 +185,23 @@ def command(
             "--batch-size",
             metavar="SENTENCES",
             min=1,
-            help="Number of sentences per batch. With 1, a small model uses at most two threads by default.",
+            help="Sentences per batch; with 1, a small model uses at most two threads by default.",
         ),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option(
-            "--batch-tokens", metavar="N", min=1, help="Maximum number of source tokens per batch.  [default: 2048]"
-        ),
+        typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens per batch, at most.  [default: 2048]"),
     ] = None,
     processes: Annotated[
         int,
-        typer.Option(
-            "--processes",
-            metavar="N",
-            min=1,
-            help="Number of processes that share the work; needs --input and --output.",
-        ),
+        typer.Option("--processes", metavar="N", min=1, help="Number of processes; needs --input and --output."),
     ] = 1,
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
             metavar="auto|torch|ctranslate2",
-            help="Library that runs the model. auto: a CTranslate2 export of the model if the translations "
-            "stay the same (greedy search), else torch.",
+            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search), else torch.",
         ),
     ] = "auto",
     precision: Annotated[
@@ -279,7 +209,7 @@ def command(
         typer.Option(
             "--precision",
             metavar="float32|bf16|fp16",
-            help="Precision of the torch engine. bf16 and fp16 (GPU only) are faster but change some translations.",
+            help="For torch: bf16 and (GPU only) fp16 are faster but change some translations.",
         ),
     ] = "float32",
     device: DeviceOption = "auto",
