@@ -1,6 +1,6 @@
-"""What a recipe says, and how it is read.
+"""The settings of a recipe, and how a recipe is read.
 
-A recipe is TOML with five sections, each a frozen model below, whose defaults are the paper's base model and training:
+A recipe is TOML with five sections. Each is a frozen model below; its defaults are the paper's base model and training:
 
     recipe file -> its `base`, and that one's -> --set overrides      (layers; the one stated last wins)
                 -> unknown keys and rules across fields checked      -> Recipe
@@ -37,10 +37,10 @@ _ONE_WORD = r"^\S*$"
 _FILE_NAME = r"^[^/\\.][^/\\]*$"
 _IN_WORDS = {
     _LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
-    _ONE_WORD: "must be one word, without blanks",
-    _FILE_NAME: "must be a name without slashes that begins with no full stop",
+    _ONE_WORD: "must be one word without blanks",
+    _FILE_NAME: "must be a name without slashes that does not begin with a full stop",
 }
-"""What is said of a value that does not match."""
+"""Messages for values that do not match."""
 
 
 class _Section(BaseModel):
@@ -163,17 +163,19 @@ class DataConfig(_Section):
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
-            raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
+            raise ValueError(
+                "as a number, valid is how many pairs to hold out, at least 1; leave it out for no validation"
+            )
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
             stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
-            raise ValueError(f"moses-tokenize is for plain text, but {stated} says that words are parted already")
+            raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
         if self.has_trees and "lowercase" in self.normalize:
             raise ValueError('normalize: "lowercase" would change the labels of trees')
         if isinstance(self.valid, int) and self.has_trees:
-            raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
+            raise ValueError(f'text = "{self.text}" needs validation corpora with tagged trees, not a number')
         if self.has_trees and self.source_prefixes:
             raise ValueError(
-                f'source_prefix: with text = "{self.text}" each word of the source is one of the tree; leave it'
+                f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
             )
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
@@ -183,9 +185,9 @@ class DataConfig(_Section):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
         for prefix in self.source_prefixes:
             if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
-                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; take another tag")
+                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
             if "lowercase" in self.normalize and prefix != prefix.lower():
-                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase takes away")
+                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
     @property
@@ -196,7 +198,7 @@ class DataConfig(_Section):
 
     @property
     def has_trees(self) -> bool:
-        """Whether the target is a tree over the source's words."""
+        """True if the target is a tree over the words of the source."""
         return self.text in TREES
 
 
@@ -256,7 +258,7 @@ class CleaningConfig(_Section):
         return self
 
     def action(self, rule: str) -> str:
-        """What is done about a rule's pairs; a limit of 0 leaves none out."""
+        """Return the action for a rule; a limit of 0 leaves no pair out."""
         if rule == "length_ratio" and not self.max_ratio:
             return "keep"
         return str(getattr(self, rule))
@@ -326,7 +328,7 @@ EXCLUSIVE_KEYS = (
     ("checkpoint_every_steps", "checkpoint_every_epochs", "checkpoint_every_minutes"),
     ("patience_epochs", "patience_validations"),
 )
-"""Keys of [training] of which one holds; the one stated last replaces the others."""
+"""Groups of keys of [training] that exclude each other; the one stated last replaces the others."""
 
 
 class TrainingConfig(_Section):
@@ -446,7 +448,7 @@ class TrainingConfig(_Section):
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule == "cosine" and self.max_steps is None:
-            raise ValueError("schedule cosine needs max_steps, where it reaches 0")
+            raise ValueError("schedule cosine needs max_steps, the update at which it reaches 0")
         return self
 
 
@@ -496,7 +498,7 @@ class Recipe(_Section):
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
-                f"{self.decoding.average_last}; they would be gone before they are averaged"
+                f"{self.decoding.average_last}; checkpoints would be deleted before they are averaged"
             )
         longest = self.model.max_positions - 1
         if self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
@@ -509,9 +511,9 @@ class Recipe(_Section):
                 f'[training] subword_sampling is for [data] subwords = "bpe" or "unigram", not "{self.data.subwords}"'
             )
         if self.data.has_trees and self.training.validate_bleu:
-            raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
+            raise ValueError("[training] validate_bleu: BLEU cannot be computed for trees; set it to false")
         if self.decoding.whole_trees and not self.data.has_trees:
-            raise ValueError('[decoding] whole_trees is for [data] text = "trees" or "tagged-trees"')
+            raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
@@ -566,11 +568,11 @@ class _Layer:
 
 
 _SET = "--set"
-"""What the layer of the options is called."""
+"""Name of the layer made of --set options."""
 
 
 def recipes_folder() -> Path:
-    """Where the built-in recipes lie: in the installed package, or beside it in a checkout."""
+    """Return the folder of the built-in recipes: in the installed package, or beside it in a checkout."""
     inside = Path(__file__).parent / "recipes"
     return inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
 
@@ -594,11 +596,17 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         return builtin[name_or_file]
     if path.is_dir():
         stored = path / "recipe.toml"
-        told = f"the recipe of this run is {stored}" if stored.is_file() else "and no run (no recipe.toml in it)"
-        raise RecipeError(f"{path}: a folder, not a recipe; {told}")
+        told = (
+            f"the recipe of this run is {stored}"
+            if stored.is_file()
+            else "it is not a run either (it has no recipe.toml)"
+        )
+        raise RecipeError(f"{path}: this is a folder, not a recipe; {told}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
-    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
+    raise RecipeError(
+        f"there is no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them"
+    )
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -662,7 +670,7 @@ def to_toml(recipe: Recipe) -> str:
 
 def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
     if path.resolve() in seen:
-        raise RecipeError(f"{path}: its base leads back to itself")
+        raise RecipeError(f"{path}: its base refers back to itself")
     with open_plain(path) as file:
         try:
             text = file.read().decode("utf-8")
@@ -674,11 +682,11 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
         raise RecipeError(f"{path}: not valid TOML: {error}") from None
     base = values.pop("base", None)
     if base is not None and not isinstance(base, str):
-        raise RecipeError(f"{path}: base is the name of a recipe or a file, in quotes")
+        raise RecipeError(f"{path}: base must be the name of a recipe or a file, in quotes")
     for section, content in values.items():
         if not isinstance(content, dict):
             raise RecipeError(
-                f"{path}: {section} stands outside the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
+                f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
     _anchor_paths(values, path.resolve().parent)
     layer = _Layer(str(path), text, values)
@@ -735,7 +743,7 @@ def _check_keys(layer: _Layer) -> None:
                 continue
             homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
             if homes:
-                hint = f"; it belongs into [{homes[0]}]"
+                hint = f"; it belongs in [{homes[0]}]"
             else:
                 hint = _nearest(key, list(SECTIONS[section].model_fields))
             raise RecipeError(f"{layer.place(section, key)}: unknown key {section}.{key}{hint}")

@@ -93,7 +93,7 @@ def command(
 
     alone = next((run for run in runs if run.name == only), None)
     if only is not None and alone is None:
-        raise NmtkitError(f"--only: no run {only!r}; there are {', '.join(run.name for run in runs)}")
+        raise NmtkitError(f"--only: there is no run {only!r}; the runs are {', '.join(run.name for run in runs)}")
     refuse_another_sweep(loaded, runs, folder)
     fingerprint = prepare_sweep(loaded, folder, mirror)
     if alone is not None:
@@ -125,9 +125,7 @@ def command(
                 _tell(run, results, failures, len(runs))
                 write_report(folder, report())
     except SystemExit:  # by a signal
-        console.log.info(
-            "the runs were told to save and end; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:])
-        )
+        console.log.info("the runs save and stop; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
         raise
     _print(report())
     for path in write_report(folder, report()):

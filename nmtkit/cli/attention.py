@@ -72,9 +72,9 @@ def command(
     if kind not in (None, "encoder", "decoder", "cross"):
         raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
     if output is not None and output.suffix not in FORMATS:
-        raise typer.BadParameter(f"{output.name!r} ends in none of {', '.join(FORMATS)}", param_hint="--output")
+        raise typer.BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
     if output is not None and output.suffix == ".html" and (kind or layer or head):
-        raise typer.BadParameter("a page (.html) holds every kind, layer and head; choose there")
+        raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer and --head")
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
@@ -92,7 +92,7 @@ def command(
     place = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
     if place >= num_layers:
-        raise typer.BadParameter(f"the model has {num_layers} layers there", param_hint="--layer")
+        raise typer.BadParameter(f"the model has {num_layers} layers of this kind", param_hint="--layer")
     if heads[-1] >= num_heads:
         raise typer.BadParameter(f"the model has {num_heads} heads", param_hint="--head")
     if words:

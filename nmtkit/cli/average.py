@@ -54,11 +54,13 @@ def command(
     if last is not None and best is not None:
         raise typer.BadParameter("give --last or --best, not both")
     if spacing > 1 and last is None:
-        raise typer.BadParameter("--spacing goes with --last")
+        raise typer.BadParameter("--spacing needs --last")
     if search and (last or best or output):
-        raise typer.BadParameter("--search tries many averages and writes none; it takes no --last, --best or --output")
+        raise typer.BadParameter(
+            "--search writes no model and tries all averages; leave out --last, --best and --output"
+        )
     if not search and (metric or threads or device != "auto"):
-        raise typer.BadParameter("--metric, --device and --threads go with --search")
+        raise typer.BadParameter("--metric, --device and --threads need --search")
     if metric not in (None, "bleu", "nll"):
         raise typer.BadParameter(f"{metric!r} is not one of bleu, nll", param_hint="--metric")
     console.set_up(quiet=quiet)

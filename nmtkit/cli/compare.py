@@ -49,7 +49,7 @@ def command(
     if paired not in ("bootstrap", "randomization"):
         raise typer.BadParameter(f"{paired!r} is not one of bootstrap, randomization", param_hint="--paired")
     if len(runs) < 2:
-        raise typer.BadParameter("name two runs or more")
+        raise typer.BadParameter("give at least two runs")
     own = ("recipe.toml", "metrics.jsonl", "prediction.json", "scores.json", "cost.json")
     check_files([("--json", json_file)], [("a run", run / name) for run in runs for name in own])
     console.set_up(quiet=quiet)

@@ -78,7 +78,7 @@ def command(
     console.set_up(quiet=quiet)
     if list_devices:
         if what is not None or json_file is not None:
-            raise typer.BadParameter("--list-devices stands alone, without RECIPE, RUN or --json")
+            raise typer.BadParameter("--list-devices cannot be combined with RECIPE, RUN or --json")
         _print_devices()
         return
     if what is None:
@@ -86,7 +86,7 @@ def command(
     check_files([("--json", json_file)], [("the recipe", Path(what))])
     is_run = (Path(what) / "recipe.toml").is_file()
     if is_run and (run_dir is not None or set_):
-        raise typer.BadParameter("a RUN has its own recipe and folder; --run-dir and --set go with a RECIPE")
+        raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
     from nmtkit.model_folder import latest_state
@@ -198,5 +198,5 @@ def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, i
             tokenizer = load_tokenizer(folder)
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             return PairLengths.of_data(folder / "data" / "train"), sizes
-        log.warning("%s was prepared with other [data] or [cleaning]: its lengths are not used", folder)
+        log.warning("%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", folder)
     return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)

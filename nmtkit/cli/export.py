@@ -54,7 +54,7 @@ def command(
     if format_ not in ("ctranslate2", "huggingface"):
         raise typer.BadParameter(f"{format_!r} is not one of ctranslate2, huggingface", param_hint="--format")
     if format_ == "huggingface" and quantization != "float32":
-        raise typer.BadParameter("only --format ctranslate2 takes one", param_hint="--quantization")
+        raise typer.BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
     console.set_up(quiet=quiet)
 
     from nmtkit.export.ctranslate2 import QUANTIZATIONS, SHORT_NAMES

@@ -88,10 +88,10 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
         if path is None or (path.exists() and not path.is_file()):
             continue  # such as /dev/null
         if (name, path) in written and _is_of_a_model(path.resolve()):
-            raise typer.BadParameter(f"{path} is a file of a model; name another one", param_hint=name)
+            raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
         if other != name and (name, path) in written:
-            raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
+            raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
 def _is_of_a_model(path: Path) -> bool:

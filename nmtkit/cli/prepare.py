@@ -62,7 +62,7 @@ def command(
         return
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
     if not preparation.is_new:
-        console.log.info("%s is up to date: nothing has changed, nothing was done", folder / "data")
+        console.log.info("%s is up to date; nothing was done", folder / "data")
     if (folder / "data" / "report.json").is_file():  # data of older versions have none
         print_report(read_json(folder / "data" / "report.json"))
     print_summary(preparation.manifest)
@@ -84,16 +84,16 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: in
     found = check(recipe, run_dir, mirror=mirror, workers=workers)
     print_report(found.report)
     if found.folder is not None:
-        console.log.info("with pictures: %s", found.folder / "report.html")
+        console.log.info("the report with charts is %s", found.folder / "report.html")
     else:
-        console.log.info("%s holds prepared data, whose report stays as it is", run_dir / "data")
+        console.log.info("%s already has prepared data; its report was not changed", run_dir / "data")
     if found.refused:
         rules = ", ".join(f"{rule}: {count:,}" for rule, count in found.refused.items())
         raise DataError(
             f"`nmtkit prepare` would stop here ({rules}); correct the corpora, or set another action in [cleaning]"
         )
     if found.too_few:
-        raise DataError(f"`nmtkit prepare` would stop here ({found.too_few}); take fewer")
+        raise DataError(f"`nmtkit prepare` would stop here ({found.too_few}); hold out fewer pairs")
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -40,7 +40,9 @@ def command(
 
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
-        raise typer.BadParameter(f"{output}: the report is an HTML page; name it .html", param_hint="--output")
+        raise typer.BadParameter(
+            f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output"
+        )
     check_installed()
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]

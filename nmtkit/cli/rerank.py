@@ -111,15 +111,17 @@ def command(
 
     weights = weights or [1.0]
     if len(weights) not in (1, len(models)):
-        raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
+        raise typer.BadParameter(
+            f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
+        )
     if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
-        raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
+        raise typer.BadParameter("the weight must be a finite number", param_hint="--weight")
     check_files([("--output", output)], [("--input", input_), ("--source", source)])
     stated = {"length_penalty": length_penalty, "alpha": alpha}
     check_decoding({key: value for key, value in stated.items() if value is not None})
     console.set_up(quiet=quiet)
     if input_ is None and sys.stdin is None:
-        raise DataError("stdin is closed; give lists there or a file with --input")
+        raise DataError("stdin is closed; pipe n-best lists into it, or give a file with --input")
     reader = (
         LineReader(input_, errors="replace")
         if input_ is not None

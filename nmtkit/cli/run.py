@@ -103,7 +103,7 @@ def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None
 
     if not is_launched():
         raise NmtkitError(
-            "`run` starts processes itself, by --processes N; under a launcher use `prepare` first and then `train`"
+            "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
         )
     train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
 

@@ -160,9 +160,11 @@ def command(
     of_files = bool(references or test_set or source_language or target_language or metric or json_file)
     of_files = of_files or bool(paired or trials or sentences) or text != "plain"
     if confidence == 1:
-        raise typer.BadParameter("an interval takes 2 resamples or more; 0: none", param_hint="--confidence")
+        raise typer.BadParameter(
+            "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
+        )
     if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
-        raise typer.BadParameter("it goes with --test-set", param_hint="--mirror")
+        raise typer.BadParameter("needs --test-set", param_hint="--mirror")
     check_files(
         [("--json", json_file), ("--sentences", sentences), ("--output", output)],
         [("--source", source)]
@@ -172,7 +174,7 @@ def command(
     if models:
         if run or of_files or comet or confidence is not None:
             raise typer.BadParameter(
-                "--model takes --source and --hypothesis, no RUN, no --reference and nothing of the metrics"
+                "--model needs --source and --hypothesis; leave out RUN, --reference and options of the metrics"
             )
         if source is None or hypotheses is None or len(hypotheses) != 1:
             raise typer.BadParameter("--model needs --source and one --hypothesis")
@@ -186,39 +188,39 @@ def command(
         )  # fmt: skip
         return
     if output or form or tokens or max_tokens or batch_tokens or precision:
-        raise typer.BadParameter("--output, --tokens, --precision and the like go with --model")
+        raise typer.BadParameter("--output, --tokens, --precision and similar options need --model")
     if (threads or device != "auto") and not comet:
-        raise typer.BadParameter("--device and --threads go with --model or --comet")
+        raise typer.BadParameter("--device and --threads need --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):
         raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
         if source or of_files:
             raise typer.BadParameter(
-                f"a RUN says all itself, and its scores go to {run / 'scores.json'}; --source, --text, --metric, "
-                "--paired, --sentences, --json and the like go with --hypothesis RUN/translations/TEST.txt and "
-                "--reference RUN/data/test/TEST.reference.txt"
+                f"a RUN has its own files and metrics, and its scores go to {run / 'scores.json'}; use "
+                "--source, --text, --metric, --paired, --sentences, --json and similar options with "
+                "--hypothesis RUN/translations/TEST.txt and --reference RUN/data/test/TEST.reference.txt"
             )
         _score_run(run, confidence, comet, device, threads)
         return
     if not hypotheses or bool(references) == bool(test_set):
-        raise typer.BadParameter("--hypothesis and --reference (or --test-set) belong together")
+        raise typer.BadParameter("give --hypothesis together with either --reference or --test-set")
     if test_set and (source or not source_language or not target_language):
-        raise typer.BadParameter("--test-set needs --source-language and --target-language, and has its own source")
+        raise typer.BadParameter("--test-set needs --source-language and --target-language; leave out --source")
     if source_language and not test_set:
-        raise typer.BadParameter("--source-language goes with --test-set")
+        raise typer.BadParameter("--source-language needs --test-set")
     if text not in ("plain", "tokenized"):
         raise typer.BadParameter(f"{text!r} is not one of plain, tokenized", param_hint="--text")
     for method in paired or []:
         if method not in ("bootstrap", "randomization"):
             raise typer.BadParameter(f"{method!r} is not one of bootstrap, randomization", param_hint="--paired")
     if paired and len(hypotheses) < 2:
-        raise typer.BadParameter("--paired compares systems: give --hypothesis twice or more")
+        raise typer.BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not paired:
-        raise typer.BadParameter("--trials goes with --paired")
+        raise typer.BadParameter("--trials needs --paired")
     if metric and "evalb" in metric and target_language:
-        raise typer.BadParameter("--target-language says nothing of trees (--metric evalb)")
+        raise typer.BadParameter("--target-language cannot be used with trees (--metric evalb)")
     if comet and (text != "plain" or not (source or test_set)):
-        raise typer.BadParameter("--comet needs --source, and plain text")
+        raise typer.BadParameter("--comet needs --source and --text plain")
 
     from nmtkit.cli.score_files import Asked, read_texts, score_files
 

@@ -119,10 +119,10 @@ def _telling_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        console.log.info("stopped at once, with what was saved before; %s", again())
+        console.log.info("stopped without saving again; %s", again())
         raise
 
 
 def again() -> str:
-    """What to say of going on."""
-    return f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
+    """Return the advice on how to resume."""
+    return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"

@@ -238,13 +238,13 @@ def command(
     if mbr_metric not in (None, "chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and sample:
-        raise typer.BadParameter("--mbr draws by itself; leave it out", param_hint="--sample")
+        raise typer.BadParameter("--mbr already samples; leave --sample out", param_hint="--sample")
     if mbr is not None and mbr < n_best:
-        raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
+        raise typer.BadParameter(f"--n-best {n_best} needs at least {n_best} samples, not {mbr}", param_hint="--mbr")
     if alignment and not json_:
         raise typer.BadParameter("--alignment needs --json")
     if mbr_metric is not None and mbr is None:
-        raise typer.BadParameter("it needs --mbr", param_hint="--mbr-metric")
+        raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     _check_drawing(drawing, beam, is_drawn=sample or mbr is not None)
     check_files(
@@ -258,7 +258,7 @@ def command(
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
-        raise typer.BadParameter("several processes share a file: give --input and --output", param_hint="--processes")
+        raise typer.BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         from nmtkit.launcher import launch
         from nmtkit.workers import check_processes
@@ -349,11 +349,11 @@ def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_dra
     """Raises BadParameter for options of samples where none are drawn, and the other way round."""
     for name, value in options.items():
         if value is not None and not is_drawn:
-            raise typer.BadParameter("it is of samples: give --sample or --mbr", param_hint=name)
+            raise typer.BadParameter("needs --sample or --mbr", param_hint=name)
         if value is not None and not math.isfinite(value):
-            raise typer.BadParameter("it has to be finite", param_hint=name)
+            raise typer.BadParameter("must be a finite number", param_hint=name)
     if beam is not None and is_drawn:
-        raise typer.BadParameter("samples are drawn without a beam; --n-best says how many", param_hint="--beam")
+        raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
 
 
 def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
@@ -375,7 +375,7 @@ def _load_fast(
     except ModelError as error:
         if engine != "auto" or export.model is None:
             raise
-        console.log.warning("engine: torch after all, for %s", error)
+        console.log.warning("using the torch engine, because the export cannot be used: %s", error)
         return None
 
 
@@ -427,7 +427,7 @@ def _translate_file(
             there = parts.begin()
         done_before = min(there * parts.window_lines, total)
         if there:
-            console.log.info("going on: %s lines are translated already", f"{done_before:,}")
+            console.log.info("resuming: %s lines are already translated", f"{done_before:,}")
         if workers:
             workers.wait()
             parts.check()
@@ -444,7 +444,7 @@ def _translate_file(
                 parts.wait_for(count)  # however long that takes, while an exchange has a time limit
         except SystemExit:  # by a signal
             if rank == 0:
-                console.log.info("stopped; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
+                console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
             raise
         if workers:
             workers.wait()
@@ -477,7 +477,7 @@ def _translate_stream(
     if input_ is not None:
         reader = LineReader(input_, errors=errors)
     elif sys.stdin is None:
-        raise DataError("stdin is closed; give text there or a file with --input")
+        raise DataError("stdin is closed; pipe text into it, or give a file with --input")
     else:
         interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
         reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)
