@@ -1,6 +1,6 @@
-"""What a recipe says, and how it is read.
+"""The settings of a recipe, and how a recipe is read.
 
-A recipe is TOML with five sections, each a frozen model below, whose defaults are the paper's base model and training:
+A recipe is TOML with five sections. Each is a frozen model below; its defaults are the paper's base model and training:
 
     recipe file -> its `base`, and that one's -> --set overrides      (layers; the one stated last wins)
                 -> unknown keys and rules across fields checked      -> Recipe
@@ -38,12 +38,12 @@ _ONE_WORD = r"^\S*$"
 _FILE_NAME = r"^[^/\\.][^/\\]*$"
 _IN_WORDS = {
     _LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
-    _ONE_WORD: "must be one word, without blanks",
-    _FILE_NAME: "must be a name without slashes that begins with no full stop",
+    _ONE_WORD: "must be one word without blanks",
+    _FILE_NAME: "must be a name without slashes that does not begin with a full stop",
 }
-"""What is said of a value that does not match."""
+"""Messages for values that do not match."""
 MANY = 1_000_000_000
-"""The bound of numbers that have no other: more than any honest use, and little enough to be computed with."""
+"""Bound of numbers that have no other: above any honest use, and small enough to compute with."""
 
 
 class _Section(BaseModel):
@@ -64,23 +64,23 @@ class _Section(BaseModel):
 
 
 class _InMixture(_Section):
-    """What can be said of each corpus of data.train."""
+    """Settings that every corpus of data.train can have."""
 
     weight: float = Field(default=1.0, gt=0, le=1000)
-    """How often an epoch sees each of its pairs. 2: twice. 0.5: another half of them in each epoch."""
+    """How often each pair is seen per epoch. 2: twice. 0.5: half of the pairs in each epoch, in turn."""
     source_prefix: str = Field(default="", pattern=_ONE_WORD, max_length=40)
-    """A tag such as "<bt>", put before each source as a token of its own."""
+    """A tag such as "<bt>", added before each source sentence as a token of its own."""
 
 
 class NamedCorpus(_InMixture):
-    """A corpus of the catalogue with a weight or a tag."""
+    """A corpus of the catalogue, with a weight or a tag."""
 
     corpus: str
-    """Its catalogue name."""
+    """Name in the catalogue."""
 
 
 class LocalPair(_InMixture):
-    """A parallel corpus in files of your own, line by line each other's translation; docs/data.md has the formats."""
+    """A parallel corpus in files of your own, line-aligned; docs/data.md describes the formats."""
 
     source: Path
     """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
@@ -91,7 +91,7 @@ class LocalPair(_InMixture):
     target_column: int = Field(default=2, ge=1, le=10_000)
     """Column of the target side in a .tsv file."""
     name: str | None = Field(default=None, pattern=_FILE_NAME)
-    """How messages and score tables call it, without slashes; by default the source file's name."""
+    """Name for messages and score tables, without slashes; by default the name of the source file."""
 
 
 TREES = ("trees", "tagged-trees")
@@ -111,69 +111,76 @@ TrainingCorpus = Annotated[
 
 
 class DataConfig(_Section):
-    """Which text, and how it is cut into subwords."""
+    """Corpora, languages and subwords."""
 
     source_language: str = Field(pattern=_LANGUAGE_CODE)
     """Language code of the source, such as "en"."""
     target_language: str = Field(pattern=_LANGUAGE_CODE)
     """Language code of the target, such as "de"."""
     train: tuple[TrainingCorpus, ...] = Field(min_length=1)
-    """Training corpora: catalogue names, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target = "a.de.gz",
-    name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
+    """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
+    "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
-    """Validation corpora; or a number: that many pairs are held out of train, and no copy of them is left in it."""
+    """Validation corpora, or a number of pairs to hold out of the training corpora. All copies of a held-out pair are
+    removed from training."""
     test: tuple[str | LocalPair, ...] = ()
-    """Test sets, each named by what follows the last slash of its name."""
+    """Test sets. Each is called by the part of its name after the last slash."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
-    """plain: text as people write it. tokenized: already split into words at blanks. trees: words and, as their
-    translation, bracketed trees over them; tagged-trees: the model says parts of speech, too; see parsing.md."""
+    """plain: ordinary text. tokenized: text that is already split into words by blanks. trees: sentences as the source,
+    bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
+    too; see parsing.md."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
-    """What is done to every line, in this order, before subwords are cut, in training and translation alike. blanks:
-    runs of blanks and tabs become one blank, those at the ends go. moses-tokenize: words and punctuation are parted by
-    Moses' rules, and joined again in translations. Nothing else is ever rewritten."""
+    """Normalisation of every line before it is split into subwords, in training and in translation, in the given order.
+    blanks: collapse runs of blanks and tabs, strip the ends. moses-tokenize: split words and punctuation with the Moses
+    rules, and undo this in translations. No other changes are made to the text."""
     subwords: Literal["bpe", "unigram", "wordpiece", "none"] = "bpe"
-    """bpe, unigram: by sentencepiece. wordpiece: those of Wu et al. 2016. none: the text is segmented already, one
-    piece between blanks."""
+    """bpe, unigram: learned by sentencepiece. wordpiece: as in Wu et al. 2016. none: the text is already segmented;
+    pieces are separated by blanks."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Entries of the vocabulary (of each of the two without share_vocab), the four special ones included."""
+    """Number of entries in the vocabulary, including the four special ones. Without share_vocab, each of the two
+    vocabularies has this size."""
     share_vocab: bool = True
-    """One vocabulary for both sides."""
+    """Use one vocabulary for source and target."""
     byte_fallback: bool = False
-    """Characters unseen in training become bytes instead of <unk>; costs 256 entries."""
+    """Split characters that did not occur in training into bytes instead of replacing them with <unk>. Takes 256
+    entries of the vocabulary."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
-    """Subwords are learned from at most that many pairs, taken at even steps through the corpora."""
+    """Maximum number of pairs from which subwords are learned. They are taken at equal distances from the corpora."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
-    """With subwords = "wordpiece": characters that get an entry, the most frequent ones. Wu et al. take 500 for Western
-    languages, more for Asian ones."""
+    """For subwords = "wordpiece": number of characters with an entry of their own, the most frequent first. Wu et al.
+    use 500 for Western languages and more for Asian languages."""
     segment_mark: str = "@@"
-    """With subwords = "none": what ends a piece that the next one continues; translations are joined there."""
+    """For subwords = "none": mark at the end of a piece that continues in the next piece. Translations are joined at
+    this mark."""
     tokenizer: Path | None = None
-    """A model (model folder, run or checkpoint) whose subwords are taken instead of learning new ones, to fine-tune it;
-    vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then say nothing."""
+    """Model (model folder, run or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning.
+    vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then have no effect."""
     treebank: Path | None = None
-    """Folder of the Penn Treebank's Wall Street Journal, of which the corpora "wsj/22" and "wsj/02-21" are sections; it
-    is licensed, so nothing can download it."""
+    """Folder of the Wall Street Journal part of the Penn Treebank. The corpora "wsj/22" and "wsj/02-21" are sections of
+    it. It is licensed and cannot be downloaded."""
     silver_trees: tuple[Path, ...] = ()
-    """Files of trees that other parsers made: the corpus "wsj/silver"."""
+    """Files with trees produced by other parsers; together they are the corpus "wsj/silver"."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
-            raise ValueError("valid as a number is the pairs to hold out, at least 1; leave it out for no validation")
+            raise ValueError(
+                "as a number, valid is how many pairs to hold out, at least 1; leave it out for no validation"
+            )
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
             stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
-            raise ValueError(f"moses-tokenize is for plain text, but {stated} says that words are parted already")
+            raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
         if self.has_trees and "lowercase" in self.normalize:
             raise ValueError('normalize: "lowercase" would change the labels of trees')
         if isinstance(self.valid, int) and self.has_trees:
-            raise ValueError(f'text = "{self.text}" needs validation corpora, whose trees keep their tags')
+            raise ValueError(f'text = "{self.text}" needs validation corpora with tagged trees, not a number')
         if self.has_trees and self.source_prefixes:
             raise ValueError(
-                f'source_prefix: with text = "{self.text}" each word of the source is one of the tree; leave it'
+                f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
             )
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
@@ -183,9 +190,9 @@ class DataConfig(_Section):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
         for prefix in self.source_prefixes:
             if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
-                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; take another tag")
+                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
             if "lowercase" in self.normalize and prefix != prefix.lower():
-                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase takes away")
+                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
     @property
@@ -196,58 +203,58 @@ class DataConfig(_Section):
 
     @property
     def has_trees(self) -> bool:
-        """Whether the target is a tree over the source's words."""
+        """True if the target is a tree over the words of the source."""
         return self.text in TREES
 
 
 class CleaningConfig(_Section):
-    """What is done about faulty training pairs: limits, and an action for each rule of the data report. error: nothing
-    is prepared. drop: the pair is left out. fix: its text is corrected. keep: it is only counted. See data.md."""
+    """Limits on training pairs, and an action for each kind of problem that the data report counts. error: stop without
+    preparing anything. drop: leave the pair out. fix: correct its text. keep: only count it. See data.md."""
 
     max_tokens: int = Field(default=256, ge=0, le=1_000_000)
-    """Most subword tokens on either side, the end symbol not counted; 0: no limit."""
+    """Maximum number of subword tokens on each side, without the end symbol; 0: no limit."""
     max_characters: int = Field(default=5000, ge=0, le=MANY)
-    """Most characters on either side, checked before subwords are learned and cut; 0: no limit."""
+    """Maximum number of characters on each side, checked before subwords are learned; 0: no limit."""
     max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
-    """Most tokens of the longer side for each token of the shorter; 0: no limit."""
+    """Maximum ratio of the numbers of tokens of the longer and the shorter side; 0: no limit."""
     line_count: Literal["error", "drop"] = "error"
-    """The sides of a corpus have unequally many lines. drop: the surplus at the end of the longer one, which is right
-    only where the other was cut short."""
+    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end of the longer
+    side; this is right only if the other side was truncated."""
     invalid_utf8: Literal["error", "drop", "fix"] = "error"
-    """Bytes that are not UTF-8. fix: they are read as Windows-1252."""
+    """Bytes that are not UTF-8. fix: read them as Windows-1252."""
     line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
-    """U+2028, U+2029, U+0085, VT, FF or CR inside a line. fix: a blank takes their place."""
+    """U+2028, U+2029, U+0085, VT, FF or CR inside a line. fix: replace by a blank."""
     bom: Literal["error", "drop", "fix", "keep"] = "fix"
-    """Byte-order marks (U+FEFF). fix: removed; at the beginning of a file they always are."""
+    """Byte-order marks (U+FEFF). fix: remove. One at the beginning of a file is always removed."""
     control_character: Literal["error", "drop", "fix", "keep"] = "keep"
-    """Other control characters, tabs excepted. fix: removed."""
+    """Other control characters, except tabs. fix: remove."""
     one_sided_blank: Literal["error", "drop"] = "drop"
-    """One side is blank."""
+    """Exactly one side is blank."""
     both_blank: Literal["error", "drop"] = "drop"
     """Both sides are blank."""
     html_entity: Literal["error", "drop", "fix", "keep"] = "keep"
-    """HTML entities such as `&amp;`. fix: the characters they stand for take their place."""
+    """HTML entities such as `&amp;`. fix: replace by the character."""
     markup: Literal["error", "drop", "fix", "keep"] = "keep"
-    """Tags such as `<b>`. fix: removed, those between words (`<br>`) become a blank."""
+    """Tags such as `<b>`. fix: remove; a tag between words, such as `<br>`, becomes a blank."""
     too_long: Literal["error", "drop"] = "drop"
-    """A side is over max_tokens or max_characters."""
+    """One side is longer than max_tokens or max_characters."""
     length_ratio: Literal["error", "drop", "keep"] = "drop"
-    """The sides are further apart than max_ratio. With max_ratio = 0 none is left out, and the report counts those of
-    which one side has over 9 times the characters of the other."""
+    """The lengths of the sides differ by more than max_ratio. With max_ratio = 0, no pair is left out, and the report
+    counts pairs in which one side has more than 9 times as many characters as the other."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
     """Both sides are the same text."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
-    """Both sides equal those of a pair before. drop: the first stays."""
+    """Both sides equal those of an earlier pair. drop: keep only the first."""
     duplicate_source: Literal["error", "drop", "keep"] = "keep"
-    """The source equals that of a pair before. drop: the first that is not left out stays."""
+    """The source equals that of an earlier pair. drop: keep only the first that is not left out for another reason."""
     wrong_script: Literal["error", "drop", "keep"] = "keep"
-    """Most letters of a side are of another writing system than its language's."""
+    """Most letters of one side are not in the writing system of its language."""
     swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"
-    """Each side is in the writing system of the other's language. fix: they are exchanged."""
+    """Each side is in the writing system of the other side's language. fix: exchange the sides."""
     overlap_valid: Literal["error", "drop", "keep"] = "keep"
-    """Both sides equal those of a pair of a validation set."""
+    """Both sides equal those of a pair in a validation set."""
     overlap_test: Literal["error", "drop", "keep"] = "keep"
-    """Both sides equal those of a pair of a test set."""
+    """Both sides equal those of a pair in a test set."""
 
     @model_validator(mode="after")
     def _check(self) -> "CleaningConfig":
@@ -256,46 +263,48 @@ class CleaningConfig(_Section):
         return self
 
     def action(self, rule: str) -> str:
-        """What is done about a rule's pairs; a limit of 0 leaves none out."""
+        """Return the action for a rule; a limit of 0 leaves no pair out."""
         if rule == "length_ratio" and not self.max_ratio:
             return "keep"
         return str(getattr(self, rule))
 
 
 class ModelConfig(_Section):
-    """Sizes and shape of the Transformer: all that the paper's Table 3 varies."""
+    """Size and structure of the Transformer; everything that Table 3 of the paper varies."""
 
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
-    """Layers of the encoder stack."""
+    """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=1_000)
-    """Layers of the decoder stack."""
+    """Number of decoder layers."""
     d_model: int = Field(default=512, ge=2, le=32_768)
-    """Width of embeddings and of every sub-layer's output."""
+    """Width of the embeddings and of the output of every sub-layer."""
     d_ff: int = Field(default=2048, ge=1, le=1_048_576)
     """Inner width of the feed-forward sub-layers."""
     num_heads: int = Field(default=8, ge=1, le=4_096)
-    """Attention heads."""
+    """Number of attention heads."""
     d_k: int | None = Field(default=None, ge=1, le=65_536)
-    """Width of a head's queries and keys; by default d_model / num_heads."""
+    """Width of the queries and keys of one head; by default d_model / num_heads."""
     d_v: int | None = Field(default=None, ge=1, le=65_536)
-    """Width of a head's values; by default d_model / num_heads."""
+    """Width of the values of one head; by default d_model / num_heads."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Size r of the neighbourhood that self-attention sees, for long texts: from floor(r / 2) positions before a
-    position to floor((r - 1) / 2) after it, in the decoder to itself. By default it sees all positions."""
+    """Restrict self-attention to a window of r positions, for long texts: from floor(r / 2) positions before a position
+    to floor((r - 1) / 2) after it; in the decoder, to the position itself. By default there is no restriction."""
     norm: Literal["post", "pre"] = "post"
-    """post: LayerNorm(x + Sublayer(x)), the paper's. pre: x + Sublayer(LayerNorm(x)), and a norm after each stack."""
+    """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)), and a final norm after each
+    stack."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Position encodings; learned ones are Table 3, row E."""
+    """Position encodings: sinusoidal as in the paper, or learned (Table 3, row E)."""
     max_positions: int = Field(default=1024, ge=1, le=1_000_000)
-    """Positions of a learned table; sinusoidal ones have no end."""
+    """Number of learned positions. Sinusoidal positions have no limit."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """On each sub-layer's output and on embedding + position."""
+    """Dropout on the output of each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On attention weights; none in the paper."""
+    """Dropout on the attention weights; 0 in the paper."""
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """After the ReLU; none in the paper."""
+    """Dropout after the ReLU; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
-    """all: source, target and output are one matrix. decoder: target and output are. none: three matrices."""
+    """all: one matrix for source embedding, target embedding and output. decoder: one matrix for target embedding and
+    output. none: three matrices."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -324,95 +333,99 @@ EXCLUSIVE_KEYS = (
     ("checkpoint_every_steps", "checkpoint_every_epochs", "checkpoint_every_minutes"),
     ("patience_epochs", "patience_validations"),
 )
-"""Keys of [training] of which one holds; the one stated last replaces the others."""
+"""Groups of keys of [training] that exclude each other; the one stated last replaces the others."""
 
 
 class TrainingConfig(_Section):
-    """Optimiser, schedule, batches, limits, and what is kept."""
+    """Optimiser, schedule, batches, limits, validation and checkpoints."""
 
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Decides initial weights, order of the batches and dropout."""
+    """Random seed for the initial weights, the order of the batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Most target tokens in an update, over all devices and passes; end symbols counted, padding not."""
+    """Maximum number of target tokens per update, over all devices and micro-batches. End symbols count, padding does
+    not."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
-    """Groups of pairs of similar length in an update. 1: an update's pairs are all of about one length, for the least
-    padding. More: as on that many devices which each take a length of their own, so that updates are more alike."""
+    """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
+    minimises padding. More: several lengths per update, as on that many devices with a length each, so that updates
+    differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
-    """Most target (or source) tokens, padding counted, that one device takes at once; an update is split into as many
-    passes as that needs. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
+    """Size of a micro-batch: maximum number of target (or source) tokens, with padding, that one device processes at
+    once. An update is split into as many micro-batches as needed. 0: as many as fit into the memory of a CUDA device;
+    4,096 on a CPU and 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
-    """The optimiser."""
+    """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of the first and second moment."""
+    """Decay rates of the first and second moment."""
     adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
-    """Added to the root of the second moment."""
+    """Constant added to the square root of the second moment."""
     gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
-    """Gradients longer than that are scaled down to it; 0: never."""
+    """Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping."""
     schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "noam"
-    """Learning rate over the updates; each rises linearly over warmup_steps to its peak. noam: the paper's equation 3.
-    inverse-sqrt: the same with a peak of your choice. cosine: down to 0 at max_steps. constant: stays at the peak."""
+    """Learning rate schedule. All rise linearly to a peak over warmup_steps. noam: equation 3 of the paper.
+    inverse-sqrt: the same with a peak of your choice. cosine: falls to 0 at max_steps. constant: stays at the peak."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
-    """Highest learning rate; noam has its own, d_model^-0.5 * warmup_steps^-0.5, and takes none."""
+    """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
-    """Updates until the peak."""
+    """Number of updates until the peak is reached."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the target distribution that is uniform over the vocabulary."""
+    """Share of the target distribution that is spread evenly over the vocabulary."""
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Updates after which training ends."""
+    """Stop after this number of updates."""
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Passes over the training pairs after which training ends."""
+    """Stop after this number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Minutes, over all sessions, after which training ends; validation and saving are counted."""
+    """Stop after this number of minutes, summed over all sessions, with validation and saving."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Ends training when best_metric has not improved for that many epochs."""
+    """Stop when best_metric has not improved for this number of epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
-    """Ends training when best_metric has not improved for that many validations."""
+    """Stop when best_metric has not improved for this number of validations."""
     best_metric: Literal["nll", "bleu"] = "nll"
-    """What patience, keep_best and `average --best` go by."""
+    """Metric on the validation set that decides about patience, keep_best and `average --best`."""
     validate_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Updates between validations; 1,500 where no validate_every_* is stated."""
+    """Validate every N updates; 1,500 if no validate_every_* is given."""
     validate_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Epochs between validations."""
+    """Validate every N epochs."""
     validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Minutes of training between validations."""
+    """Validate every N minutes of training."""
     validate_bleu: bool = True
-    """Whether a validation translates and takes BLEU besides nll."""
+    """Translate the validation set at each validation and compute BLEU, not only nll."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Updates between checkpoints; 1,500 (the paper's ten minutes) where no checkpoint_every_* is stated."""
+    """Write a checkpoint every N updates; 1,500 (the paper's ten minutes) if no checkpoint_every_* is given."""
     checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Epochs between checkpoints."""
+    """Write a checkpoint every N epochs."""
     checkpoint_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Minutes of training between checkpoints."""
+    """Write a checkpoint every N minutes of training."""
     keep_last: int = Field(default=5, ge=1, le=1_000_000)
-    """Checkpoints kept, counted from the newest; at least average_last."""
+    """Number of latest checkpoints to keep; at least average_last."""
     keep_best: int = Field(default=1, ge=0, le=1_000_000)
-    """Checkpoints kept besides, counted from the best by best_metric."""
+    """Number of best checkpoints by best_metric to keep in addition."""
     report_every_steps: int = Field(default=100, ge=1, le=MANY)
-    """Updates between lines of metrics.jsonl; a validation always has one."""
+    """Write a line of metrics.jsonl every N updates, and at each validation."""
     compile: bool = False
-    """Whether forward pass and loss go through torch.compile. Results differ by rounding and in the dropout drawn. It
-    takes minutes at the beginning, which the log tells; for GPUs and long runs. On a CPU it needs a C++ compiler."""
+    """Run the forward pass and the loss through torch.compile. Results differ by rounding and in dropout. Compilation
+    takes minutes at the start, so it is for GPUs and long runs. On a CPU it needs a C++ compiler."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Precision of matrix products; weights and sums stay float32. auto: bf16 on CUDA devices of capability 8 and up
-    and on a CPU where a short trial shows it faster, else float32; chosen when a run begins, and kept. fp16: with a
-    loss scale that follows the gradients, for older GPUs."""
+    """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
+    capability 8 or higher and on a CPU where a short trial shows it faster, else float32; chosen when a run begins, and
+    kept. fp16: with an adaptive loss scale, for older GPUs."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
-    """AdamW: each update takes learning rate x weight_decay of every matrix and embedding off it; not of biases and
-    norms. 0: off."""
+    """Weight decay as in AdamW: each update subtracts learning rate x weight_decay of every matrix and embedding, but
+    not of biases and norms. 0: off."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Keeps an exponential moving average of the weights, such as 0.999 of it and 0.001 of the new ones at each update
-    (at first less of it); validation and checkpoints use it. 0: off."""
+    """Decay of an exponential moving average of the weights, such as 0.999 (lower in the first updates). Validation and
+    checkpoints use the average. 0: off."""
     subword_sampling: float = Field(default=0.0, ge=0, le=1)
-    """Draws other subwords for each epoch. bpe: the share of merges left out (BPE-dropout), such as 0.1. unigram: alpha
-    of its sampling, such as 0.2; smaller is more varied. 0: off. Validation and translation are not sampled."""
+    """Sample a different segmentation into subwords in each epoch. bpe: the probability of leaving out a merge
+    (BPE-dropout), such as 0.1. unigram: the smoothing exponent alpha, such as 0.2; smaller values vary more. 0: off.
+    Validation and translation are not sampled."""
     r_drop: float = Field(default=0.0, ge=0, le=1_000_000)
-    """R-Drop: two passes with different dropout, and that much (alpha, such as 5) of their divergence in the loss, for
-    twice the cost. 0: off."""
+    """R-Drop: run each batch twice with different dropout and add the divergence of the two outputs to the loss, with
+    this weight (alpha, such as 5). Doubles the cost. 0: off."""
     freeze: tuple[str, ...] = ()
-    """Parts of the model that stay as they are, by the beginnings of their weights' names: "encoder", "decoder.0",
+    """Parts of the model that are not trained, given as the beginnings of parameter names: "encoder", "decoder.0",
     "embeddings"."""
     init: Path | None = None
-    """A model (model folder, run or checkpoint) of the same sizes and tokenizer, whose weights training starts from."""
+    """Model (model folder, run or checkpoint) with the same sizes and tokenizer, from whose weights training starts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -443,36 +456,37 @@ class TrainingConfig(_Section):
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule == "cosine" and self.max_steps is None:
-            raise ValueError("schedule cosine needs max_steps, where it reaches 0")
+            raise ValueError("schedule cosine needs max_steps, the update at which it reaches 0")
         return self
 
 
 class DecodingConfig(_Section):
-    """How text is translated, in validation and by `translate`."""
+    """Search settings for validation and `translate`."""
 
     beam: int = Field(default=4, ge=1, le=10_000)
-    """Hypotheses kept at each step; 1 is greedy."""
+    """Beam size; 1 is greedy search."""
     length_penalty: Literal["wu", "length", "none"] = "wu"
-    """What a hypothesis' log-probability is divided by, n counting the end symbol. wu: ((5 + n) / 6)^alpha, the
-    paper's. length: n^alpha, as fairseq, CTranslate2 and Hugging Face use it. none: 1."""
+    """Divisor of a hypothesis' log-probability; n is its length with the end symbol. wu: ((5 + n) / 6)^alpha, as in the
+    paper. length: n^alpha, as in fairseq, CTranslate2 and Hugging Face. none: 1."""
     alpha: float = Field(default=0.6, ge=0, le=20)
     """Exponent of the length penalty."""
     max_length_offset: int = Field(default=50, ge=0, le=1_000_000)
-    """A translation has at most max_length_ratio times the tokens of its source, and that many more."""
+    """The maximum length of a translation is max_length_ratio x source length + max_length_offset, in tokens."""
     max_length_ratio: float = Field(default=1.0, ge=0, le=1000)
-    """See max_length_offset; the paper's is 1."""
+    """See max_length_offset; 1 in the paper."""
     max_length: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Most tokens of any translation, whatever its source."""
+    """Maximum length of any translation in tokens."""
     min_length: int = Field(default=0, ge=0, le=1_000_000)
-    """Tokens before which no translation ends."""
+    """Minimum length of a translation in tokens."""
     no_repeat_ngram: int = Field(default=0, ge=0, le=1_000_000)
-    """No translation says that many tokens in a row twice; 0: it may."""
+    """Do not generate the same N tokens in a row twice; 0: no restriction."""
     coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
-    """Beta of Wu et al. 2016, equation 14: costs translations that look at parts of the source too little. 0: off."""
+    """Weight (beta) of the coverage penalty of Wu et al. 2016, equation 14, which lowers the score of translations that
+    attend too little to parts of the source. 0: off."""
     whole_trees: bool = False
-    """Of trees: the search says only what is a tree over the words of the source. The paper's says anything."""
+    """For trees: generate only complete trees over the words of the source. The paper has no such constraint."""
     average_last: int = Field(default=5, ge=1, le=1_000_000)
-    """Checkpoints that `average` and `run` average."""
+    """Number of checkpoints that `average` and `run` average."""
 
 
 class TrainingLengths(_Section):
@@ -491,7 +505,7 @@ read_lengths = TypeAdapter(TrainingLengths | None).validate_python
 
 
 class Recipe(_Section):
-    """Everything that decides the result of a run."""
+    """All settings that decide the result of a run."""
 
     name: str
     data: DataConfig
@@ -507,7 +521,7 @@ class Recipe(_Section):
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
-                f"{self.decoding.average_last}; they would be gone before they are averaged"
+                f"{self.decoding.average_last}; checkpoints would be deleted before they are averaged"
             )
         longest = self.model.max_positions - 1
         if self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
@@ -520,9 +534,9 @@ class Recipe(_Section):
                 f'[training] subword_sampling is for [data] subwords = "bpe" or "unigram", not "{self.data.subwords}"'
             )
         if self.data.has_trees and self.training.validate_bleu:
-            raise ValueError("[training] validate_bleu: BLEU is not taken of trees; set it to false")
+            raise ValueError("[training] validate_bleu: BLEU cannot be computed for trees; set it to false")
         if self.decoding.whole_trees and not self.data.has_trees:
-            raise ValueError('[decoding] whole_trees is for [data] text = "trees" or "tagged-trees"')
+            raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
@@ -577,11 +591,11 @@ class _Layer:
 
 
 _SET = "--set"
-"""What the layer of the options is called."""
+"""Name of the layer made of --set options."""
 
 
 def recipes_folder() -> Path:
-    """Where the built-in recipes lie: in the installed package, or beside it in a checkout."""
+    """Return the folder of the built-in recipes: in the installed package, or beside it in a checkout."""
     inside = Path(__file__).parent / "recipes"
     return inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
 
@@ -605,11 +619,17 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         return builtin[name_or_file]
     if path.is_dir():
         stored = path / "recipe.toml"
-        told = f"the recipe of this run is {stored}" if stored.is_file() else "and no run (no recipe.toml in it)"
-        raise RecipeError(f"{path}: a folder, not a recipe; {told}")
+        told = (
+            f"the recipe of this run is {stored}"
+            if stored.is_file()
+            else "it is not a run either (it has no recipe.toml)"
+        )
+        raise RecipeError(f"{path}: this is a folder, not a recipe; {told}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
-    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
+    raise RecipeError(
+        f"there is no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them"
+    )
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -673,15 +693,15 @@ def to_toml(recipe: Recipe) -> str:
 
 def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
     if path.resolve() in seen:
-        raise RecipeError(f"{path}: its base leads back to itself")
+        raise RecipeError(f"{path}: its base refers back to itself")
     values, text = read_toml(path, RecipeError)
     base = values.pop("base", None)
     if base is not None and not isinstance(base, str):
-        raise RecipeError(f"{path}: base is the name of a recipe or a file, in quotes")
+        raise RecipeError(f"{path}: base must be the name of a recipe or a file, in quotes")
     for section, content in values.items():
         if not isinstance(content, dict):
             raise RecipeError(
-                f"{path}: {section} stands outside the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
+                f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
     _anchor_paths(values, path.resolve().parent)
     layer = _Layer(str(path), text, values)
@@ -738,7 +758,7 @@ def _check_keys(layer: _Layer) -> None:
                 continue
             homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
             if homes:
-                hint = f"; it belongs into [{homes[0]}]"
+                hint = f"; it belongs in [{homes[0]}]"
             else:
                 hint = _nearest(key, list(SECTIONS[section].model_fields))
             raise RecipeError(f"{layer.place(section, key)}: unknown key {section}.{key}{hint}")

@@ -84,7 +84,7 @@ def run(
     chosen = choose_checkpoints(run_dir, at_most=wanted)
     if len(chosen) < wanted:
         there = counted(len(chosen), "checkpoint")
-        log.warning("average_last = %d, but only %s to average", wanted, there)
+        log.warning("average_last = %d, but there are only %s to average", wanted, there)
     if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
         log.info("%s is up to date", run_dir / "averaged")
     else:
@@ -133,7 +133,7 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
     with parts.locked():
         there = min(parts.begin() * parts.window_lines, len(lines))
         if there:
-            log.info("going on: %s translated already", counted(there, "line"))
+            log.info("resuming after %s", counted(there, "line"))
         with progress(f"translating {output.stem}", len(lines), start=there) as advance:
             count = translate_windows(lines, translate, parts, advance=advance)
         parts.join(count, [("output", output)])
@@ -152,7 +152,9 @@ def score_run(
         DataError: the run is not prepared, or a translation is missing.
     """
     if not (run_dir / "data" / "manifest.json").is_file():
-        raise DataError(f"{run_dir}: not a prepared run (no data/manifest.json in it); run `nmtkit prepare` first")
+        raise DataError(
+            f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
+        )
     recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
     names = test_sets(run_dir)
     if not names:

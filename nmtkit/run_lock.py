@@ -82,11 +82,11 @@ def _lock(path: Path, what: Path, option: str) -> int:
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode("utf-8", errors="replace") or "another process"
             os.close(descriptor)
-            raise NmtkitError(
-                f"{what}: in use by {holder}; wait until it has ended, or take another {option}"
-            ) from None
+            raise NmtkitError(f"{what}: in use by {holder}; wait until it has ended, or use another {option}") from None
         except OSError as error:
-            log.warning("%s cannot be locked (%s): see to it that nothing else writes %s", path, error.strerror, what)
+            log.warning(
+                "%s cannot be locked (%s); make sure that no other process writes %s", path, error.strerror, what
+            )
             return descriptor
         # Whoever held the lock has removed the file on its way out: then this one is locked in vain.
         with contextlib.suppress(FileNotFoundError):
@@ -103,5 +103,5 @@ def _check_writable(run_dir: Path) -> None:
 
 def _unwritable(path: Path, reason: str) -> NmtkitError:
     return NmtkitError(
-        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); correct that, or take another --run-dir"
+        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); correct this, or use another --run-dir"
     )

@@ -190,7 +190,7 @@ class TestWrongKeys:
 
     def test_a_key_outside_the_sections_is_told(self, folder: Folder) -> None:
         message = folder.complaint(f"seed = 1\n{DATA}")
-        assert message.startswith(f"{folder.path / 'mine.toml'}: seed stands outside the sections")
+        assert message.startswith(f"{folder.path / 'mine.toml'}: seed is outside of the sections")
 
     def test_a_mistake_in_a_base_names_the_file_of_the_base(self, folder: Folder) -> None:
         folder.write(f"{DATA}[training]\nsead = 1\n", "parent.toml")
@@ -215,7 +215,7 @@ class TestWrongKeys:
         assert "data.train is missing" in folder.complaint('[data]\nsource_language = "en"\ntarget_language = "de"\n')
 
     def test_a_folder_is_no_recipe(self, folder: Folder) -> None:
-        with pytest.raises(RecipeError, match=r"a folder, not a recipe; and no run"):
+        with pytest.raises(RecipeError, match=r"a folder, not a recipe; it is not a run either"):
             find_recipe(str(folder.path))
         stored = folder.write(DATA, "recipe.toml")
         with pytest.raises(RecipeError, match="a folder, not a recipe; the recipe of this run is ") as caught:
@@ -309,8 +309,8 @@ class TestBases:
 
     def test_a_base_that_leads_back_to_itself_is_an_error(self, folder: Folder) -> None:
         folder.write('base = "mine.toml"\n', "other.toml")
-        assert "leads back to itself" in folder.complaint('base = "other.toml"\n')
-        assert "leads back to itself" in folder.complaint('base = "mine.toml"\n')
+        assert "refers back to itself" in folder.complaint('base = "other.toml"\n')
+        assert "refers back to itself" in folder.complaint('base = "mine.toml"\n')
 
     @pytest.mark.parametrize("base", ["missing.toml", "no-such-recipe"])
     def test_a_missing_base_is_told_with_the_recipe_that_names_it(self, folder: Folder, base: str) -> None:
@@ -319,7 +319,7 @@ class TestBases:
         assert str(folder.path / "mine.toml") in message
 
     def test_a_base_that_is_no_text_is_an_error(self, folder: Folder) -> None:
-        assert "base is the name of a recipe or a file" in folder.complaint(f"base = 3\n{DATA}")
+        assert "base must be the name of a recipe or a file" in folder.complaint(f"base = 3\n{DATA}")
 
     def test_a_recipe_that_states_train_inherits_no_valid_or_test(self, folder: Folder) -> None:
         folder.write(f'{DATA}valid = ["builtin/valid"]\ntest = ["builtin/synthetic"]\n', "parent.toml")
@@ -383,11 +383,11 @@ class TestLocalFiles:
     def test_the_name_of_a_test_set_may_not_lead_to_another_folder(self, folder: Folder, name: str) -> None:
         message = folder.complaint(f'{DATA}test = [{{ source = "a.en", target = "a.de", name = "{name}" }}]\n')
         assert name in message
-        assert "name: must be a name without slashes that begins with no full stop" in message
+        assert "name: must be a name without slashes that does not begin with a full stop" in message
 
     def test_a_tag_of_two_words_is_told_in_words(self, folder: Folder) -> None:
         text = DATA.replace('["builtin/train"]', '[{ corpus = "builtin/train", source_prefix = "a b" }]')
-        assert "source_prefix: must be one word, without blanks" in folder.complaint(text)
+        assert "source_prefix: must be one word without blanks" in folder.complaint(text)
 
 
 class TestExclusiveKeys:
@@ -464,7 +464,7 @@ class TestOverrides:
             ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
             ("training.seed=two", "--set: training.seed = 'two': "),
             ("data.normalize=nfc", "--set: data.normalize = 'nfc': must be a list, in [ ]"),
-            ("model.seed=2", "--set: unknown key model.seed; it belongs into [training]"),
+            ("model.seed=2", "--set: unknown key model.seed; it belongs in [training]"),
         ],
     )
     def test_a_wrong_override_is_told_as_such(self, folder: Folder, override: str, expected: str) -> None:

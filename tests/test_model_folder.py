@@ -165,7 +165,7 @@ def foreign_weights(folder: Path) -> None:
         (edit_description("model", {"d_model": 0}), "damaged"),
         (edit_description("decoding", {"beams": 4}), "damaged"),
         (edit_description("vocab_sizes", {}), "damaged"),
-        (remove("tokenizer/tokenizer.json"), "no tokenizer here"),
+        (remove("tokenizer/tokenizer.json"), "there is no tokenizer"),
         (remove("tokenizer/joint.vocab"), "no such file"),
         (cut("tokenizer/joint.vocab", 0.5), "damaged"),
         (overwrite("tokenizer/joint.vocab", b"\xff\xfe\n"), "damaged"),

@@ -101,14 +101,14 @@ def read_sweep(path: Path) -> Sweep:
         said = first["msg"]
         if first["type"] == "string_pattern_mismatch":  # of names, which those of folders are made of
             said = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
-        raise RecipeError(f"{path}: {place}: {said}; nmtkit/ablation/table3.toml has the form") from None
+        raise RecipeError(f"{path}: {place}: {said}; see nmtkit/ablation/table3.toml for the format") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:
             raise RecipeError(f"{path}: two rows are named {name!r}")
     for name in (name for finding in sweep.findings for name in (finding.better, finding.other)):
         if name not in names:
-            raise RecipeError(f"{path}: a finding compares the row {name!r}, which is not there")
+            raise RecipeError(f"{path}: a finding names the row {name!r}, which does not exist")
     return sweep
 
 
@@ -121,7 +121,9 @@ def choose_rows(sweep: Sweep, wanted: Sequence[str]) -> list[Row]:
     known = {name for row in sweep.rows for name in (row.name, row.group)} - {""}
     for name in wanted:
         if name not in known:
-            raise RecipeError(f"--rows: no row or group {name!r}; there are {', '.join(sorted(known))}")
+            raise RecipeError(
+                f"--rows: there is no row or group {name!r}; the rows and groups are {', '.join(sorted(known))}"
+            )
     return [row for row in sweep.rows if not wanted or row.name in wanted or row.group in wanted]
 
 
@@ -138,10 +140,10 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
     if not recipe.data.valid:
         raise RecipeError(f"{recipe.name}: rows are compared on the validation set; state [data] valid")
     if recipe.data.has_trees:
-        raise RecipeError(f"{recipe.name}: rows are compared by BLEU, which is not taken of trees")
+        raise RecipeError(f"{recipe.name}: rows are compared by BLEU, which cannot be computed for trees")
     for row in rows:
         if "seed" in row.training:
-            raise RecipeError(f"row {row.name}: training.seed counts from the recipe's for every row; see --seeds")
+            raise RecipeError(f"row {row.name}: rows cannot set training.seed; use --seeds")
     _check_base(recipe, sweep, scale)
     planned = []
     for number in range(seeds):
@@ -167,8 +169,8 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
                 raise RecipeError(f"[base] of the rows: unknown key {section}.{key}; correct or remove it")
             if (ours := _size(recipe, section, key)) != value and not scale:
                 raise RecipeError(
-                    f"{recipe.name}: the rows vary a base of {section}.{key} = {value}, the recipe's is {ours}; with "
-                    "--scale each row keeps its ratio to the recipe's own"
+                    f"{recipe.name}: the rows are made for {section}.{key} = {value}, but the recipe has {ours}; use "
+                    "--scale to keep the ratios of each row"
                 )
 
 
@@ -183,7 +185,7 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
                 del values[key]
             elif all(_is_size(value) for value in (values[key], of_base[key], ours)):
                 if of_base[key] == 0:
-                    raise RecipeError(f"row {row.name}: {section}.{key} has no ratio to the 0 that [base] has")
+                    raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
                 values[key] = max(1, round(values[key] / of_base[key] * ours))
     model = changes["model"]
     width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))

@@ -134,7 +134,7 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     is_there = (data / "manifest.json").is_file() and read_manifest(data)["fingerprint"] == fingerprint
     if is_trained(run_dir):
         if not is_there:
-            raise NmtkitError(f"{run_dir} has been trained with other data; take another --sweep-dir, or remove it")
+            raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
         return
     run_dir.mkdir(parents=True, exist_ok=True)
     if not is_there:
@@ -167,7 +167,9 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     best = best_checkpoints(run_dir, 1) if has_patience else []
     found = best or whole_checkpoints(run_dir, 1)
     if not found:
-        raise ModelError(f"{run_dir / 'checkpoints'}: no whole checkpoint to measure; remove the run and train it anew")
+        raise ModelError(
+            f"{run_dir / 'checkpoints'}: there is no complete checkpoint to evaluate; remove the run and train it again"
+        )
     loaded = load_model(found[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": True})
     validator = Validator(recipe.model_copy(update={"training": training}), run_dir, loaded.tokenizer, workers)
@@ -252,7 +254,7 @@ def _start(
     command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
     (folder / run.name).mkdir(parents=True, exist_ok=True)
     log_path = folder / run.name / "ablation.log"
-    log.info("%s: begins; what it says goes to %s", run.name, log_path)
+    log.info("%s: started; its log is %s", run.name, log_path)
     log_file = log_path.open("wb")
     # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
     process = subprocess.Popen(

@@ -18,32 +18,39 @@ def command(
     recipe: RecipeArgument,
     rows: Annotated[
         str | None,
-        typer.Option("--rows", metavar="NAME,...", help="Only the rows or groups (A, B, ...) of these names."),
+        typer.Option("--rows", metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names."),
     ] = None,
     rows_file: Annotated[
         Path | None,
-        typer.Option("--rows-file", metavar="FILE", help="Rows of your own, in TOML.  [default: the paper's Table 3]"),
+        typer.Option(
+            "--rows-file", metavar="FILE", help="TOML file with rows of your own.  [default: the paper's Table 3]"
+        ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="Runs of each row, with the recipe's seed and the next.")
+        int, typer.Option("--seeds", metavar="N", min=1, help="Number of runs per row, each with the next seed.")
     ] = 1,
     scale: Annotated[
         bool,
         typer.Option(
-            "--scale", help="Each row keeps its ratio of sizes and updates to the base, which is the recipe's."
+            "--scale",
+            help="Scale the rows to RECIPE: a row with twice the paper's width has twice the width of RECIPE.",
         ),
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Runs at a time.  [default: one for each CUDA device, else 1]"),
+        typer.Option(
+            "--jobs", metavar="N", min=1, help="Number of runs at a time.  [default: one per CUDA device, else 1]"
+        ),
     ] = None,
     sweep_dir: Annotated[
         Path | None,
-        typer.Option("--sweep-dir", metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]"),
+        typer.Option(
+            "--sweep-dir", metavar="DIR", help="Folder for all runs.  [default: runs/<recipe name>-ablations]"
+        ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="RUN", help="Just one run, such as A-h1-seed2, in this process; no table."),
+        typer.Option("--only", metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table."),
     ] = None,
     set_: SetOption = None,
     mirror: MirrorOption = None,
@@ -51,15 +58,16 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """The paper's Table 3: variations on one base model, trained and compared.
+    """Train variations of one recipe, such as the paper's Table 3, and compare them.
 
-    Each row is a few changes of RECIPE. Data and subwords are prepared once. Finished runs are recognised, stopped ones
-    go on, and one that fails is told in the table while the others go on; the exit code is 1 then. Results are in
-    DIR/ablations.json, ablations.md and ablations.html, which grow with every run.
+    Each row changes a few settings of RECIPE. The data are prepared once. Finished runs are not repeated, and stopped
+    runs are resumed. If a run fails, the table shows its error, the other runs continue, and the exit code is 1. The
+    results are in DIR/ablations.json, ablations.md and ablations.html, which are updated after every run.
 
-    Example: nmtkit ablate wmt14-en-de-base --seeds 2
-
-    Example: nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
+    \b
+    Examples:
+      nmtkit ablate wmt14-en-de-base --seeds 2
+      nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
     """
     from nmtkit import console
     from nmtkit.ablation.rows import TABLE3, choose_rows, plan, read_sweep
@@ -85,7 +93,7 @@ def command(
 
     alone = next((run for run in runs if run.name == only), None)
     if only is not None and alone is None:
-        raise NmtkitError(f"--only: no run {only!r}; there are {', '.join(run.name for run in runs)}")
+        raise NmtkitError(f"--only: there is no run {only!r}; the runs are {', '.join(run.name for run in runs)}")
     refuse_another_sweep(loaded, runs, folder)
     fingerprint = prepare_sweep(loaded, folder, mirror)
     if alone is not None:
@@ -117,9 +125,7 @@ def command(
                 _tell(run, results, failures, len(runs))
                 write_report(folder, report())
     except SystemExit:  # by a signal
-        console.log.info(
-            "the runs were told to save and end; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:])
-        )
+        console.log.info("the runs save and stop; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
         raise
     _print(report())
     for path in write_report(folder, report()):

@@ -16,20 +16,20 @@ FORMATS = (".html", ".svg", ".pdf", ".png")
 
 def command(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model folder, run folder or checkpoint.", show_default=False)
+        Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
     ],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="What is read.", show_default=False)],
+    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Source sentence.", show_default=False)],
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TEXT", help="What is written.  [default: the model's own translation]"),
+        typer.Option("--target", metavar="TEXT", help="Target sentence.  [default: the model's own translation]"),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            help="An interactive page (.html), or one layer for a paper (.svg, .pdf, .png).  "
-            "[default: a heat map in the terminal]",
+            help="File for the result: an interactive page (.html), or a figure of one layer (.svg, .pdf, "
+            ".png).  [default: a heat map in the terminal]",
         ),
     ] = None,
     kind: Annotated[
@@ -37,25 +37,29 @@ def command(
         typer.Option(
             "--kind",
             metavar="encoder|decoder|cross",
-            help="Encoder or decoder to themselves, or decoder to source; a page has all.  [default: cross]",
+            help="Self-attention of encoder or decoder, or from decoder to source.  [default: cross]",
         ),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option("--layer", metavar="N", min=1, help="From 1; a page has all.  [default: the last]")
+        int | None,
+        typer.Option("--layer", metavar="N", min=1, help="Layer to show, from 1.  [default: the last; all on a page]"),
     ] = None,
     head: Annotated[
         list[int] | None,
-        typer.Option("--head", metavar="N", min=1, help="From 1; may be repeated; a page has all.  [default: all]"),
+        typer.Option("--head", metavar="N", min=1, help="Head to show, from 1. May be repeated.  [default: all]"),
     ] = None,
-    words: Annotated[bool, typer.Option("--words", help="Joins subword pieces to words.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """What a model attends to, in every layer and head: as a page, a figure or in the terminal.
+    """Show the attention weights of a model for one sentence, as a web page, a figure or in the terminal.
 
-    Examples: nmtkit attention runs/quickstart --source "The old house is empty." --words;
-    nmtkit attention runs/quickstart --source "The old house is empty." --output attention.html
+    \b
+    Examples:
+      nmtkit attention runs/quickstart --source "The old house is empty." --words
+      nmtkit attention runs/quickstart --source "The old house is empty." \\
+          --output attention.html
     """
     from nmtkit import console
     from nmtkit.evaluation.attention import attention_maps
@@ -68,9 +72,9 @@ def command(
     if kind not in (None, "encoder", "decoder", "cross"):
         raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
     if output is not None and output.suffix not in FORMATS:
-        raise typer.BadParameter(f"{output.name!r} ends in none of {', '.join(FORMATS)}", param_hint="--output")
+        raise typer.BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
     if output is not None and output.suffix == ".html" and (kind or layer or head):
-        raise typer.BadParameter("a page (.html) holds every kind, layer and head; choose there")
+        raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer and --head")
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
@@ -88,7 +92,9 @@ def command(
     place = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
     if place >= num_layers:
-        raise typer.BadParameter(f"the model has {console.counted(num_layers, 'layer')} there", param_hint="--layer")
+        raise typer.BadParameter(
+            f"the model has {console.counted(num_layers, 'layer')} of this kind", param_hint="--layer"
+        )
     if heads[-1] >= num_heads:
         raise typer.BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
     if words:

@@ -14,47 +14,53 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="The last N checkpoints.  [default: average_last]")
+        int | None,
+        typer.Option("--last", metavar="N", min=1, help="Average the last N checkpoints.  [default: average_last]"),
     ] = None,
     spacing: Annotated[
-        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: every S-th, counted back from the last.")
+        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: take every S-th, counting back.")
     ] = 1,
     best: Annotated[
-        int | None, typer.Option("--best", metavar="N", min=1, help="The N best checkpoints by best_metric.")
+        int | None,
+        typer.Option("--best", metavar="N", min=1, help="Average the N best checkpoints according to best_metric."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="The new model folder.  [default: RUN/averaged]")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]"),
     ] = None,
     search: Annotated[
         bool,
-        typer.Option(
-            "--search", help="Writes no model: tries which N and S are best on the validation set (RUN/averaging.json)."
-        ),
+        typer.Option("--search", help="Write no model; try many averages on the validation set (RUN/averaging.json)."),
     ] = False,
     metric: Annotated[
         str | None,
         typer.Option(
-            "--metric", metavar="bleu|nll", help="Of --search; nll translates nothing.  [default: bleu, of trees nll]"
+            "--metric", metavar="bleu|nll", help="Metric of --search; nll is faster.  [default: bleu; nll for trees]"
         ),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Checkpoints to one model: the mean of their weights.
+    """Average the weights of several checkpoints into one model.
 
-    Examples: nmtkit average runs/multi30k-en-de-tiny --last 10; nmtkit average runs/multi30k-en-de-tiny --search
+    \b
+    Examples:
+      nmtkit average runs/multi30k-en-de-tiny --last 10
+      nmtkit average runs/multi30k-en-de-tiny --search
     """
     from nmtkit import console
 
     if last is not None and best is not None:
         raise typer.BadParameter("give --last or --best, not both")
     if spacing > 1 and last is None:
-        raise typer.BadParameter("--spacing goes with --last")
+        raise typer.BadParameter("--spacing needs --last")
     if search and (last or best or output):
-        raise typer.BadParameter("--search tries many averages and writes none; it takes no --last, --best or --output")
+        raise typer.BadParameter(
+            "--search writes no model and tries all averages; leave out --last, --best and --output"
+        )
     if not search and (metric or threads or device != "auto"):
-        raise typer.BadParameter("--metric, --device and --threads go with --search")
+        raise typer.BadParameter("--metric, --device and --threads need --search")
     if metric not in (None, "bleu", "nll"):
         raise typer.BadParameter(f"{metric!r} is not one of bleu, nll", param_hint="--metric")
     console.set_up(quiet=quiet)

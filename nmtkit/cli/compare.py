@@ -11,43 +11,45 @@ from nmtkit.cli.options import QuietOption, check_files
 def command(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN RUN ...", help="Folders of runs; the first is the baseline.", show_default=False),
+        typer.Argument(metavar="RUN RUN ...", help="Folders of runs. The first is the baseline.", show_default=False),
     ],
     metric: Annotated[
         list[str] | None,
         typer.Option(
             "--metric",
             metavar="M",
-            help="May be repeated.  [default: sacrebleu, chrf2, bleu-tokenized where possible; of trees evalb]",
+            help="May be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; evalb for trees]",
         ),
     ] = None,
     paired: Annotated[
-        str, typer.Option("--paired", metavar="bootstrap|randomization", help="The test of significance.")
+        str, typer.Option("--paired", metavar="bootstrap|randomization", help="Significance test to use.")
     ] = "bootstrap",
     trials: Annotated[
         int | None,
-        typer.Option("--trials", metavar="N", min=1, help="Of that test.  [default: 1000, randomization 10000]"),
+        typer.Option("--trials", metavar="N", min=1, help="Trials of the test.  [default: 1000; randomization: 10000]"),
     ] = None,
     sentences: Annotated[
-        int, typer.Option("--sentences", metavar="N", min=0, help="Sentences shown that changed most.")
+        int, typer.Option("--sentences", metavar="N", min=0, help="Number of changed sentences to show.")
     ] = 5,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Writes all of it there too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for all results as JSON.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Runs side by side: settings that differ, scores with significance, cost, and the sentences that changed most.
+    """Compare runs: settings that differ, scores with significance tests, cost, and changed sentences.
 
-    The runs' test sets must be the same to the letter.
+    The runs must have identical test sets.
 
-    Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
+    \b
+    Example:
+      nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """
     from nmtkit import console
 
     if paired not in ("bootstrap", "randomization"):
         raise typer.BadParameter(f"{paired!r} is not one of bootstrap, randomization", param_hint="--paired")
     if len(runs) < 2:
-        raise typer.BadParameter("name two runs or more")
+        raise typer.BadParameter("give at least two runs")
     own = ("recipe.toml", "metrics.jsonl", "prediction.json", "scores.json", "cost.json")
     check_files([("--json", json_file)], [("a run", run / name) for run in runs for name in own])
     console.set_up(quiet=quiet)

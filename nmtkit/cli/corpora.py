@@ -10,20 +10,24 @@ if TYPE_CHECKING:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One corpus, with all of its files.", show_default=False)
+        str | None, typer.Argument(metavar="[NAME]", help="Show this corpus with all of its files.", show_default=False)
     ] = None,
     languages: Annotated[
         str | None,
-        typer.Option("--languages", metavar="en-de", help="Only corpora of that pair, in whichever direction."),
+        typer.Option("--languages", metavar="en-de", help="List corpora of this pair, in either direction."),
     ] = None,
     sacrebleu: Annotated[
-        bool, typer.Option("--sacrebleu", help="sacreBLEU's test sets, which are named sacrebleu:NAME in a recipe.")
+        bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets. A recipe names them as sacrebleu:NAME.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON: addresses, sizes, checksums, licences.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with addresses, sizes, checksums and licences.")
+    ] = False,
 ) -> None:
-    """The public corpora a recipe may name: languages, size of the download, licence.
+    """List the public corpora that a recipe can name, with languages, download size and licence.
 
-    Example: nmtkit corpora --languages en-de
+    \b
+    Example:
+      nmtkit corpora --languages en-de
     """
     from nmtkit import console
     from nmtkit.errors import DataError

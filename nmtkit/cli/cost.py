@@ -21,14 +21,14 @@ def command(
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Devices to predict for.  [default: 1]"),
+        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Number of devices.  [default: 1]"),
     ] = None,
     device_type: Annotated[
         str | None,
         typer.Option(
             "--device-type",
             metavar="NAME",
-            help="A GPU of the table such as h200, cpu, or with --rate any name.  [default: that of this machine]",
+            help="A GPU of --list-devices, cpu, or any name with --rate.  [default: that of this machine]",
         ),
     ] = None,
     mfu: Annotated[
@@ -38,8 +38,8 @@ def command(
             metavar="SHARE",
             min=0.001,
             max=1.0,
-            help="Share of a device's rate that training reaches.  [default: 0.30 on a GPU, 0.23 on a CPU; "
-            "with AMX state less, such as 0.07]",
+            help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
+            "[default: 0.30 on a GPU, 0.23 on a CPU; for a CPU with AMX, give less, such as 0.07]",
         ),
     ] = None,
     rate: Annotated[
@@ -49,34 +49,36 @@ def command(
             metavar="TFLOPS",
             min=1e-6,
             max=1e9,
-            help="Rate of matrix products of one device.  [default: by the table; a CPU's is measured]",
+            help="Peak rate of matrix multiplication of one device.  [default: from the table; measured on a CPU]",
         ),
     ] = None,
     list_devices: Annotated[
-        bool, typer.Option("--list-devices", help="Prints the table of GPUs, their rates and where these are from.")
+        bool, typer.Option("--list-devices", help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Writes the figures there too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for the same figures as JSON.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """What a training will take (operations, time, memory), or what it took, beside the paper's Table 2.
+    """Predict the FLOPs, time and memory of a training, or show what a finished training took.
 
-    Of a RECIPE it predicts; exactly, as to operations, where the data are prepared. Of a RUN that was trained it tells
-    what it took and how the prediction fared, and writes RUN/cost.json; with --devices and the like it predicts what it
-    would take there.
+    For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared. For a trained RUN, print its
+    measured cost beside the paper's Table 2 and the prediction, and write RUN/cost.json. With --devices or another
+    option about devices, print a prediction for the RUN on these devices.
 
-    Examples: nmtkit cost wmt14-en-de-big --devices 8 --device-type h200;
-    nmtkit cost runs/wmt14-en-de-big
+    \b
+    Examples:
+      nmtkit cost wmt14-en-de-big --devices 8 --device-type h200
+      nmtkit cost runs/wmt14-en-de-big
     """
     from nmtkit import console
 
     console.set_up(quiet=quiet)
     if list_devices:
         if what is not None or json_file is not None:
-            raise typer.BadParameter("--list-devices stands alone, without RECIPE, RUN or --json")
+            raise typer.BadParameter("--list-devices cannot be combined with RECIPE, RUN or --json")
         _print_devices()
         return
     if what is None:
@@ -84,7 +86,7 @@ def command(
     check_files([("--json", json_file)], [("the recipe", Path(what))])
     is_run = (Path(what) / "recipe.toml").is_file()
     if is_run and (run_dir is not None or set_):
-        raise typer.BadParameter("a RUN has its own recipe and folder; --run-dir and --set go with a RECIPE")
+        raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
     from nmtkit.model_folder import latest_state
@@ -208,5 +210,5 @@ def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, i
             tokenizer = load_tokenizer(folder)
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             return PairLengths.of_data(folder / "data" / "train"), sizes
-        log.warning("%s was prepared with other [data] or [cleaning]: its lengths are not used", folder)
+        log.warning("%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", folder)
     return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)

@@ -10,47 +10,51 @@ from nmtkit.cli.options import QuietOption, ThreadsOption
 
 def command(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model folder, run folder or checkpoint.", show_default=False)
+        Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
     ],
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="ctranslate2|huggingface", help="For which library.", show_default=False),
+        typer.Option("--format", metavar="ctranslate2|huggingface", help="Library to convert to.", show_default=False),
     ],
     quantization: Annotated[
         str,
         typer.Option(
             "--quantization",
             metavar="TYPE",
-            help="Of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
-            "float16 (or fp16), bfloat16 (or bf16).",
+            help="Number format of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, "
+            "int8_bfloat16, int16, float16 (or fp16), bfloat16 (or bf16).  [default: float32]",
         ),
     ] = "float32",
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="The new folder.  [default: MODEL/export/FORMAT[-TYPE]]"),
+        typer.Option("--output", metavar="DIR", help="Folder for the export.  [default: MODEL/export/FORMAT[-TYPE]]"),
     ] = None,
     sample: Annotated[
         Path | None,
         typer.Option(
             "--sample",
             metavar="FILE",
-            help="Source text of which 100 lines are translated both ways.  [default: the run's validation text]",
+            help="Source text; 100 lines are translated by both libraries.  [default: the run's validation text]",
         ),
     ] = None,
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """A model to another library's form, written only if greedy translations of 100 lines are the same there.
+    """Convert a model for CTranslate2 or Hugging Face transformers.
 
-    Examples: nmtkit export runs/quickstart --format ctranslate2 --quantization int8;
-    nmtkit export runs/quickstart --format huggingface
+    The export is checked: it is written only if both libraries give the same greedy translations of 100 lines.
+
+    \b
+    Examples:
+      nmtkit export runs/quickstart --format ctranslate2 --quantization int8
+      nmtkit export runs/quickstart --format huggingface
     """
     from nmtkit import console
 
     if format_ not in ("ctranslate2", "huggingface"):
         raise typer.BadParameter(f"{format_!r} is not one of ctranslate2, huggingface", param_hint="--format")
     if format_ == "huggingface" and quantization != "float32":
-        raise typer.BadParameter("only --format ctranslate2 takes one", param_hint="--quantization")
+        raise typer.BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
     console.set_up(quiet=quiet)
 
     from nmtkit.export.ctranslate2 import QUANTIZATIONS, SHORT_NAMES

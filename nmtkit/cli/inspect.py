@@ -9,25 +9,29 @@ from nmtkit.cli.options import MirrorOption
 
 
 def command(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was prepared.", show_default=False)],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a prepared run.", show_default=False)],
     line: Annotated[
         int,
         typer.Option(
             "--line",
             metavar="N",
             min=1,
-            help="Which line, from 1 through all training corpora in turn, as RUN/nonfinite.jsonl names them.",
+            help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.",
             show_default=False,
         ),
     ],
-    corpus: Annotated[str | None, typer.Option("--corpus", metavar="NAME", help="Line N of this corpus.")] = None,
-    valid: Annotated[bool, typer.Option("--valid", help="Of the validation data.")] = False,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", metavar="NAME", help="Count the lines of this corpus only.")
+    ] = None,
+    valid: Annotated[bool, typer.Option("--valid", help="Show a pair of the validation data.")] = False,
     mirror: MirrorOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """A pair as text, pieces and ids, with its corpus and line number.
+    """Show one training pair as text, subwords and ids, with its corpus and line number.
 
-    Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
+    \b
+    Example:
+      nmtkit inspect runs/multi30k-en-de-tiny --line 5
     """
     from nmtkit.console import say
     from nmtkit.data.inspection import inspect_pair

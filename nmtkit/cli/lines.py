@@ -67,7 +67,7 @@ def write_stdout_as_text() -> None:
     from nmtkit.errors import DataError
 
     if sys.stdout is None:
-        raise DataError("stdout is closed; name a file with --output")
+        raise DataError("stdout is closed; give a file with --output")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
@@ -87,7 +87,7 @@ def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
 
     if numbers:
         console.log.warning(
-            "only the first tokens counted (the model's limit, or --max-tokens %d) in %s",
+            "only the first tokens were scored (the model's limit, or --max-tokens %d) in %s",
             max_tokens,
             console.listed(numbers),
         )

@@ -1,4 +1,4 @@
-"""The command `nmtkit`: registers the commands and turns a user's mistake into one line and an exit code."""
+"""The `nmtkit` command line: register the commands, and turn errors into one line and an exit code."""
 
 import errno
 import io
@@ -32,8 +32,11 @@ from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
     name="nmtkit",
-    help='From parallel text to a trained translation system, exactly as "Attention Is All You Need" describes it.',
-    epilog="Start with `nmtkit run quickstart`, or `nmtkit recipes`.",
+    help="""Train Transformer translation models from parallel text, translate with them and score the translations.
+
+    A recipe is a TOML file with the settings of a training; a run is the folder that a training writes.
+    """,
+    epilog="To start, try `nmtkit run quickstart`. `nmtkit COMMAND --help` explains a command.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,22 +44,22 @@ app = typer.Typer(
 )
 
 for module, summary in (
-    (prepare, "Corpora to training data."),
-    (train, "Training data to checkpoints; goes on where it was."),
-    (average, "Checkpoints to one model."),
-    (translate, "Text to its translation."),
-    (export, "A model to the form of another library, CTranslate2 or transformers."),
-    (score, "Translations to scores and cost; with a model, to log-probabilities."),
-    (cost, "What a training will take, or what it took."),
-    (compare, "Runs side by side: settings, scores, cost, sentences."),
-    (rerank, "N-best lists to their best hypotheses by a model."),
-    (report, "Runs to one page of their settings, curves, scores and cost."),
-    (attention, "What a model attends to, as a page, a figure or in the terminal."),
-    (run, "All five steps in order; finished ones are skipped."),
-    (ablate, "The paper's Table 3: variations on one model, compared."),
-    (recipes, "The built-in recipes, to see or to copy."),
-    (corpora, "The public corpora by name, with sizes and licences."),
-    (inspect, "A prepared pair as text, pieces and ids."),
+    (run, "Do all five steps below, from a recipe to a scored model."),
+    (prepare, "1. Download and clean text, and turn it into training data."),
+    (train, "2. Train a model, or resume a training."),
+    (average, "3. Average checkpoints into one model."),
+    (translate, "4. Translate text with a model."),
+    (score, "5. Score translations with BLEU, chrF, TER and others."),
+    (report, "Write a web page about one or more runs."),
+    (compare, "Compare runs: settings, scores, cost, sentences."),
+    (cost, "Predict what a training costs, or show what it cost."),
+    (attention, "Show the attention weights of a model for a sentence."),
+    (rerank, "Choose the best hypotheses from n-best lists."),
+    (export, "Convert a model for CTranslate2 or Hugging Face."),
+    (ablate, "Train and compare variations, as in the paper's Table 3."),
+    (recipes, "List the built-in recipes, or print one."),
+    (corpora, "List the public corpora that a recipe can name."),
+    (inspect, "Show a training pair as text, subwords and ids."),
 ):
     app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
@@ -81,30 +84,31 @@ def _print_version(wanted: bool | None) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool | None, typer.Option("--version", callback=_print_version, is_eager=True, help="Prints the version.")
+        bool | None,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> None:
     pass
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    """Ends the process from wherever it is, cleaning up on the way: 130 for SIGINT, 143 for SIGTERM."""
+    """End the process with clean-up: exit code 130 for SIGINT, 143 for SIGTERM."""
     raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 130 and 143 when stopped."""
+    """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 130 and 143 when stopped by a signal."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be valid text
     try:
         app()
     except PeerLostError as error:
         from nmtkit.workers import PEER_LOST, is_launched
 
         if is_launched():
-            _leave(PEER_LOST)  # `launch` tells it
+            _leave(PEER_LOST)  # `launch` reports it
         _fail(str(error))
     except NmtkitError as error:
         _fail(str(error))
@@ -124,7 +128,7 @@ def main() -> None:
             _fail(f"{error}; name a file or folder that is there")
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
-        _fail("out of memory; take smaller batches, a smaller beam or fewer processes, or make room")
+        _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 
 def _fail(message: str) -> NoReturn:
@@ -135,8 +139,8 @@ def _fail(message: str) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process. One of several ends without the interpreter's own clean-up, which aborts now and then where
-    threads of the process group are still at work."""
+    """End the process. One of several processes skips the interpreter's clean-up, which sometimes aborts while threads
+    of the process group are still running."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

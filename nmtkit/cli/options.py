@@ -17,7 +17,7 @@ RunDirOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a value of the recipe; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
 ]
 MirrorOption = Annotated[
     Path | None,
@@ -25,7 +25,7 @@ MirrorOption = Annotated[
         "--mirror",
         metavar="DIR",
         envvar="NMTKIT_MIRROR",
-        help="Folder laid out as <host>/<path>, whose files are used instead of the network.",
+        help="Folder laid out as <host>/<path>; files found there are not downloaded.",
     ),
 ]
 
@@ -37,12 +37,12 @@ def _check_device(device: str) -> str:
 
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Where to compute.")
+    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Device to compute on.")
 ]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS is not read.  [default: all cores]"
+        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]"
     ),
 ]
 
@@ -59,18 +59,20 @@ ScoringPrecisionOption = Annotated[
         "--precision",
         metavar="float64|float32",
         callback=_check_precision,
-        help="What a model scores in.  [default: float64 on a CPU, else float32]",
+        help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]",
     ),
 ]
 
 
 MaxTokensOption = Annotated[
     int | None,
-    typer.Option("--max-tokens", metavar="N", min=1, help="Of longer lines the first N count.  [default: 1024]"),
+    typer.Option("--max-tokens", metavar="N", min=1, help="Score only the first N tokens of a line.  [default: 1024]"),
 ]
 BatchTokensOption = Annotated[
     int | None,
-    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens scored at once.  [default: 2048]"),
+    typer.Option(
+        "--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch, at most.  [default: 2048]"
+    ),
 ]
 
 
@@ -86,10 +88,10 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
         if path is None or (path.exists() and not path.is_file()):
             continue  # such as /dev/null
         if (name, path) in written and _is_of_a_model(path.resolve()):
-            raise typer.BadParameter(f"{path} is a file of a model; name another one", param_hint=name)
+            raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
         if other != name and (name, path) in written:
-            raise typer.BadParameter(f"{path} is the file of {other}, too; name another one", param_hint=name)
+            raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
 def _is_of_a_model(path: Path) -> bool:
@@ -136,11 +138,11 @@ TrackerOption = Annotated[
         "--tracker",
         metavar="tensorboard|wandb",
         callback=_check_trackers,
-        help="Gives the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases too; may be "
-        "repeated. Needs nmtkit[tensorboard] or nmtkit[wandb].",
+        help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases "
+        "as well. May be repeated. Needs `pip install 'nmtkit[tensorboard]'` or `'nmtkit[wandb]'`.",
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Only warnings and errors on stderr.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
 
 
 def run_folder(recipe_name: str, run_dir: Path | None) -> Path:

@@ -23,26 +23,28 @@ def command(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", metavar="N", min=1, help="Processes that examine and cut text.  [default: all cores]"
+            "--workers", metavar="N", min=1, help="Processes for checking and encoding text.  [default: all cores]"
         ),
     ] = None,
     download_only: Annotated[
-        bool, typer.Option("--download-only", help="Only fetch and verify the files of the recipe's corpora.")
+        bool, typer.Option("--download-only", help="Only download and verify the files of the corpora.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only reads the corpora and reports what is wrong with them.")
+        bool,
+        typer.Option("--check", help="Only read the corpora and report problems in the text; write no training data."),
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Corpora to training data: download, check, clean, learn subwords, write shards into RUN/data.
+    """Prepare the training data: download, check and clean the corpora, learn subwords, write RUN/data.
 
-    What is wrong with the text is told in a table, in RUN/data/report.json and, with pictures, in RUN/data/report.html;
-    what is done about it stands under [cleaning] in the recipe. Run again with nothing changed, it does nothing and
-    says so. A download that was stopped goes on where it was.
+    Problems in the text are listed in a table, in RUN/data/report.json and, with charts, in RUN/data/report.html. The
+    section [cleaning] of the recipe decides what is done about them. If nothing has changed since the last time,
+    nothing is done again. Interrupted downloads are resumed.
 
-    Example: nmtkit prepare multi30k-en-de-tiny --mirror corpora/
-
-    Example: nmtkit prepare mine.toml --check
+    \b
+    Examples:
+      nmtkit prepare multi30k-en-de-tiny --mirror corpora/
+      nmtkit prepare mine.toml --check
     """
     from nmtkit import console
     from nmtkit.config import load_recipe
@@ -60,7 +62,7 @@ def command(
         return
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
     if not preparation.is_new:
-        console.log.info("%s is up to date: nothing has changed, nothing was done", folder / "data")
+        console.log.info("%s is up to date; nothing was done", folder / "data")
     if (folder / "data" / "report.json").is_file():  # data of older versions have none
         print_report(read_json(folder / "data" / "report.json"))
     print_summary(preparation.manifest)
@@ -82,16 +84,16 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: in
     found = check(recipe, run_dir, mirror=mirror, workers=workers)
     print_report(found.report)
     if found.folder is not None:
-        console.log.info("with pictures: %s", found.folder / "report.html")
+        console.log.info("the report with charts is %s", found.folder / "report.html")
     else:
-        console.log.info("%s holds prepared data, whose report stays as it is", run_dir / "data")
+        console.log.info("%s already has prepared data; its report was not changed", run_dir / "data")
     if found.refused:
         rules = ", ".join(f"{rule}: {count:,}" for rule, count in found.refused.items())
         raise DataError(
             f"`nmtkit prepare` would stop here ({rules}); correct the corpora, or set another action in [cleaning]"
         )
     if found.too_few:
-        raise DataError(f"`nmtkit prepare` would stop here ({found.too_few}); take fewer")
+        raise DataError(f"`nmtkit prepare` would stop here ({found.too_few}); hold out fewer pairs")
 
 
 def print_report(report: dict[str, Any]) -> None:

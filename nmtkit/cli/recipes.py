@@ -7,12 +7,16 @@ import typer
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A recipe to print, ready to copy.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Print this recipe, to copy it into a file.", show_default=False),
     ] = None,
 ) -> None:
-    """The built-in recipes with what each needs and reaches; with a name, that recipe.
+    """List the built-in recipes, or print one of them.
 
-    Example: nmtkit recipes multi30k-en-de > mine.toml
+    \b
+    Examples:
+      nmtkit recipes
+      nmtkit recipes multi30k-en-de > mine.toml
     """
     import shutil
     import sys

@@ -11,21 +11,25 @@ from nmtkit.cli.options import QuietOption
 def command(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs, finished or not.", show_default=False),
+        typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs. They need not be finished.", show_default=False),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="The page.  [default: RUN/report.html; of several, report.html]"),
+        typer.Option(
+            "--output", metavar="FILE", help="File for the page.  [default: RUN/report.html; for several, report.html]"
+        ),
     ] = None,
     no_attention: Annotated[
-        bool, typer.Option("--no-attention", help="Without pictures of attention, for which models are loaded.")
+        bool, typer.Option("--no-attention", help="Leave out the attention heat maps; then no model has to be loaded.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """One page of what runs were and came to, and RUN/card.md with everything needed to repeat each.
+    """Write a web page about one or more runs, and RUN/card.md with everything needed to repeat each run.
 
-    Examples: nmtkit report runs/quickstart;
-    nmtkit report runs/base runs/big --output compared.html
+    \b
+    Examples:
+      nmtkit report runs/quickstart
+      nmtkit report runs/base runs/big --output compared.html
     """
     from nmtkit import console
     from nmtkit.evaluation.card import card
@@ -36,7 +40,9 @@ def command(
 
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
-        raise typer.BadParameter(f"{output}: the report is an HTML page; name it .html", param_hint="--output")
+        raise typer.BadParameter(
+            f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output"
+        )
     check_installed()
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]

@@ -30,7 +30,7 @@ def command(
     models: Annotated[
         list[Path],
         typer.Option(
-            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble, or see --weight."
+            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless --weight is given."
         ),
     ],
     weights: Annotated[
@@ -38,22 +38,23 @@ def command(
         typer.Option(
             "--weight",
             metavar="X",
-            help="Of the model's score; given once for each of several --model, each scores by itself and the weighted "
-            "scores are added.  [default: 1]",
+            help="Weight of the model's score. With several models, give one --weight per --model: each model "
+            "then scores separately and the weighted scores are added.  [default: 1]",
         ),
     ] = None,
     original_weight: Annotated[
-        float, typer.Option("--original-weight", metavar="X", help="Of the score that stands in the list.")
+        float,
+        typer.Option("--original-weight", metavar="X", help="Weight of the score that the list already contains."),
     ] = 0.0,
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="FILE", help="N-best lists: lines of JSON, or NUMBER ||| TEXT ||| ....  [default: stdin]"
+            "--input", metavar="FILE", help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]"
         ),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--source", metavar="FILE", help="The source, for lists with |||, which do not hold it."),
+        typer.Option("--source", metavar="FILE", help="Source text, for lists with |||, which do not contain it."),
     ] = None,
     count_from: Annotated[
         int | None,
@@ -62,26 +63,28 @@ def command(
             metavar="0|1",
             min=0,
             max=1,
-            help="Number of the first source line.  [default: as they tell]",
+            help="First line number in the lists: 0 or 1.  [default: detected]",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Result, plain or .gz.  [default: stdout]")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="File for the result, plain or .gz.  [default: stdout]"),
     ] = None,
     whole_list: Annotated[
-        bool, typer.Option("--list", help="Writes the whole lists in their new order, not only the best hypotheses.")
+        bool,
+        typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
     ] = False,
     length_penalty: Annotated[
         str | None,
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="What the log-probability is divided by, as in `translate`.  [default: the model's recipe's]",
+            help="Length penalty, as in `translate`.  [default: the recipe's]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Its exponent.  [default: the model's recipe's]"),
+        typer.Option("--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: the recipe's]"),
     ] = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -90,9 +93,14 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """N-best lists to their best hypotheses by one or more models: one line out for each source line, in order.
+    """Choose the best hypothesis from each n-best list with one or more models.
 
-    Example: nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 --output best.de
+    Write one line for each source line, in order.
+
+    \b
+    Example:
+      nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 \\
+          --output best.de
     """
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
@@ -103,15 +111,17 @@ def command(
 
     weights = weights or [1.0]
     if len(weights) not in (1, len(models)):
-        raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
+        raise typer.BadParameter(
+            f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
+        )
     if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
-        raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
+        raise typer.BadParameter("the weight must be a finite number", param_hint="--weight")
     check_files([("--output", output)], [("--input", input_), ("--source", source)])
     stated = {"length_penalty": length_penalty, "alpha": alpha}
     check_decoding({key: value for key, value in stated.items() if value is not None})
     console.set_up(quiet=quiet)
     if input_ is None and sys.stdin is None:
-        raise DataError("stdin is closed; give lists there or a file with --input")
+        raise DataError("stdin is closed; pipe n-best lists into it, or give a file with --input")
     reader = (
         LineReader(input_, errors="replace")
         if input_ is not None

@@ -38,20 +38,21 @@ def command(
     mirror: MirrorOption = None,
     processes: Annotated[
         int,
-        typer.Option("--processes", metavar="N", min=1, help="Processes that train on this machine, one a device."),
+        typer.Option("--processes", metavar="N", min=1, help="Number of training processes, one per device."),
     ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     tracker: TrackerOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """All five steps in order: prepare, train, average, translate, score. Finished ones are skipped.
+    """Prepare, train, average, translate and score. Steps that are finished are skipped.
 
-    With --processes N, N others train, and the command itself does the other steps.
+    With --processes N, N additional processes train, and this process does the other steps.
 
-    Example: nmtkit run quickstart
-
-    Example: nmtkit run multi30k-en-de --processes 2 --threads 1
+    \b
+    Examples:
+      nmtkit run quickstart
+      nmtkit run multi30k-en-de --processes 2 --threads 1
     """
     from nmtkit import console
     from nmtkit.cli.train import again
@@ -98,7 +99,7 @@ def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None
 
     if not is_launched():
         raise NmtkitError(
-            "`run` starts processes itself, by --processes N; under a launcher use `prepare` first and then `train`"
+            "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
         )
     train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
 

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 def command(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run with translations.", show_default=False)
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that has translations.", show_default=False)
     ] = None,
     hypotheses: Annotated[
         list[Path] | None,
         typer.Option(
             "--hypothesis",
             metavar="FILE",
-            help="Translations, one a line, plain, .gz or .sgm. May be repeated: of several systems the first is the "
-            "baseline of --paired.",
+            help="Translations to score, one per line; plain, .gz or .sgm. May be repeated; the first system "
+            "is the baseline of --paired.",
         ),
     ] = None,
     references: Annotated[
         list[Path] | None,
-        typer.Option("--reference", metavar="FILE", help="Reference translations; may be repeated."),
+        typer.Option("--reference", metavar="FILE", help="Reference translations. May be repeated."),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            "--source", metavar="FILE", help="The source: for --model, --comet and for what is looked for before."
+            "--source", metavar="FILE", help="Source text, for --model, --comet and checks of the translations."
         ),
     ] = None,
     test_set: Annotated[
@@ -49,23 +49,23 @@ def command(
         typer.Option(
             "--test-set",
             metavar="NAME",
-            help="Source and reference of a public set, such as sacrebleu:wmt14/full (`nmtkit corpora --sacrebleu`).",
+            help="Public test set, such as sacrebleu:wmt14/full (see `nmtkit corpora --sacrebleu`).",
         ),
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option("--source-language", metavar="en", help="Of --test-set.")
+        str | None, typer.Option("--source-language", metavar="en", help="Source language of --test-set.")
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option("--target-language", metavar="de", help="Needed for scores that tokenise as Moses does."),
+        typer.Option("--target-language", metavar="de", help="Target language, for the Moses tokeniser."),
     ] = None,
     mirror: MirrorOption = None,
     text: Annotated[
-        str, typer.Option("--text", metavar="plain|tokenized", help="Whether the text is split into words already.")
+        str, typer.Option("--text", metavar="plain|tokenized", help="tokenized: the text is already split into words.")
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="M", help="Only this metric; may be repeated. evalb: of trees, one a line."),
+        typer.Option("--metric", metavar="M", help="Compute only this metric. May be repeated. evalb is for trees."),
     ] = None,
     confidence: Annotated[
         int | None,
@@ -73,7 +73,7 @@ def command(
             "--confidence",
             metavar="N",
             min=0,
-            help="Resamples for the 95 % intervals, 2 or more; 0: none.  [default: 1000; 0 of over 10,000 lines]",
+            help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]",
         ),
     ] = None,
     paired: Annotated[
@@ -81,13 +81,16 @@ def command(
         typer.Option(
             "--paired",
             metavar="bootstrap|randomization",
-            help="Tests whether systems differ from the first by more than chance; may be given twice.",
+            help="Significance test of each system against the first. May be given twice.",
         ),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", metavar="N", min=1, help="Of --paired.  [default: 1000 of bootstrap, 10000 of randomization]"
+            "--trials",
+            metavar="N",
+            min=1,
+            help="Trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
         ),
     ] = None,
     comet: Annotated[
@@ -95,41 +98,41 @@ def command(
         typer.Option(
             "--comet",
             metavar="MODEL",
-            help="Scores by COMET too, e.g. Unbabel/wmt22-comet-da, or a checkpoint on disk. Needs nmtkit[comet].",
+            help="Score with COMET too: Unbabel/wmt22-comet-da or a checkpoint. Needs nmtkit[comet].",
         ),
     ] = None,
     sentences: Annotated[
         Path | None,
-        typer.Option("--sentences", metavar="FILE", help="Writes the scores of each line there, as lines of JSON."),
+        typer.Option("--sentences", metavar="FILE", help="File for the scores of each line, as JSON lines."),
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Writes the scores there, keyed by the hypothesis file."),
+        typer.Option("--json", metavar="FILE", help="File for the scores, as JSON with one entry per hypothesis file."),
     ] = None,
     models: Annotated[
         list[Path] | None,
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="Model or run folder: how likely it finds each line of --hypothesis as a translation of --source. "
-            "Several form an ensemble.",
+            help="Compute the log-probability of each line of --hypothesis as a translation of --source with "
+            "this model. Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Of --model: its scores, plain or .gz.  [default: stdout]"),
+        typer.Option("--output", metavar="FILE", help="File for the result of --model.  [default: stdout]"),
     ] = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="tsv|jsonl",
-            help="Of --model: log-probability, tokens, perplexity and status divided by tabs, or lines of JSON.  "
-            "[default: tsv]",
+            help="Output format of --model. tsv: log-probability, number of tokens, perplexity and status, "
+            "separated by tabs. jsonl: JSON lines.  [default: tsv]",
         ),
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Of --model: also the log-probability of each token, and the tokens.")
+        bool, typer.Option("--tokens", help="With --model: also write each token and its log-probability.")
     ] = False,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -138,14 +141,18 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Translations to scores, each with its name and signature; for a run also what its training cost; by a model the
-    log-probability of each line.
+    """Score translations with BLEU, chrF, TER and others, and print the signature of each metric.
 
-    Examples: nmtkit score runs/quickstart;
-    nmtkit score --hypothesis out.de --reference test.de --target-language de;
-    nmtkit score --hypothesis a.de --hypothesis b.de --test-set sacrebleu:wmt14/full --source-language en
-    --target-language de --paired bootstrap;
-    nmtkit score --model runs/quickstart --source test.en --hypothesis out.de | cut -f1
+    With RUN, score the translations of the run's test sets. With --hypothesis, score any files. With --model, compute
+    the log-probability of each translation.
+
+    \b
+    Examples:
+      nmtkit score runs/quickstart
+      nmtkit score --hypothesis out.de --reference test.de --target-language de
+      nmtkit score --hypothesis a.de --hypothesis b.de --paired bootstrap \\
+          --test-set sacrebleu:wmt14/full --source-language en --target-language de
+      nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
     """
     from nmtkit import console
 
@@ -153,9 +160,11 @@ def command(
     of_files = bool(references or test_set or source_language or target_language or metric or json_file)
     of_files = of_files or bool(paired or trials or sentences) or text != "plain"
     if confidence == 1:
-        raise typer.BadParameter("an interval takes 2 resamples or more; 0: none", param_hint="--confidence")
+        raise typer.BadParameter(
+            "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
+        )
     if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
-        raise typer.BadParameter("it goes with --test-set", param_hint="--mirror")
+        raise typer.BadParameter("needs --test-set", param_hint="--mirror")
     check_files(
         [("--json", json_file), ("--sentences", sentences), ("--output", output)],
         [("--source", source)]
@@ -165,7 +174,7 @@ def command(
     if models:
         if run or of_files or comet or confidence is not None:
             raise typer.BadParameter(
-                "--model takes --source and --hypothesis, no RUN, no --reference and nothing of the metrics"
+                "--model needs --source and --hypothesis; leave out RUN, --reference and options of the metrics"
             )
         if source is None or hypotheses is None or len(hypotheses) != 1:
             raise typer.BadParameter("--model needs --source and one --hypothesis")
@@ -179,39 +188,39 @@ def command(
         )  # fmt: skip
         return
     if output or form or tokens or max_tokens or batch_tokens or precision:
-        raise typer.BadParameter("--output, --tokens, --precision and the like go with --model")
+        raise typer.BadParameter("--output, --tokens, --precision and similar options need --model")
     if (threads or device != "auto") and not comet:
-        raise typer.BadParameter("--device and --threads go with --model or --comet")
+        raise typer.BadParameter("--device and --threads need --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):
         raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
         if source or of_files:
             raise typer.BadParameter(
-                f"a RUN says all itself, and its scores go to {run / 'scores.json'}; --source, --text, --metric, "
-                "--paired, --sentences, --json and the like go with --hypothesis RUN/translations/TEST.txt and "
-                "--reference RUN/data/test/TEST.reference.txt"
+                f"a RUN has its own files and metrics, and its scores go to {run / 'scores.json'}; use "
+                "--source, --text, --metric, --paired, --sentences, --json and similar options with "
+                "--hypothesis RUN/translations/TEST.txt and --reference RUN/data/test/TEST.reference.txt"
             )
         _score_run(run, confidence, comet, device, threads)
         return
     if not hypotheses or bool(references) == bool(test_set):
-        raise typer.BadParameter("--hypothesis and --reference (or --test-set) belong together")
+        raise typer.BadParameter("give --hypothesis together with either --reference or --test-set")
     if test_set and (source or not source_language or not target_language):
-        raise typer.BadParameter("--test-set needs --source-language and --target-language, and has its own source")
+        raise typer.BadParameter("--test-set needs --source-language and --target-language; leave out --source")
     if source_language and not test_set:
-        raise typer.BadParameter("--source-language goes with --test-set")
+        raise typer.BadParameter("--source-language needs --test-set")
     if text not in ("plain", "tokenized"):
         raise typer.BadParameter(f"{text!r} is not one of plain, tokenized", param_hint="--text")
     for method in paired or []:
         if method not in ("bootstrap", "randomization"):
             raise typer.BadParameter(f"{method!r} is not one of bootstrap, randomization", param_hint="--paired")
     if paired and len(hypotheses) < 2:
-        raise typer.BadParameter("--paired compares systems: give --hypothesis twice or more")
+        raise typer.BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not paired:
-        raise typer.BadParameter("--trials goes with --paired")
+        raise typer.BadParameter("--trials needs --paired")
     if metric and "evalb" in metric and target_language:
-        raise typer.BadParameter("--target-language says nothing of trees (--metric evalb)")
+        raise typer.BadParameter("--target-language cannot be used with trees (--metric evalb)")
     if comet and (text != "plain" or not (source or test_set)):
-        raise typer.BadParameter("--comet needs --source, and plain text")
+        raise typer.BadParameter("--comet needs --source and --text plain")
 
     from nmtkit.cli.score_files import Asked, read_texts, score_files
 

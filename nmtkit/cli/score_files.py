@@ -174,7 +174,7 @@ def _add_comet(
 
     assert texts.sources is not None
     if len(texts.references) > 1:
-        console.log.warning("COMET reads one reference: the first of %d", len(texts.references))
+        console.log.warning("COMET uses only the first of %d references", len(texts.references))
     for system, lines in texts.systems.items():
         scores[system]["comet"], of_system = comet.score(texts.sources, lines, texts.references[0])
         for of_line, score in zip(of_lines.get(system, []), of_system, strict=False):

@@ -31,19 +31,19 @@ def command(
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Processes on this machine, one a device.")
+        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes, one per device.")
     ] = 1,
     init: Annotated[
         Path | None,
         typer.Option(
-            "--init", metavar="MODEL", help="Starts from the weights of a model: short for --set training.init=MODEL."
+            "--init", metavar="MODEL", help="Start from the weights of this model. Short for --set training.init=MODEL."
         ),
     ] = None,
     verify_resume: Annotated[
         bool,
         typer.Option(
             "--verify-resume",
-            help="Trains nothing: repeats the updates between the last two saves and compares the result bit for bit.",
+            help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit.",
         ),
     ] = False,
     device: DeviceOption = "auto",
@@ -51,12 +51,14 @@ def command(
     tracker: TrackerOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Training data to checkpoints; run again, it goes on where it was.
+    """Train a model and write checkpoints. Run the same command again to resume.
 
-    Ctrl-C or SIGTERM saves after the update in progress and exits 130 or 143; a second one ends at once. Any number of
-    processes sees the same updates: tokens_per_update is shared among them.
+    Ctrl-C or SIGTERM finishes the current update, saves, and exits with 130 or 143. A second signal stops at once. The
+    number of processes does not change the updates: tokens_per_update is divided among the processes.
 
-    Example: nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
+    \b
+    Example:
+      nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
     """
     import json
 
@@ -117,10 +119,10 @@ def _telling_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        console.log.info("stopped at once, with what was saved before; %s", again())
+        console.log.info("stopped without saving again; %s", again())
         raise
 
 
 def again() -> str:
-    """What to say of going on."""
-    return f"the same command goes on: nmtkit {shlex.join(sys.argv[1:])}"
+    """Return the advice on how to resume."""
+    return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"

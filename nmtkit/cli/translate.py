@@ -31,7 +31,7 @@ def command(
     input_: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; on a terminal a prompt]"
+            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
         ),
     ] = None,
     output: Annotated[
@@ -42,126 +42,141 @@ def command(
     ] = None,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="A JSON object for each line: text, scores, tokens and their log-probabilities."),
+        typer.Option("--json", help="Write a JSON object per line: text, scores, tokens and their log-probabilities."),
     ] = False,
     n_best: Annotated[
         int,
         typer.Option(
-            "--n-best", metavar="N", min=1, help="Translations of each line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
+            "--n-best", metavar="N", min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
         ),
     ] = 1,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: for each token the source token it attended to most.")
+        bool, typer.Option("--alignment", help="With --json: add the most attended source token of each token.")
     ] = False,
     status: Annotated[
         Path | None,
         typer.Option(
             "--status",
             metavar="FILE",
-            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet, copied_source, "
-            "repeats, leftover; of trees mended.",
+            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet (a "
+            "constraint), copied_source, repeats, leftover (markup); for trees: mended.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Invalid UTF-8 is an error instead of U+FFFD.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
     beam: Annotated[
         int | None,
-        typer.Option("--beam", metavar="N", min=1, help="Hypotheses kept; 1 is greedy.  [default: the recipe's]"),
+        typer.Option("--beam", metavar="N", min=1, help="Beam size; 1 is greedy search.  [default: the recipe's]"),
     ] = None,
     length_penalty: Annotated[
         str | None,
         typer.Option(
             "--length-penalty",
             metavar="wu|length|none",
-            help="wu: ((5+n)/6)^alpha, the paper's. length: n^alpha. none.  [default: the recipe's]",
+            help="wu: ((5+n)/6)^alpha, as in the paper. length: n^alpha.  [default: the recipe's]",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Length penalty's exponent.  [default: the recipe's]"),
+        typer.Option("--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: the recipe's]"),
     ] = None,
     coverage_penalty: Annotated[
         float | None,
-        typer.Option("--coverage-penalty", metavar="X", min=0, help="Wu et al.'s beta.  [default: the recipe's]"),
+        typer.Option(
+            "--coverage-penalty",
+            metavar="X",
+            min=0,
+            help="Weight (beta) of the coverage penalty of Wu et al. 2016.  [default: the recipe's]",
+        ),
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option("--max-length", metavar="N", min=1, help="Most tokens of a translation.  [default: the recipe's]"),
+        typer.Option("--max-length", metavar="N", min=1, help="Maximum length in tokens.  [default: the recipe's]"),
     ] = None,
     max_length_ratio: Annotated[
         float | None,
         typer.Option(
-            "--max-length-ratio", metavar="X", min=0, help="Most tokens for each source token.  [default: the recipe's]"
+            "--max-length-ratio", metavar="X", min=0, help="Maximum length per source token.  [default: the recipe's]"
         ),
     ] = None,
     max_length_offset: Annotated[
         int | None,
-        typer.Option("--max-length-offset", metavar="N", min=0, help="Tokens more than that.  [default: the recipe's]"),
+        typer.Option(
+            "--max-length-offset", metavar="N", min=0, help="Tokens added to that maximum.  [default: the recipe's]"
+        ),
     ] = None,
     min_length: Annotated[
         int | None,
-        typer.Option("--min-length", metavar="N", min=0, help="Least tokens.  [default: the recipe's]"),
+        typer.Option("--min-length", metavar="N", min=0, help="Minimum length in tokens.  [default: the recipe's]"),
     ] = None,
     no_repeat_ngram: Annotated[
         int | None,
         typer.Option(
-            "--no-repeat-ngram", metavar="N", min=0, help="Says no N tokens in a row twice.  [default: the recipe's]"
+            "--no-repeat-ngram",
+            metavar="N",
+            min=0,
+            help="Do not generate N tokens in a row twice; 0: off.  [default: the recipe's]",
         ),
     ] = None,
     whole_trees: Annotated[
         bool | None,
         typer.Option(
-            "--whole-trees/--no-whole-trees", help="Of trees: says only trees over the words.  [default: the recipe's]"
+            "--whole-trees/--no-whole-trees", help="Generate only trees over the source words.  [default: the recipe's]"
         ),
     ] = None,
     forbid: Annotated[
         list[str] | None,
-        typer.Option("--forbid", metavar="PHRASE", help="Never says that; may be repeated."),
+        typer.Option("--forbid", metavar="PHRASE", help="Phrase that must not appear. May be repeated."),
     ] = None,
     require: Annotated[
         Path | None,
-        typer.Option("--require", metavar="FILE", help="Phrases that each line's translation holds, between tabs."),
+        typer.Option("--require", metavar="FILE", help="Phrases that must appear, tab-separated per line."),
     ] = None,
     prefix: Annotated[
-        Path | None, typer.Option("--prefix", metavar="FILE", help="How each line's translation begins.")
+        Path | None, typer.Option("--prefix", metavar="FILE", help="Beginning of each line's translation.")
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draws translations (as many as --n-best) instead of searching the best.")
+        bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temperature", metavar="X", min=1e-6, max=1e6, help="Of samples: below 1 less varied.  [default: 1]"
-        ),
+        typer.Option("--temperature", metavar="X", min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]"),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", metavar="N", min=0, help="Samples from the N likeliest tokens.  [default: 0: all]"),
+        typer.Option("--top-k", metavar="N", min=0, help="Sample from the N most probable tokens.  [default: 0: all]"),
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p", metavar="X", min=0, max=1, help="Samples from that share of probability.  [default: 1: all]"
+            "--top-p",
+            metavar="X",
+            min=0,
+            max=1,
+            help="Sample from the most probable tokens that sum to X.  [default: 1: all]",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Of samples.  [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Sampling seed.  [default: 1]")] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
             "--mbr",
             metavar="N",
             min=1,
-            help="Minimum Bayes risk: draws N samples, takes the one most like all others; with --n-best M the M "
-            "different ones, or as many as there are.",
+            help="Minimum Bayes risk: sample N translations and choose the one most similar to the others; "
+            "with --n-best M, up to M different ones.",
         ),
     ] = None,
     mbr_metric: Annotated[
         str | None,
-        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="How alike two samples are.  [default: chrf2]"),
+        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="Similarity of two samples.  [default: chrf2]"),
     ] = None,
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-source-tokens", metavar="N", min=1, help="Longer sources are cut at sentence ends and joined again."
+            "--max-source-tokens",
+            metavar="N",
+            min=1,
+            help="Split longer sources at sentence ends; join the translations.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -170,23 +185,23 @@ def command(
             "--batch-size",
             metavar="SENTENCES",
             min=1,
-            help="Sentences translated at once; at 1 a small model takes at most two threads by default.",
+            help="Sentences per batch; with 1, a small model uses at most two threads by default.",
         ),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens translated at once.  [default: 2048]"),
+        typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens per batch, at most.  [default: 2048]"),
     ] = None,
     processes: Annotated[
         int,
-        typer.Option("--processes", metavar="N", min=1, help="Processes that share a file (--input and --output)."),
+        typer.Option("--processes", metavar="N", min=1, help="Number of processes; needs --input and --output."),
     ] = 1,
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
             metavar="auto|torch|ctranslate2",
-            help="auto: an export of the model for CTranslate2 where that changes nothing (greedy search), else torch.",
+            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search), else torch.",
         ),
     ] = "auto",
     precision: Annotated[
@@ -194,18 +209,21 @@ def command(
         typer.Option(
             "--precision",
             metavar="float32|bf16|fp16",
-            help="Of the torch engine: bf16 and (GPUs only) fp16 are faster and translate some lines otherwise.",
+            help="For torch: bf16 and (GPU only) fp16 are faster but change some translations.",
         ),
     ] = "float32",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Text to its translation: one line out for each line in, in order; empty for empty.
+    """Translate text: one line of output for each line of input, in order. Empty lines stay empty.
 
-    From file to file it can be stopped: the same command goes on where it was. From a pipe results come as lines do.
+    With --input and --output, an interrupted translation can be resumed with the same command. From a pipe, each
+    result is written as soon as it is ready.
 
-    Example: nmtkit translate runs/quickstart --input text.en --output text.de
+    \b
+    Example:
+      nmtkit translate runs/quickstart --input text.en --output text.de
     """
     import os
 
@@ -220,13 +238,13 @@ def command(
     if mbr_metric not in (None, "chrf2", "sacrebleu"):
         raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and sample:
-        raise typer.BadParameter("--mbr draws by itself; leave it out", param_hint="--sample")
+        raise typer.BadParameter("--mbr already samples; leave --sample out", param_hint="--sample")
     if mbr is not None and mbr < n_best:
-        raise typer.BadParameter(f"the {n_best} best cannot be chosen from {mbr} samples", param_hint="--mbr")
+        raise typer.BadParameter(f"--n-best {n_best} needs at least {n_best} samples, not {mbr}", param_hint="--mbr")
     if alignment and not json_:
         raise typer.BadParameter("--alignment needs --json")
     if mbr_metric is not None and mbr is None:
-        raise typer.BadParameter("it needs --mbr", param_hint="--mbr-metric")
+        raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     _check_drawing(drawing, beam, is_drawn=sample or mbr is not None)
     check_files(
@@ -240,7 +258,7 @@ def command(
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
-        raise typer.BadParameter("several processes share a file: give --input and --output", param_hint="--processes")
+        raise typer.BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         from nmtkit.launcher import launch
         from nmtkit.workers import check_processes
@@ -331,11 +349,11 @@ def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_dra
     """Raises BadParameter for options of samples where none are drawn, and the other way round."""
     for name, value in options.items():
         if value is not None and not is_drawn:
-            raise typer.BadParameter("it is of samples: give --sample or --mbr", param_hint=name)
+            raise typer.BadParameter("needs --sample or --mbr", param_hint=name)
         if value is not None and not math.isfinite(value):
-            raise typer.BadParameter("it has to be finite", param_hint=name)
+            raise typer.BadParameter("must be a finite number", param_hint=name)
     if beam is not None and is_drawn:
-        raise typer.BadParameter("samples are drawn without a beam; --n-best says how many", param_hint="--beam")
+        raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
 
 
 def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
@@ -357,7 +375,7 @@ def _load_fast(
     except ModelError as error:
         if engine != "auto" or export.model is None:
             raise
-        console.log.warning("engine: torch after all, for %s", error)
+        console.log.warning("using the torch engine, because the export cannot be used: %s", error)
         return None
 
 
@@ -409,7 +427,7 @@ def _translate_file(
             there = parts.begin()
         done_before = min(there * parts.window_lines, total)
         if there:
-            console.log.info("going on: %s translated already", console.counted(done_before, "line"))
+            console.log.info("resuming after %s", console.counted(done_before, "line"))
         if workers:
             workers.wait()
             parts.check()
@@ -426,7 +444,7 @@ def _translate_file(
                 parts.wait_for(count)  # however long that takes, while an exchange has a time limit
         except SystemExit:  # by a signal
             if rank == 0:
-                console.log.info("stopped; the same command goes on: nmtkit %s", shlex.join(sys.argv[1:]))
+                console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
             raise
         if workers:
             workers.wait()
@@ -459,7 +477,7 @@ def _translate_stream(
     if input_ is not None:
         reader = LineReader(input_, errors=errors)
     elif sys.stdin is None:
-        raise DataError("stdin is closed; give text there or a file with --input")
+        raise DataError("stdin is closed; pipe text into it, or give a file with --input")
     else:
         interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
         reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)

@@ -155,7 +155,7 @@ class _SentencePiece:
 
 def _reason(message: str) -> str:
     if match := re.search(r"set it to a value <= (\d+)", message):
-        return f"the training text has too few different pieces for that many; at most {match[1]} are possible"
+        return f"the training text has too few different pieces; at most {match[1]} are possible"
     if match := re.search(r"smaller than required_chars\. *(\d+) vs (\d+)", message):
         return (
             f"too few to hold the {match[2]} special entries and different characters of the text; take more, "
@@ -212,7 +212,9 @@ class _PieceList:
         counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
         entries = [*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags)]
         if size <= len(entries):
-            raise RecipeError(f"data.vocab_size = {size}: special entries and tags alone are {len(entries)}; take more")
+            raise RecipeError(
+                f"data.vocab_size = {size}: special symbols and tags need {len(entries)} entries; choose a larger size"
+            )
         for special in entries:
             counts.pop(special, None)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -374,7 +376,7 @@ class Tokenizer:
         """
         model = self._side(side)
         if not isinstance(model, _SentencePiece):
-            raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; take bpe or unigram')
+            raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; use bpe or unigram')
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
@@ -415,7 +417,7 @@ class Tokenizer:
     def load(cls, folder: Path) -> "Tokenizer":
         """Raises ModelError when the folder holds no whole tokenizer."""
         if not (folder / "tokenizer.json").is_file():
-            raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing)")
+            raise ModelError(f"{folder}: there is no tokenizer (tokenizer.json is missing)")
         vocabularies: dict[str, _Vocabulary] = {}
         try:
             settings = read_json(folder / "tokenizer.json", _SETTINGS)
@@ -424,7 +426,7 @@ class Tokenizer:
                 with open_plain(path) as file:
                     content = file.read()
                 if hashlib.sha256(content).hexdigest() != expected:
-                    raise ModelError(f"{path}: damaged, it does not have the sum in tokenizer.json")
+                    raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
                 if settings["subwords"] in _IN_LINES:
                     tags = () if side == "target" else settings.get("source_prefixes", ())
                     pieces = content.decode("utf-8").split("\n")[:-1]
@@ -450,7 +452,7 @@ class Tokenizer:
         for folder in (path / "tokenizer", path / "data" / "tokenizer", path / "averaged" / "tokenizer"):
             if (folder / "tokenizer.json").is_file():
                 return cls.load(folder)
-        raise ModelError(f"{path}: no tokenizer in it; give a model folder, a run folder or a checkpoint")
+        raise ModelError(f"{path}: there is no tokenizer in it; give a model folder, a run folder or a checkpoint")
 
     def check_recipe(self, data: DataConfig) -> None:
         """Raises RecipeError when a recipe that takes over this tokenizer says something else of it."""

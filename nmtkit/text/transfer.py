@@ -126,7 +126,7 @@ def _locked(path: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not told:
-                log.info("%s: another process is downloading it; waiting for that", path.name)
+                log.info("%s: waiting for another process that is downloading it", path.name)
             told = True
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -137,7 +137,7 @@ def _locked(path: Path) -> BinaryIO:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 file.close()
                 raise
-            log.warning("%s cannot be locked (%s): let one process at a time download", path, error.strerror)
+            log.warning("%s cannot be locked (%s); run only one download at a time", path, error.strerror)
             return file
         # Whoever held the lock has renamed or removed the file: then this one is locked in vain.
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):

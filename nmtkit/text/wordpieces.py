@@ -276,7 +276,7 @@ class WordPieces:
         if size < smallest:
             raise RecipeError(
                 f"data.vocab_size = {size}: too few to hold the {smallest} special entries and different characters of "
-                "the text; take more, or fewer characters with wordpiece_characters"
+                "the text; choose a larger size, or a smaller wordpiece_characters"
             )
         trainer.grow(size - len(first))
         possible = len(first) + len(trainer.pieces)

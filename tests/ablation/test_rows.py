@@ -112,9 +112,9 @@ def test_a_recipe_without_a_limit_of_updates_scales_all_but_that() -> None:
 
 
 def test_another_base_than_the_papers_wants_scale() -> None:
-    with pytest.raises(RecipeError, match=r"quickstart: the rows vary a base of model.encoder_layers = 6, .* --scale"):
+    with pytest.raises(RecipeError, match=r"quickstart: the rows are made for model.encoder_layers = 6, .* --scale"):
         table3("quickstart")
-    with pytest.raises(RecipeError, match=r"base of training.max_steps = 100000, the recipe's is 1000; with --scale"):
+    with pytest.raises(RecipeError, match=r"training.max_steps = 100000, but the recipe has 1000; use --scale"):
         table3("wmt14-en-de-base", "training.max_steps=1000")
     shorter = table3("wmt14-en-de-base", "training.max_steps=1000", rows="big", scale=True)
     assert sizes(shorter[0].recipe) == (6, 1024, 4096, 16, 64, 64, 0.3, 0.1, 3)
@@ -124,7 +124,7 @@ def test_rows_are_chosen_by_name_and_group() -> None:
     names = [run.name for run in table3("quickstart", rows="A-h1,base,E", scale=True, seeds=2)]
     assert names == ["base-seed1", "A-h1-seed1", "E-seed1", "base-seed2", "A-h1-seed2", "E-seed2"]
     assert {run.row.name for run in table3("quickstart", rows="B", scale=True)} == {"B-dk16", "B-dk32"}
-    with pytest.raises(RecipeError, match=r"--rows: no row or group 'F'; there are A, A-h1, "):
+    with pytest.raises(RecipeError, match=r"--rows: there is no row or group 'F'; .* A, A-h1, "):
         table3("quickstart", rows="base,F", scale=True)
 
 
@@ -179,12 +179,12 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
         ),
         (
             GOOD + "training = { seed = 7 }",
-            "row one: training.seed counts from the recipe's for every row; see --seeds",
+            "row one: rows cannot set training.seed; use --seeds",
         ),
         (GOOD + "[base]\nmodel = { d_modell = 5 }", "[base] of the rows: unknown key model.d_modell"),
         (
             GOOD + '[[findings]]\ntext = "f"\nmetric = "bleu"\nbetter = "one"\nother = "two"',
-            "mine.toml: a finding compares the row 'two', which is not there",
+            "mine.toml: a finding names the row 'two', which does not exist",
         ),
     ],
 )
@@ -201,12 +201,12 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
     assert (run.recipe.model.d_model, run.recipe.model.dropout, run.recipe.model.norm) == (64, 0.3, "pre")
     with pytest.raises(RecipeError, match=r"row one: model\.d_model = 'big'"):
         own(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base, scale=True)
-    with pytest.raises(RecipeError, match=r"row one: model\.d_model has no ratio to the 0 that \[base\] has"):
+    with pytest.raises(RecipeError, match=r"row one: model\.d_model cannot be scaled, because \[base\] has 0"):
         own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
 
 
 def test_a_recipe_of_trees_is_refused() -> None:
-    with pytest.raises(RecipeError, match="treebank-parsing: rows are compared by BLEU, which is not taken of trees"):
+    with pytest.raises(RecipeError, match=r"treebank-parsing: rows are compared by BLEU, .* trees"):
         table3("treebank-parsing", scale=True)
 
 

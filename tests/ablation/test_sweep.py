@@ -203,7 +203,7 @@ def test_a_stopped_run_goes_on_where_it_was(swept: Swept, tiny: Any, tmp_path: P
 def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) -> None:
     planned, fingerprint = make_plan(swept.recipe, swept.rows, tmp_path, "data.vocab_size=80")
     shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")
-    with pytest.raises(NmtkitError, match=r"base-seed1 has been trained with other data; take another --sweep-dir"):
+    with pytest.raises(NmtkitError, match=r"base-seed1 was trained with other data; use another --sweep-dir"):
         run_here(planned[0], tmp_path, fingerprint, "cpu", 1)
 
 
@@ -267,7 +267,7 @@ def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 143
-    assert "the same command goes on" in err
+    assert "to resume, run: nmtkit" in err
     saves = list((tmp_path / "base-seed1" / "resume").glob("step-*"))
     assert saves, "the run was asked to save"
     assert not (tmp_path / "base-seed1" / ".lock").exists(), "and has ended"
@@ -348,7 +348,7 @@ def test_a_run_that_is_not_of_the_sweep_is_refused(
     monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments), "--quiet"])
     with pytest.raises(SystemExit) as stopped:
         main()
-    expected = "error: --only: no run 'other-seed1'; there are base-seed1, narrow-seed1, broken-seed1\n"
+    expected = "error: --only: there is no run 'other-seed1'; the runs are base-seed1, narrow-seed1, broken-seed1\n"
     assert (stopped.value.code, *capsys.readouterr()) == (1, "", expected)
     assert list(tmp_path.iterdir()) == [], "nothing was prepared"
 

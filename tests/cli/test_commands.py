@@ -470,7 +470,7 @@ class TestTrain:
         outcome = nmtkit("run", prepared.recipe, "--run-dir", prepared.run)
         assert outcome.code == 1
         assert outcome.err == (
-            "error: `run` starts processes itself, by --processes N; under a launcher use `prepare` first and then "
+            "error: `run` starts its own processes with --processes N; under a launcher, use `prepare` and then "
             "`train`\n"
         )
 

@@ -112,7 +112,7 @@ def test_prepared_data_make_the_prediction_exact(nmtkit: Command, tiny_project: 
     other = ("--set", "data.vocab_size=80")
     code, out, err = nmtkit("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
     assert code == 0
-    assert "prepared with other [data] or [cleaning]" in err
+    assert "prepared with another [data] or [cleaning]" in err
     assert "Lengths of the pairs: assumed" in out
 
 
@@ -154,10 +154,10 @@ def test_the_table_of_devices_has_rates_and_sources(nmtkit: Command) -> None:
         (["wmt14-en-de-base", "--devices", "100001"], 2, "--devices"),
         (["wmt14-en-de-base", "--rate", "inf"], 2, "--rate"),
         (["wmt14-en-de-base", "--rate", "nan"], 2, "--rate"),
-        (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices stands alone"),
-        (["--list-devices", "--json", "devices.json"], 2, "--list-devices stands alone"),
-        (["{run}/recipe.toml", "--json", "{run}/recipe.toml"], 2, "is the file of the recipe, too"),
-        (["{run}/data"], 1, "data: a folder, not a recipe; and no run (no recipe.toml in it)"),
+        (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices cannot be combined"),
+        (["--list-devices", "--json", "devices.json"], 2, "--list-devices cannot be combined"),
+        (["{run}/recipe.toml", "--json", "{run}/recipe.toml"], 2, "is also the file of the recipe"),
+        (["{run}/data"], 1, "data: this is a folder, not a recipe; it is not a run either (it has no recipe.toml)"),
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
     ],
 )
@@ -336,7 +336,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["{base}"], 2, "name two runs or more"),
+        (["{base}"], 2, "at least two runs"),
         (["{base}", "{base}", "--paired", "dice"], 2, "is not one of bootstrap"),
     ],
 )
@@ -352,5 +352,5 @@ def test_what_is_compared_is_not_written_over(nmtkit: Command, base: Path, bette
     before = (better / name).read_bytes()
     code, out, err = nmtkit("compare", base, better, "--json", better / name)
     assert (code, out) == (2, "")
-    assert "file of a run, too" in " ".join(err.split())
+    assert "also the file of a run" in " ".join(err.split())
     assert (better / name).read_bytes() == before

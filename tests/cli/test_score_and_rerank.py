@@ -182,7 +182,7 @@ class TestScore:
             assert [outcome.lines[0], outcome.lines[-1]] == alone
             assert [row[1] for row in rows[2:4]] == ["1", "1"]
             assert rows[7][1] == "50"
-        told = "warning: only the first tokens counted (the model's limit, or --max-tokens 50) in 2 lines: 7, 8\n"
+        told = "warning: only the first tokens were scored (the model's limit, or --max-tokens 50) in 2 lines: 7, 8\n"
         assert outcome.err == told
 
     def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ class TestScore:
         [
             ("--model m --source a", "--hypothesis"),
             ("--model m --hypothesis a", "--source"),
-            ("runs/x --model m --source a --hypothesis b", "no RUN"),
+            ("runs/x --model m --source a --hypothesis b", "leave out RUN"),
             ("--model m --source a --hypothesis b --reference c", "--reference"),
             ("--model m --source a --hypothesis b --metric ter", "metrics"),
             ("--model m --source a --hypothesis b --json c", "metrics"),
@@ -463,7 +463,7 @@ class TestRerank:
         before = (tmp_path / "mine").read_bytes()
         outcome = nmtkit("rerank", "--model", model, option, tmp_path / "mine", "--output", tmp_path / "mine")
         assert outcome.code == 2
-        assert f"file of {option}, too" in " ".join(outcome.err.split())
+        assert f"is also the file of {option}" in " ".join(outcome.err.split())
         assert (tmp_path / "mine").read_bytes() == before
 
     def test_a_broken_list_is_told_and_no_output_is_made(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ class TestRerank:
         ("arguments", "told"),
         [
             ("", "--model"),
-            ("--model a --model b --model c --weight 1 --weight 2", "there are 3 --model, but 2 --weight"),
+            ("--model a --model b --model c --weight 1 --weight 2", "--model is given 3 times, but --weight 2 times"),
             ("--model a --weight nan", "finite"),
             ("--model a --original-weight inf", "finite"),
             ("--model a --length-penalty nonsense", "wu, length, none"),

@@ -300,7 +300,7 @@ def test_comet_stands_beside_the_other_scores(
     written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl", "--metric", "ter"]
     outcome = run_command(*command, *written, "--comet", "Unbabel/x", "--device", "cpu", "--threads", 1)
     assert outcome.code == 0, outcome.err
-    assert outcome.err == "warning: COMET reads one reference: the first of 2\n"
+    assert outcome.err == "warning: COMET uses only the first of 2 references\n"
     found = scores_of(folder)[str(folder / "one.de")]
     assert list(found) == ["ter", "comet"]
     assert f"{found['comet']['score']:.4f}" in outcome.out
@@ -351,31 +351,31 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("--hypothesis a", "belong together"),
-        ("--hypothesis a --reference b --test-set c --source-language en --target-language de", "belong together"),
+        ("--hypothesis a", "--hypothesis together"),
+        ("--hypothesis a --reference b --test-set c --source-language en --target-language de", "together"),
         ("--hypothesis a --test-set c --target-language de", "--source-language and --target-language"),
-        ("--hypothesis a --test-set c --source d --source-language en --target-language de", "has its own source"),
-        ("--hypothesis a --reference b --source-language en", "goes with --test-set"),
-        ("--hypothesis a --reference b --paired bootstrap", "twice or more"),
+        ("--hypothesis a --test-set c --source d --source-language en --target-language de", "leave out --source"),
+        ("--hypothesis a --reference b --source-language en", "needs --test-set"),
+        ("--hypothesis a --reference b --paired bootstrap", "at least twice"),
         ("--hypothesis a --hypothesis c --reference b --paired t-test", "bootstrap, randomization"),
-        ("--hypothesis a --reference b --trials 9", "goes with --paired"),
+        ("--hypothesis a --reference b --trials 9", "needs --paired"),
         ("--hypothesis a --reference b --comet m", "--comet needs --source"),
-        ("--hypothesis a --reference b --source c --comet m --text tokenized", "plain text"),
+        ("--hypothesis a --reference b --source c --comet m --text tokenized", "--text plain"),
         ("--hypothesis a --reference b --device cpu", "--model or --comet"),
-        ("--hypothesis a --reference b --confidence 1", "2 resamples or more"),
-        ("--hypothesis a --reference b --mirror m", "goes with --test-set"),
-        ("runs/x --mirror m", "goes with --test-set"),
-        ("--hypothesis a --reference b --metric evalb --target-language de", "says nothing of trees"),
-        ("--hypothesis a --reference b --json a", "a is the file of --hypothesis, too"),
-        ("--hypothesis a --reference b --sentences ./b", "b is the file of --reference, too"),
-        ("--hypothesis a --reference b --source c --json c", "c is the file of --source, too"),
-        ("--hypothesis a --reference b --json d --sentences d", "d is the file of --json, too"),
-        ("--model m --source a --hypothesis b --output b", "b is the file of --hypothesis, too"),
-        ("runs/x --paired bootstrap", "a RUN says all itself"),
-        ("runs/x --sentences f", "a RUN says all itself"),
+        ("--hypothesis a --reference b --confidence 1", "at least 2 resamples"),
+        ("--hypothesis a --reference b --mirror m", "needs --test-set"),
+        ("runs/x --mirror m", "needs --test-set"),
+        ("--hypothesis a --reference b --metric evalb --target-language de", "with trees"),
+        ("--hypothesis a --reference b --json a", "a is also the file of --hypothesis"),
+        ("--hypothesis a --reference b --sentences ./b", "b is also the file of --reference"),
+        ("--hypothesis a --reference b --source c --json c", "c is also the file of --source"),
+        ("--hypothesis a --reference b --json d --sentences d", "d is also the file of --json"),
+        ("--model m --source a --hypothesis b --output b", "b is also the file of --hypothesis"),
+        ("runs/x --paired bootstrap", "a RUN has its own files"),
+        ("runs/x --sentences f", "a RUN has its own files"),
         ("--model m --source a --hypothesis b --hypothesis c", "one --hypothesis"),
-        ("--model m --source a --hypothesis b --comet c", "nothing of the metrics"),
-        ("--model m --source a --hypothesis b --confidence 9", "nothing of the metrics"),
+        ("--model m --source a --hypothesis b --comet c", "options of the metrics"),
+        ("--model m --source a --hypothesis b --confidence 9", "options of the metrics"),
     ],
 )
 def test_options_that_do_not_belong_together_are_wrong_usage(

@@ -146,5 +146,5 @@ def test_any_text_is_the_same_text_after_sampling(line: str, seed: int, kind: st
 
 @pytest.mark.parametrize("subwords", ["wordpiece", "none"])
 def test_other_kinds_are_not_sampled(subwords: str) -> None:
-    with pytest.raises(RecipeError, match=f'subwords = "{subwords}" cannot be sampled; take bpe or unigram'):
+    with pytest.raises(RecipeError, match=f'subwords = "{subwords}" cannot be sampled; use bpe or unigram'):
         tokenizer(subwords=subwords).sampler("source", 0.1)

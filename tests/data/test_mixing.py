@@ -135,10 +135,10 @@ class TestRecipe:
             ("weight = 0.5", "weight = 0", "weight: Input should be greater than 0"),
             ("weight = 3", "wieght = 3", "wieght: unknown key; did you mean weight?"),
             ("weight = 3", "weight = true", "must be a number"),
-            ('"<bt>"', '"<b t>"', "source_prefix: must be one word, without blanks"),
+            ('"<bt>"', '"<b t>"', "source_prefix: must be one word without blanks"),
             ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
-            ('"<bt>"', '"<BT>"', "normalize = lowercase takes away"),
-            ("vocab_size = 60", 'text = "trees"', 'with text = "trees" each word of the source is one of the tree'),
+            ('"<bt>"', '"<BT>"', "normalize = lowercase would change"),
+            ("vocab_size = 60", 'text = "trees"', 'with text = "trees"'),
         ],
     )
     def test_what_makes_no_sense_is_refused_with_its_line(
@@ -234,7 +234,7 @@ class TestPreparedMixture:
         values = {"source_language": "en", "target_language": "de", "subwords": "none", "vocab_size": 6}
         corpora = [{"source": "a.en", "target": "a.de", "source_prefix": tag} for tag in ("<a>", "<b>")]
         data = DataConfig.model_validate({**values, "train": corpora})
-        with pytest.raises(RecipeError, match="vocab_size = 6: special entries and tags alone are 6"):
+        with pytest.raises(RecipeError, match="vocab_size = 6: special symbols and tags need 6 entries"):
             Tokenizer.learn(data, lambda: [("the house", "das Haus")])
 
     def test_each_part_of_a_long_source_has_its_tag(self, run: Path) -> None:

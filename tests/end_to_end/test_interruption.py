@@ -173,7 +173,7 @@ class TestSignals:
         for reports, saved in interrupted.saved_at[:2]:
             assert reports == saved > 0
         for message in interrupted.messages[:2]:
-            assert f"the same command goes on: nmtkit train {interrupted.run.parent}"[:40] in message
+            assert f"to resume, run: nmtkit train {interrupted.run.parent}"[:40] in message
         assert "going on at update" in interrupted.messages[1]
 
     def test_a_killed_run_loses_only_what_was_not_saved(self, interrupted: Interrupted) -> None:
@@ -440,7 +440,7 @@ class TestSeveralProcesses:
         assert shared.codes == [143, 0]
         reports, saved = shared.saved_at[0]
         assert reports == saved
-        assert shared.messages[0].count("the same command goes on") == 1
+        assert shared.messages[0].count("to resume, run") == 1
 
     def test_two_processes_make_the_same_updates_as_one(self, shared: Interrupted, alone: Path) -> None:
         exact = ("step", "epoch", "target_tokens", "flops", "learning_rate")

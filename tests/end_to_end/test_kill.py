@@ -226,5 +226,5 @@ def test_a_signal_at_the_start_ends_with_its_code_and_the_command_to_go_on(
         process.terminate()
         _, message = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert f"the same command goes on: nmtkit train {tiny_project.recipe} --run-dir {run}" in message
+    assert f"to resume, run: nmtkit train {tiny_project.recipe} --run-dir {run}" in message
     assert "Traceback" not in message

@@ -280,12 +280,12 @@ def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path
     recipe = tmp_path / "mine.toml"
     text = (project.run.parent / "mine.toml").read_text()
     recipe.write_text(text.replace("validate_bleu = false\n", ""))
-    with pytest.raises(RecipeError, match="BLEU is not taken of trees; set it to false"):
+    with pytest.raises(RecipeError, match=r"validate_bleu: .* trees; set it to false"):
         load_recipe(str(recipe))
     recipe.write_text(text)
-    with pytest.raises(RecipeError, match="needs validation corpora, whose trees keep their tags"):
+    with pytest.raises(RecipeError, match="needs validation corpora"):
         load_recipe(str(recipe), ["data.valid=5"])
-    with pytest.raises(RecipeError, match="whole_trees is for"):
+    with pytest.raises(RecipeError, match="whole_trees needs"):
         load_recipe("quickstart", ["decoding.whole_trees=true"])
     with pytest.raises(RecipeError, match="would change the labels of trees"):
         load_recipe(str(recipe), ['data.normalize=["lowercase"]'])

@@ -262,7 +262,7 @@ class TestNumbers:
         again = ("run", pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
         outcome = run_command(*again)
         assert outcome.code == 143
-        assert "stopped; the same command goes on: nmtkit" in outcome.err
+        assert "stopped; to resume, run: nmtkit" in outcome.err
         assert not (run / "translations" / "small.txt").exists()
         assert run_command(*again).code == 0
         assert sizes == [6, 6, 6, 6, 2]

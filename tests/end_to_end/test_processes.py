@@ -165,7 +165,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
         wait_until(lambda: num_reports(run) > 5, process)
         process.terminate()
         assert process.wait(300) == 143, log.read_text()
-    assert log.read_text().count("saved; the same command goes on: nmtkit run ") == 1
+    assert log.read_text().count("saved; to resume, run: nmtkit run ") == 1
     assert not (run / "averaged").exists()
     with start(command, log) as process:
         assert process.wait(300) == 0, log.read_text()

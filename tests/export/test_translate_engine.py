@@ -72,7 +72,7 @@ def test_auto_does_without_an_export_that_cannot_be_used(exported_run: Path, tmp
     (run / "export" / "ctranslate2" / "model.bin").write_bytes(b"damaged")
     result = translate(run, "--beam", 1)
     assert result.returncode == 0, result.stderr
-    assert "engine: torch after all, for " in result.stderr
+    assert "using the torch engine" in result.stderr
     assert "model.bin: damaged" in result.stderr
     assert len(result.stdout.split("\n")) == len(VALID) + 1
     assert translate(run, "--beam", 1, "--engine", "ctranslate2").returncode == 1

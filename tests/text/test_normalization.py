@@ -61,7 +61,7 @@ class TestMoses:
     def test_text_whose_words_are_parted_is_not_tokenised_again(self, key: str, value: str) -> None:
         data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], key: value}
         assert DataConfig.model_validate({**data, "normalize": ["moses-punctuation"]})
-        with pytest.raises(ValueError, match=f'moses-tokenize is for plain text, but {key} = "{value}" says'):
+        with pytest.raises(ValueError, match=f'moses-tokenize needs plain text, but {key} = "{value}"'):
             DataConfig.model_validate({**data, "normalize": ["moses-tokenize"]})
 
     def test_detokenising_undoes_entities_only_where_it_is_asked_to(self) -> None:

@@ -276,7 +276,7 @@ class TestFiles:
         assert len({default.fingerprint(), *(other.fingerprint() for other in others)}) == 5
 
     def test_a_folder_without_tokenizer_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelError, match="no tokenizer here") as caught:
+        with pytest.raises(ModelError, match="there is no tokenizer") as caught:
             Tokenizer.load(tmp_path)
         assert str(tmp_path) in str(caught.value)
 

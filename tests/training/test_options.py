@@ -410,7 +410,7 @@ def test_prepare_takes_the_subwords_of_the_model(tuned: Path, trained: Path, tmp
 def test_subwords_that_the_recipe_describes_otherwise_are_refused(tuned: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"data\.normalize = \['nfc'\], but the tokenizer of .* has \['blanks'\]"):
         prepare(load_recipe(str(tuned), ['data.normalize=["nfc"]']), tmp_path / "run")
-    with pytest.raises(ModelError, match="no tokenizer in it"):
+    with pytest.raises(ModelError, match="there is no tokenizer in it"):
         prepare(load_recipe(str(tuned), [f"data.tokenizer={tmp_path}"]), tmp_path / "run")
 
 

@@ -404,7 +404,7 @@ class TestOneProcessARun:
                 tiny.verify(trained)
         assert str(caught.value) == (
             f"{trained}: in use by nmtkit train, process {os.getpid()} on {platform.node()}; wait until it has ended, "
-            "or take another --run-dir"
+            "or use another --run-dir"
         )
         assert contents(trained) == before
 
