@@ -20,6 +20,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, cast, get_args
 
@@ -410,10 +411,34 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
         )
 
 
+@cache
+def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
+    """Return nmtkit's version; in a git checkout with its commit: ``0.1.0+g1a2b3c4``, ``.dirty`` with changed files.
+
+    Args:
+        root: the folder that holds the package. It is a checkout if git's folder and nmtkit's pyproject.toml are in it.
+    """
+    import subprocess
+
+    number = importlib.metadata.version("nmtkit")
+    project = root / "pyproject.toml"
+    if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
+        return number
+    # GIT_DIR and the like, which git sets for its hooks, may name another repository.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty=.dirty", "--exclude=*", "--abbrev=7"]
+    try:
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or does not trust the folder's owner
+        return number
+    return f"{number}+g{found.stdout.strip()}"
+
+
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    packages = ("nmtkit", "torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+    packages = ("torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
+    others = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), "nmtkit": nmtkit_version(), **others}
 
 
 def sha256_of(path: Path) -> str:

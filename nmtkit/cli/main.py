@@ -75,9 +75,9 @@ _WAYS_OUT = {
 
 def _print_version(wanted: bool | None) -> None:
     if wanted:
-        from importlib.metadata import version
+        from nmtkit.files import nmtkit_version
 
-        typer.echo(f"nmtkit {version('nmtkit')}")
+        typer.echo(f"nmtkit {nmtkit_version()}")
         raise typer.Exit
 
 

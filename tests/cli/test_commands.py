@@ -1,6 +1,5 @@
 """The command line: help, exit codes, one line for a mistake, and nothing but results on stdout."""
 
-import importlib.metadata
 import io
 import json
 import logging
@@ -19,6 +18,7 @@ import pytest
 from nmtkit.cli.main import main
 from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
+from nmtkit.files import nmtkit_version
 from nmtkit.workers import Workers
 
 COMMANDS = [
@@ -154,7 +154,7 @@ class TestHelp:
         assert [command for command in COMMANDS if f"\n  {command} " not in outcome.out] == []
 
     def test_the_version_is_that_of_the_package(self, nmtkit: Command) -> None:
-        assert nmtkit("--version") == Outcome(0, f"nmtkit {importlib.metadata.version('nmtkit')}\n", "")
+        assert nmtkit("--version") == Outcome(0, f"nmtkit {nmtkit_version()}\n", "")
 
     def test_help_loads_no_heavy_library(self) -> None:
         # Typer itself may take pydantic to read the arguments of a command.
