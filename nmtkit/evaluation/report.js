@@ -3,7 +3,7 @@
 
 const CURVES = JSON.parse(document.getElementById("curves").textContent);
 const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT = 260, LEFT = 56, RIGHT = 14, TOP = 8, BOTTOM = 40, MOST_POINTS = 60;
+const HEIGHT = 260, LEFT = 56, RIGHT = 22, TOP = 8, BOTTOM = 40, MOST_POINTS = 60;
 const shown = {over: "updates", log: false, hidden: new Set()};
 
 function add(parent, name, attributes, content) {
@@ -14,11 +14,11 @@ function add(parent, name, attributes, content) {
   return made;
 }
 
-// A number in few characters: 12 k, 0.00123, 3.4e-7.
+// A number in few characters: 1.2 k, 0.00123, 3.4e-7.
 function short(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e21)) return value.toExponential(2).replace(/\.?0+e/, "e");
-  const power = size < 1e4 ? 0 : Math.floor(Math.log10(size) / 3);
+  const power = size < 1e3 ? 0 : Math.floor(Math.log10(size) / 3);
   return String(Number((value / 1000 ** power).toPrecision(4))) + ["", " k", " M", " G", " T", " P", " E"][power];
 }
 

@@ -350,8 +350,6 @@ def _data(runs: Sequence[Run]) -> list[str]:
         *(row(f"pairs kept: {text(name)}", "count", "pairs", name) for name in sets),
         *(row(f"training tokens, {side}", "count", "train_tokens", side) for side in ("source", "target")),
         *(row(f"vocabulary, {text(side)}", "count", "vocab_sizes", side) for side in sizes),
-        row("fingerprint of settings and corpora", "sum", "fingerprint"),
-        row("sum of the tokenizer", "sum", "tokenizer_sha256"),
     ]
     rows = [cells for cells in rows if any(cell != NOTHING for cell in cells[1:])]
     parts.append(table(["", *(run.name for run in prepared)], rows, numbers_from=1))
@@ -460,8 +458,8 @@ def _samples(runs: Sequence[Run]) -> list[str]:
             )
             for index in range(len(run.metrics[number - 1]["samples"])):
                 facts = {
-                    part: run.fact("text", "metrics.jsonl", number, "samples", index, part)
-                    for part in ("source", "reference", "hypothesis")
+                    name: run.fact("text", "metrics.jsonl", number, "samples", index, part)
+                    for name, part in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis"))
                 }
                 parts.append(_sentence({part: shown(fact, run) for part, fact in facts.items()}))
             parts.append("</div>")
@@ -550,8 +548,12 @@ def _origin(runs: Sequence[Run]) -> list[str]:
     """The seed, versions and device, and the file with the rest."""
     parts = ["<h2>Reproduction</h2>"]
     packages = dict.fromkeys(package for run in runs for package in run.get(run.state, "versions", default={}))
-    keys = (("seed", "recipe.toml", "training", "seed"),)
-    rows = [[label, *(shown(run.fact("text", *place), run) for run in runs)] for label, *place in keys]
+    keys = (
+        ("seed", "text", "recipe.toml", "training", "seed"),
+        ("fingerprint of settings and corpora", "sum", "data/manifest.json", "fingerprint"),
+        ("sha256 of the tokenizer", "sum", "data/manifest.json", "tokenizer_sha256"),
+    )
+    rows = [[label, *(shown(run.fact(*place), run) for run in runs)] for label, *place in keys]
     rows += [
         [text(name), *(shown(run.fact("text", run.state, "versions", name), run) for run in runs)] for name in packages
     ]
