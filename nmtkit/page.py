@@ -66,7 +66,7 @@ code { overflow-wrap: anywhere; }
 """
 
 _THEME_SWITCH = """<fieldset class="theme"><legend>Colours</legend>
-<label class="switch"><input type="radio" name="theme" value="" checked><span>as the device</span></label>
+<label class="switch"><input type="radio" name="theme" value="" checked><span>system</span></label>
 <label class="switch"><input type="radio" name="theme" value="light"><span>light</span></label>
 <label class="switch"><input type="radio" name="theme" value="dark"><span>dark</span></label></fieldset>"""
 

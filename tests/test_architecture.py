@@ -74,7 +74,6 @@ DOORS = {
     "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
-    "plotly": ["nmtkit.evaluation.curves"],
     "matplotlib": ["nmtkit.evaluation.attention_plot"],
     "typer": ["nmtkit.cli"],
     "click": [],
@@ -251,7 +250,6 @@ def test_libraries_stay_behind_their_doors() -> None:
         "typer",
         "ctranslate2",
         "transformers",
-        "plotly",
         "matplotlib",
     ],
 )

@@ -33,7 +33,6 @@ def command(
     """
     from nmtkit import console
     from nmtkit.evaluation.card import card
-    from nmtkit.evaluation.curves import check_installed
     from nmtkit.evaluation.report import read_run
     from nmtkit.evaluation.report_page import report_page
     from nmtkit.files import write_atomically
@@ -43,7 +42,6 @@ def command(
         raise typer.BadParameter(
             f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output"
         )
-    check_installed()
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
     place = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))

@@ -94,16 +94,15 @@ def _words_alone(tokens: Tokens) -> Tokens:
     return Tokens(tokens.words, tokens.words, tuple(range(len(tokens.words))))
 
 
-def section(name: str, maps: Sequence[AttentionMap], *, words: bool = False, kind: Kind = "encoder") -> str:
+def section(name: str, maps: Sequence[AttentionMap], *, words: bool = False) -> str:
     """An interactive picture as a part of a page that has SCRIPT and STYLE: choose attention, layer and heads.
 
     Args:
         name: an id, different from all others of the page.
         words: whether words are shown at first, and not pieces.
-        kind: what is shown at first.
     """
     forms = {"pieces": list(maps), "words": [to_words(entry) for entry in maps]}
-    first = {"kind": kind, "form": "words" if words else "pieces"}
+    first = {"kind": "cross", "form": "words" if words else "pieces"}
     data: dict[str, Any] = {"first": first} | {
         form: {entry.kind: _as_json(entry) for entry in entries} for form, entries in forms.items()
     }

@@ -4,6 +4,7 @@ import re
 import shlex
 
 from nmtkit.console import counted
+from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.evaluation.report import (
     Fact,
     Run,
@@ -13,7 +14,6 @@ from nmtkit.evaluation.report import (
     prepare_command,
     train_command,
 )
-from nmtkit.evaluation.report_page import COST_ROWS
 from nmtkit.files import read_lines
 
 
@@ -86,10 +86,11 @@ def _training(run: Run, folder: str) -> list[str]:
         ("threads of a process", run.fact("count", run.state, "threads")),
         ("kind of processor", run.fact("text", run.state, "cpu_capability")),
     ]
-    source = "cost.json" if "cost.json" in run.files else run.state
-    facts += [(label, run.fact(form, source, key)) for key, (label, form) in COST_ROWS.items()]
-    parts += _table(["what", "value"], [[label, _code(fact.shown)] for label, fact in facts if fact is not None])
-    if source != "cost.json":
+    rows = [[label, _code(fact.shown)] for label, fact in facts if fact is not None]
+    if "cost.json" in run.files:
+        rows += [[label.strip(), _code(value)] for label, value in training_table(run.files["cost.json"]).rows]
+    parts += _table(["", "value"], rows)
+    if "cost.json" not in run.files:
         parts += [f"Its cost is not added up yet: {_code(f'nmtkit score {folder}')}.", ""]
     versions = run.get(run.state, "versions", default={})
     parts += ["Versions: " + ", ".join(f"{_plain(name)} `{number}`" for name, number in versions.items()) + ".", ""]

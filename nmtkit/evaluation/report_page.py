@@ -1,11 +1,12 @@
-"""The report of one or more runs as one HTML page: what `nmtkit report` writes.
+"""The report of one or more runs as one HTML page, written by `nmtkit report`.
 
 Run (report.py) -> sections, as HTML -> the page, with the curves (curves.py) and attention (attention_plot.py)
 
-Each number names the file of the run and the place in it that it was taken from; text of corpora and users stays text.
+Numbers name the file of the run and the place in it that they were taken from; text of corpora and users stays text.
 """
 
 import contextlib
+import json
 import shlex
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +17,7 @@ from nmtkit.data.preparation import test_sets
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation import attention_plot
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.curves import CURVES, OVER, averages, curves, is_number, library
+from nmtkit.evaluation.curves import CURVES, OVER, averages, figures, is_number, reports_shown, spacing_of_reports
 from nmtkit.evaluation.curves import STYLE as CURVE_STYLE
 from nmtkit.evaluation.report import (
     Fact,
@@ -38,42 +39,7 @@ from nmtkit.text.cleaning import MEANINGS
 
 NUM_SENTENCES = 5
 """Of the best, and of the worst."""
-_MOST_METRICS_SHOWN = 500
-"""Lines of metrics.jsonl in the table besides those of validations, evenly chosen; the curves have all."""
 NOTHING = '<span class="missing">–</span>'
-
-COST_ROWS = {
-    "updates": ("updates", "count"),
-    "target_tokens": ("target tokens", "count"),
-    "seconds": ("time, validation and saving included", "duration"),
-    "device_seconds": ("time of all devices", "duration"),
-    "processes": ("processes", "count"),
-    "device": ("device", "text"),
-    "precision": ("precision", "text"),
-    "flops": ("FLOPs, counted", "flops"),
-    "flops_forward": ("of these forward", "flops"),
-    "flops_backward": ("of these backward", "flops"),
-    "flops_encoder": ("of these in the encoder", "flops"),
-    "flops_decoder": ("of these in the decoder", "flops"),
-    "flops_output": ("of these in the output's softmax", "flops"),
-    "flops_attention": ("of these in attention's products", "flops"),
-    "flops_padding": ("besides these, padding", "flops"),
-    "flops_per_second": ("counted FLOPs a second", "rate"),
-    "flops_paper_estimate": ("FLOPs, the paper's way", "flops"),
-    "sustained_flops_per_second": ("rate that this takes", "rate"),
-    "sustained_source": ("where that rate is from", "text"),
-    "matmul_flops_per_second": ("rate of plain matrix products, measured", "rate"),
-    "mfu": ("use of that rate", "percent"),
-    "peak_flops_per_second": ("peak rate of the device", "rate"),
-    "peak_source": ("where that rate is from", "text"),
-    "mfu_of_peak": ("use of the peak rate", "percent"),
-    "gpu_joules": ("energy of the GPUs", "energy"),
-    "gpu_seconds": ("GPUs measured over", "duration"),
-    "host_joules": ("energy of the processors", "energy"),
-    "host_seconds": ("processors measured over", "duration"),
-    "memory_bytes": ("most memory", "bytes"),
-}
-"""Keys of cost.json, in words; others stand below these by their own names."""
 
 _STYLE = """
 .run { display: inline-flex; align-items: baseline; }
@@ -99,36 +65,28 @@ def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
     Args:
         with_attention: whether models are loaded and their attention shown.
     """
-    figures, averaged = curves(runs), averages(runs)
+    drawn, averaged = figures(runs), averages(runs)
     names = ", ".join(run.name for run in runs)
     body = [
         f"<h1>{'Report' if len(runs) == 1 else 'Runs compared'}: {', '.join(_name(runs, run) for run in runs)}</h1>",
-        '<div class="controls">' + switches("checkbox", "origin", "Numbers", [("origin", "say where they stand")], [])
+        '<div class="controls">' + switches("checkbox", "origin", "Numbers", [("origin", "show sources")], [])
         + "</div>",
         _headline(runs),
         *_scores(runs),
-        *_curves(runs, figures),
-        *_averaging(runs, averaged),
-        *_settings(runs),
-        *_data(runs),
-        *_cost(runs),
         *_samples(runs),
         *_best_and_worst(runs),
+        *_curves(runs, drawn["figures"]),
+        *_averaging(runs, averaged),
         *(_attention(runs) if with_attention else []),
+        *_data(runs),
+        *_cost(runs),
+        *_settings(runs),
         *_origin(runs),
-        json_script(
-            "curves",
-            {
-                "figures": figures,
-                "over": {name: title for name, (title, _, _) in OVER.items()},
-                "averages": averaged,
-            },
-        ),
+        json_script("curves", {**drawn, "averages": averaged, "colours": len(HUES)}),
     ]  # fmt: skip
     colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(HUES))
     style = _STYLE + colours + CURVE_STYLE + attention_plot.STYLE
-    scripts = [library()] if figures or averaged else []
-    scripts += [script("nmtkit.evaluation", "report.js"), *([attention_plot.SCRIPT] if with_attention else [])]
+    scripts = [script("nmtkit.evaluation", "report.js"), *([attention_plot.SCRIPT] if with_attention else [])]
     return live_page(f"nmtkit: {names}", body, style=style, scripts=scripts)
 
 
@@ -142,8 +100,13 @@ def shown(fact: Fact | None, run: Run) -> str:
         return NOTHING
     return (
         f'<span data-run="{plain(run.name)}" data-place="{plain(fact.place)}" data-form="{fact.form}" '
-        f'title="{plain(fact.place)}">{text(fact.shown)}</span>'
+        f'title="{plain(fact.place)}">{_text(fact.shown)}</span>'
     )
+
+
+def _text(content: str) -> str:
+    """Text, or a sign that it is empty."""
+    return text(content) if content.strip() else '<span class="missing">(empty)</span>'
 
 
 def _todo(missing: str, command: str) -> str:
@@ -168,7 +131,7 @@ def _headline(runs: Sequence[Run]) -> str:
         cells += [
             ("updates", run.fact("count", *place, "step")),
             ("target tokens", run.fact("count", *place, "target_tokens")),
-            ("of training", run.fact("duration", *place, "seconds")),
+            ("training time", run.fact("duration", *place, "seconds")),
             ("FLOPs", run.fact("flops", *place, "flops")),
         ]
         finite = [number for number in run.validations if is_number(run.metrics[number - 1]["valid_nll"])]
@@ -199,10 +162,14 @@ def _scores(runs: Sequence[Run]) -> list[str]:
     for name in dict.fromkeys(name for run in scored for name in run.files["scores.json"]):
         metrics = dict.fromkeys(metric for run in scored for metric in run.files["scores.json"].get(name, {}))
         rows = [[text(metric), *(_score(run, name, metric) for run in scored)] for metric in metrics]
-        parts += [f"<h3>{text(name)}</h3>", table(["metric", *(run.name for run in scored)], rows)]
+        parts += [
+            f"<h3>{text(name)}</h3>",
+            table(["metric", *(run.name for run in scored)], rows),
+            *_meaning(scored, name),
+        ]
         rows = [[text(metric), _signatures(scored, name, metric)] for metric in metrics]
         parts.append(
-            "<details><summary>Signatures, and what each score may be compared to</summary>"
+            "<details><summary>Signatures, and which scores each one can be compared with</summary>"
             f"{table(['metric', 'signature'], rows)}</details>"
         )
         if any(len(_given_signatures(scored, name, metric)) > 1 for metric in metrics):
@@ -216,9 +183,15 @@ def _score(run: Run, name: str, metric: str) -> str:
     half = run.fact(form, "scores.json", name, metric, "interval", "half_width")
     if half is not None:
         parts.append(f" ± {shown(half, run)}")
-        mean = run.fact(form, "scores.json", name, metric, "interval", "mean")
-        parts.append(f"<br><small>95 % of resampled test sets, around {shown(mean, run)}</small>")
     return "".join(parts)
+
+
+def _meaning(runs: Sequence[Run], name: str) -> list[str]:
+    """The meaning of the intervals of a test set, where it has some."""
+    entries = [entry for run in runs for entry in run.files["scores.json"].get(name, {}).values()]
+    given = {entry["interval"]["resamples"] for entry in entries if entry.get("interval")}
+    resamples = " or ".join(f"{number:,}" for number in sorted(given))
+    return [f"<p>± is half of the 95 % interval, by {resamples} bootstrap resamples of the lines.</p>"] if given else []
 
 
 def _signatures(runs: Sequence[Run], name: str, metric: str) -> str:
@@ -238,9 +211,9 @@ def _given_signatures(runs: Sequence[Run], name: str, metric: str) -> list[tuple
     return list({fact.value: (run, fact) for run, fact in facts if fact is not None}.values())
 
 
-def _curves(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
+def _curves(runs: Sequence[Run], pictures: dict[str, Any]) -> list[str]:
     parts = ["<h2>Curves</h2>"]
-    if not figures:
+    if not pictures:
         return [*parts, f"<p>{' '.join(_not_trained(run) for run in runs)}</p>"]
     controls = [
         switches("radio", "over", "Over", [(name, title) for name, (title, _, _) in OVER.items()], ["updates"]),
@@ -250,11 +223,11 @@ def _curves(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
         choices = [(str(number), run.name) for number, run in enumerate(runs)]
         controls.append(switches("checkbox", "runs", "Runs", choices, [value for value, _ in choices]))
     parts.append(f'<div class="controls">{"".join(controls)}</div><div class="curves">')
-    for name in figures:
+    for name in pictures:
         title = CURVES[name].title
         parts.append(
             f'<figure><h3>{title}</h3><div class="curve" id="curve-{name}" role="img" '
-            f'aria-label="{title}; its numbers stand in the table below"></div></figure>'
+            f'aria-label="{title}; the table below has the numbers"></div></figure>'
         )
     parts.append("</div>")
     parts += [_metrics_table(runs, run) for run in runs if run.metrics]
@@ -262,7 +235,7 @@ def _curves(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
 
 
 def _metrics_table(runs: Sequence[Run], run: Run) -> str:
-    """The curves' numbers, one line a report."""
+    """The numbers of the curves, a line per report."""
     columns = {
         "step": ("update", "count"),
         "epoch": ("epoch", "count"),
@@ -279,14 +252,14 @@ def _metrics_table(runs: Sequence[Run], run: Run) -> str:
         "padding": ("padding", "percent"),
         "mfu": ("MFU", "percent"),
     }
-    every = max(1, -(-len(run.metrics) // _MOST_METRICS_SHOWN))
-    numbers = sorted({*range(1, len(run.metrics) + 1, every), *run.validations, len(run.metrics)})
-    rows = [
-        [shown(run.fact(form, "metrics.jsonl", number, key), run) for key, (_, form) in columns.items()]
-        for number in numbers
+    facts = [
+        [run.fact(form, "metrics.jsonl", number, key) for key, (_, form) in columns.items()]
+        for number in reports_shown(run)
     ]
-    left_out = "" if every == 1 else f", one report in {every} and all validations"
-    summary = f"The same in numbers: {_name(runs, run)}{left_out}"
+    rows = [[NOTHING if fact is None else fact.shown for fact in of_report] for of_report in facts]
+    every = spacing_of_reports(run)
+    left_out = "" if every == 1 else f", one report in {every} and all validations, as in the curves"
+    summary = f"The numbers of metrics.jsonl: {_name(runs, run)}{left_out}"
     return (
         f"<details><summary>{summary}</summary>"
         f"{table([title for title, _ in columns.values()], rows, numbers_from=0)}</details>"
@@ -311,11 +284,11 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
     if not searched:
         return []
     parts = [
-        "<h2>Averages that were tried</h2>",
-        "<p>On the validation text: how many checkpoints, each one or every few, counted back from the last one.</p>",
+        "<h2>Averages of checkpoints</h2>",
+        "<p>Scores on the validation set by number of checkpoints, counted back from the last one.</p>",
         *(
             f'<figure><h3>{text(metric)}</h3><div class="curve" id="{plain(f"curve-averages-{metric}")}" role="img" '
-            'aria-label="Score of each average; its numbers stand in the table below"></div></figure>'
+            'aria-label="Score of each average; the table below has the numbers"></div></figure>'
             for metric in figures
         ),
     ]
@@ -334,12 +307,6 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _form_of(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "text"
-    return "count" if isinstance(value, int) else "two" if 0.1 <= abs(value) < 1000 else "six"
-
-
 def _settings(runs: Sequence[Run]) -> list[str]:
     parts = ["<h2>Settings</h2>"]
     rows = setting_rows(runs)
@@ -356,7 +323,7 @@ def _settings(runs: Sequence[Run]) -> list[str]:
 
     if len(runs) > 1:
         different = [row for row in rows if differs(row[2])]
-        parts.append("<h3>That differ</h3>" if different else "<p>The runs have the same settings.</p>")
+        parts.append("<h3>Settings that differ</h3>" if different else "<p>The runs have the same settings.</p>")
         parts += [drawn(different)] if different else []
     parts.append(f"<details><summary>All {len(rows)} settings</summary>{drawn(rows)}</details>")
     return parts
@@ -383,8 +350,6 @@ def _data(runs: Sequence[Run]) -> list[str]:
         *(row(f"pairs kept: {text(name)}", "count", "pairs", name) for name in sets),
         *(row(f"training tokens, {side}", "count", "train_tokens", side) for side in ("source", "target")),
         *(row(f"vocabulary, {text(side)}", "count", "vocab_sizes", side) for side in sizes),
-        row("fingerprint of settings and corpora", "sum", "fingerprint"),
-        row("sum of the tokenizer", "sum", "tokenizer_sha256"),
     ]
     rows = [cells for cells in rows if any(cell != NOTHING for cell in cells[1:])]
     parts.append(table(["", *(run.name for run in prepared)], rows, numbers_from=1))
@@ -441,47 +406,33 @@ def _cost(runs: Sequence[Run]) -> list[str]:
             parts.append(f"<p>{_name(runs, run)}: {_todo('not added up yet', _command('score', run))}</p>")
     if not counted:
         return parts
-    present = dict.fromkeys(key for run in counted for key in run.files["cost.json"])
-    order = [*(key for key in COST_ROWS if key in present), *(key for key in present if key not in COST_ROWS)]
-    rows = []
-    for key in order:
-        label, form = COST_ROWS.get(key, (key, ""))
-        for keys, title in _leaves(counted, key, label):
-            facts = [run.fact(form or _form_of(run.get("cost.json", *keys)), "cost.json", *keys) for run in counted]
-            if any(fact is not None for fact in facts):
-                cells = [shown(fact, run) for fact, run in zip(facts, counted, strict=True)]
-                rows.append([text(title), *cells])
+    tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json")) for run in counted]
+    values = [dict(made[0].rows) for made in tables]
+    main = [label for label in dict.fromkeys(label for of_run in values for label in of_run) if _is_main(label, values)]
+    rows = [[text(label.strip()), *(text(of_run.get(label, "–")) for of_run in values)] for label in main]
     parameters = [num_parameters(run) for run in counted]
-    if any(parameters):
-        cells = [NOTHING if number is None else f"{number:,}" for number in parameters]
-        rows.insert(0, ["parameters, by the sizes in model.json", *cells])
-    parts.append(table(["", *(run.name for run in counted)], rows, numbers_from=1))
-    parts.append(
-        "<p>FLOPs are those of the matrix products of forward and backward for the tokens seen. The paper's way is "
-        "time × devices × sustained rate, which says what the devices could have done in that time.</p>"
-    )
-    for run in counted:
-        for made in cost_tables(run.files["cost.json"], run.files.get("scores.json"))[1:]:
-            rows = [[text(cell) for cell in row] for row in made.rows]
+    rows.insert(0, ["parameters", *(NOTHING if number is None else f"{number:,}" for number in parameters)])
+    parts.append(table(["", *(run.name for run in counted)], rows))
+    for run, of_run in zip(counted, tables, strict=True):
+        for made in of_run:
             notes = "".join(f"<p>{text(note)}</p>" for note in made.notes)
             title = f"{_name(runs, run)}: {text(made.title)}" if len(runs) > 1 else text(made.title)
-            parts.append(f"<details><summary>{title}</summary>{table(made.columns, rows)}{notes}</details>")
+            cells = [[text(cell) for cell in row] for row in made.rows]
+            parts.append(f"<details><summary>{title}</summary>{table(made.columns, cells)}{notes}</details>")
+        content = "\n".join(map(plain, json.dumps(run.files["cost.json"], indent=2).split("\n")))
+        parts.append(f"<details><summary>{_name(runs, run)}: cost.json</summary><pre>{content}</pre></details>")
     return parts
 
 
-def _leaves(runs: Sequence[Run], key: str, label: str) -> list[tuple[tuple[str, ...], str]]:
-    """The values below a key that holds some itself, such as a prediction; else the key."""
-    nested = [value for run in runs if isinstance(value := run.get("cost.json", key), dict)]
-    if not nested:
-        return [((key,), label)]
-    return [
-        ((key, inner), f"{label}: {inner}") for inner in dict.fromkeys(inner for value in nested for inner in value)
-    ]
+def _is_main(label: str, values: Sequence[dict[str, str]]) -> bool:
+    """Return whether a row of the training cost belongs to the summary: no part of another but padding, and known."""
+    known = any(of_run.get(label, "not measured") != "not measured" for of_run in values)
+    return known and (not label.startswith(" ") or "padding" in label)
 
 
 def _samples(runs: Sequence[Run]) -> list[str]:
     """The same few sentences as each validation translated them."""
-    parts = ["<h2>Translations at each validation</h2>"]
+    parts = ["<h2>Samples</h2>"]
     for run in runs:
         numbers = [number for number in run.validations if run.metrics[number - 1].get("samples")]
         if len(runs) > 1:
@@ -507,8 +458,8 @@ def _samples(runs: Sequence[Run]) -> list[str]:
             )
             for index in range(len(run.metrics[number - 1]["samples"])):
                 facts = {
-                    part: run.fact("text", "metrics.jsonl", number, "samples", index, part)
-                    for part in ("source", "reference", "hypothesis")
+                    name: run.fact("text", "metrics.jsonl", number, "samples", index, part)
+                    for name, part in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis"))
                 }
                 parts.append(_sentence({part: shown(fact, run) for part, fact in facts.items()}))
             parts.append("</div>")
@@ -522,9 +473,9 @@ def _sentence(fields: dict[str, str]) -> str:
 
 
 def _best_and_worst(runs: Sequence[Run]) -> list[str]:
-    parts = ["<h2>Best and worst sentences</h2>"]
+    parts = ["<h2>Best and worst translations of the test sets</h2>"]
     by = " and ".join("EVALB's F1" if trees else "chrF2" for trees in sorted({makes_trees(run) for run in runs}))
-    parts.append(f"<p>By {by} of each sentence alone, computed for this page; of equal ones the first lines.</p>")
+    parts.append(f"<p>By {by} of each sentence alone.</p>")
     before = len(parts)
     for run in runs:
         for name in test_sets(run.folder):
@@ -544,10 +495,10 @@ def _sentences(run: Run, name: str, title: str, sentences: Sequence[Sentence], *
         place = f"{file}:{line}"
         return (
             f'<span data-run="{plain(run.name)}" data-line="{plain(place)}" title="{plain(place)}">'
-            f"{text(content)}</span>"
+            f"{_text(content)}</span>"
         )
 
-    parts = [f"<details{' open' if is_open else ''}><summary>{title} of all</summary>"]
+    parts = [f"<details{' open' if is_open else ''}><summary>{title} translations</summary>"]
     for sentence in sentences:
         parts.append(
             _sentence(
@@ -588,17 +539,21 @@ def _attention(runs: Sequence[Run]) -> list[str]:
             f"<p>{text(pair[0])} → {text(pair[1])}</p><p>Model: <code>{text(run.model)}</code>. "
             f"{attention_plot.HOW_TO_READ}</p>"
         )
-        parts.append(attention_plot.section(f"attention-{number}", maps, words=True, kind="cross"))
-        parts.append(f"<p>Of another sentence: <code>{text(command)}</code></p>")
+        parts.append(attention_plot.section(f"attention-{number}", maps, words=True))
+        parts.append(f"<p>For another sentence: <code>{text(command)}</code></p>")
     return parts
 
 
 def _origin(runs: Sequence[Run]) -> list[str]:
-    """With what it was made, and where the rest stands."""
-    parts = ["<h2>To repeat it</h2>"]
+    """The seed, versions and device, and the file with the rest."""
+    parts = ["<h2>Reproduction</h2>"]
     packages = dict.fromkeys(package for run in runs for package in run.get(run.state, "versions", default={}))
-    keys = (("seed", "recipe.toml", "training", "seed"),)
-    rows = [[label, *(shown(run.fact("text", *place), run) for run in runs)] for label, *place in keys]
+    keys = (
+        ("seed", "text", "recipe.toml", "training", "seed"),
+        ("fingerprint of settings and corpora", "sum", "data/manifest.json", "fingerprint"),
+        ("sha256 of the tokenizer", "sum", "data/manifest.json", "tokenizer_sha256"),
+    )
+    rows = [[label, *(shown(run.fact(*place), run) for run in runs)] for label, *place in keys]
     rows += [
         [text(name), *(shown(run.fact("text", run.state, "versions", name), run) for run in runs)] for name in packages
     ]

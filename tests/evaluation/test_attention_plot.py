@@ -160,7 +160,7 @@ def test_the_command_shows_the_weights_in_the_terminal(
         (["--kind", "both"], "encoder, decoder, cross"),
         (["--output", "a.gif"], ".html, .svg, .pdf, .png"),
         (["--output", "a.html", "--layer", "1"], "leave out --kind, --layer and --head"),
-        (["--target", "AB", "--layer", "2"], "1 layers"),
+        (["--target", "AB", "--layer", "2"], "1 layer of this kind"),
         (["--target", "AB", "--head", "3"], "2 heads"),
     ],
 )

@@ -1,6 +1,7 @@
 """The pages in a real browser, without a network: they draw, their switches work, and no text of others acts."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,24 @@ def click(browser: Any, selector: str) -> None:
 
 
 def drawn(browser: Any) -> dict[str, list[dict[str, Any]]]:
-    """What Plotly has drawn: for each picture its traces' run, key, numbers and whether they are seen."""
+    """The lines of each picture: run, key, and the positions of their points in the picture."""
     found: dict[str, list[dict[str, Any]]] = browser.execute_script(
-        "return Object.fromEntries([...document.querySelectorAll('.js-plotly-plot')].map(plot => [plot.id,"
-        "plot.data.map(trace => ({run: trace.meta.run, key: trace.meta.key, x: trace.x, y: trace.y, "
-        "visible: trace.visible, points: plot.querySelectorAll('.trace .point').length}))]))"
+        "return Object.fromEntries([...document.querySelectorAll('.curve')].map(place => [place.id,"
+        "[...place.querySelectorAll('g')].map(line => ({run: Number(line.dataset.run), key: line.dataset.key, "
+        "points: [...line.querySelectorAll('circle')].map(point => "
+        "[Number(point.getAttribute('cx')), Number(point.getAttribute('cy'))])}))]))"
     )
     return found
+
+
+def assert_in_proportion(places: list[float], numbers: list[float], *, log: bool = False) -> None:
+    """Assert that positions are numbers on a scale from some number to another."""
+    values = [math.log10(number) if log else number for number in numbers]
+    low, high = values.index(min(values)), values.index(max(values))
+    spread = values[high] - values[low] or 1.0
+    for place, value in zip(places, values, strict=True):
+        share = (value - values[low]) / spread
+        assert place == pytest.approx(places[low] + share * (places[high] - places[low]), abs=0.01)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -68,25 +80,40 @@ def test_curves_show_the_numbers_of_the_runs(
     browser: Any, report: Path, finished: Path, finished_otherwise: Path
 ) -> None:
     show(browser, report)
-    pictures = drawn(browser)
     lines = [read_json_lines(run / "metrics.jsonl") for run in (finished, finished_otherwise)]
-    assert len(pictures) == 7
-    for traces in pictures.values():
-        for trace in traces:
-            known = [line for line in lines[trace["run"]] if line.get(trace["key"]) is not None]
-            scale = 1e-9 if trace["key"] == "memory_bytes" else 1
-            assert trace["y"] == pytest.approx([line[trace["key"]] * scale for line in known])
-            assert trace["x"] == [line["step"] for line in known]
-        assert traces[0]["points"] == sum(len(trace["y"]) for trace in traces)
+
+    def check(over: str, *, runs: set[int], log: bool) -> None:
+        pictures = drawn(browser)
+        assert len(pictures) == 7
+        for name, picture in pictures.items():
+            is_zero = name == "curve-bleu" and not any(of_line.get("valid_bleu") for of_line in lines[0] + lines[1])
+            assert {line["run"] for line in picture} == (set() if log and is_zero else runs)
+            for line in picture:
+                known = [of_line for of_line in lines[line["run"]] if of_line.get(line["key"]) is not None]
+                known = [of_line for of_line in known if not log or of_line[line["key"]] > 0]
+                assert_in_proportion([x for x, _ in line["points"]], [of_line[over] for of_line in known])
+                heights = [of_line[line["key"]] for of_line in known]
+                assert_in_proportion([y for _, y in line["points"]], heights, log=log)
+                ordered = [y for _, y in sorted(zip(heights, (y for _, y in line["points"]), strict=True))]
+                assert ordered == sorted(ordered, reverse=True), "what is more is drawn higher up"
+
+    check("step", runs={0, 1}, log=False)
     click(browser, "input[name=over][value=tokens]")
     click(browser, "input[name=runs][value='1']")
     click(browser, "input[name=log]")
-    for name, traces in drawn(browser).items():
-        for trace in traces:
-            known = [line for line in lines[trace["run"]] if line.get(trace["key"]) is not None]
-            assert trace["x"] == [line["target_tokens"] for line in known]
-            assert trace["visible"] == (trace["run"] == 0)
-        assert browser.execute_script(f"return document.getElementById('{name}').layout.yaxis.type") == "log"
+    check("target_tokens", runs={0}, log=True)
+
+
+def test_a_curve_shows_its_numbers_below_the_pointer(browser: Any, report: Path, finished: Path) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    show(browser, report)
+    picture = browser.find_element("css selector", "#curve-loss svg")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", picture)
+    ActionChains(browser).move_to_element_with_offset(picture, -picture.size["width"] // 2 + 60, 0).perform()
+    first = read_json_lines(finished / "metrics.jsonl")[0]
+    tip = browser.find_element("css selector", "#curve-loss .tip").text
+    assert f"{finished.name} {first['loss']:.4g} at {first['step']}" in tip.split("\n")
 
 
 def test_translations_of_each_validation_can_be_chosen(browser: Any, report: Path, finished: Path) -> None:
@@ -126,7 +153,7 @@ def test_colours_follow_the_device_and_the_switch(browser: Any, report: Path) ->
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
     )
     assert ground() == dark
-    text = browser.execute_script("return getComputedStyle(document.querySelector('.xtick text')).fill")
+    text = browser.execute_script("return getComputedStyle(document.querySelector('.curve text')).fill")
     assert text == "rgb(145, 152, 161)"
 
 
