@@ -81,10 +81,10 @@ class LocalPair(_InMixture):
     """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
     target: Path
     """File with the target side."""
-    source_column: int = Field(default=1, ge=1)
-    """Column of the source side in a .tsv file, from 1."""
-    target_column: int = Field(default=2, ge=1)
-    """Column of the target side in a .tsv file."""
+    source_column: int | None = Field(default=None, ge=1)
+    """Column of the source side, from 1, which makes its file a tab-separated table whatever its name; 1 in a .tsv."""
+    target_column: int | None = Field(default=None, ge=1)
+    """Column of the target side likewise; 2 in a .tsv."""
     name: str | None = Field(default=None, pattern=_FILE_NAME)
     """How messages and score tables call it, without slashes; by default the source file's name."""
 
@@ -230,7 +230,7 @@ class CleaningConfig(_Section):
     """The sides are further apart than max_ratio. With max_ratio = 0 none is left out, and the report counts those of
     which one side has over 9 times the characters of the other."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
-    """Both sides are the same text."""
+    """Both sides are the same text. Unless this key is stated, a corpus of which most pairs are so is refused."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
     """Both sides equal those of a pair before. drop: the first stays."""
     duplicate_source: Literal["error", "drop", "keep"] = "keep"
@@ -249,6 +249,11 @@ class CleaningConfig(_Section):
         if self.length_ratio == "error" and not self.max_ratio:
             raise ValueError('length_ratio = "error" needs a max_ratio above 0')
         return self
+
+    @property
+    def allows_equal_sides(self) -> bool:
+        """Whether a corpus may consist mostly of pairs of equal sides: the recipe states what is done about them."""
+        return "source_equals_target" in self.model_fields_set
 
     def action(self, rule: str) -> str:
         """What is done about a rule's pairs; a limit of 0 leaves none out."""
@@ -645,6 +650,8 @@ def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place:
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
+    if not recipe.cleaning.allows_equal_sides:  # written, it would be stated
+        del values["cleaning"]["source_equals_target"]
     return tomli_w.dumps(values)
 
 

@@ -111,7 +111,7 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
         elif line.strip(b"\r\n"):
             raise DataError(
                 f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {part}; correct "
-                "the line, or name the columns (source_column, target_column)"
+                "the line, or state other columns (source_column, target_column)"
             )
         else:
             yield b"\n"

@@ -15,7 +15,7 @@ import zstandard
 from nmtkit import compression
 from nmtkit.errors import DataError
 from nmtkit.text.archives import is_archive, member_streams
-from nmtkit.text.corpora import local_corpus, local_file
+from nmtkit.text.corpora import local_file, local_text
 
 TEXT = b"one\nzwei\xc2\x85 \xe2\x80\xa8\n\nlast\n"
 LINES = ["one", "zwei\u0085 \u2028", "", "last"]
@@ -50,7 +50,7 @@ def zip_of(members: dict[str, bytes], mode: int = 0) -> bytes:
 
 
 def lines_of(place: Path) -> list[str]:
-    return list(local_corpus(place, place).source.open())
+    return list(local_text(place).open())
 
 
 def fault(place: Path) -> str:
