@@ -97,6 +97,33 @@ def test_tagged_text_keeps_titles_and_sentences_and_drops_metadata() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("<title>no end\r", "no end"),
+        (" <Title> both \t</TITLE> \n", "both"),
+        ("<title></title>", ""),
+        ("<title>a</description>", "a</description>"),
+        ("<title>a</title></title>", "a</title>"),
+        ("<title>a</title> b", "a</title> b"),
+    ],
+)
+def test_the_tags_of_a_title_go_whatever_stands_in_it(line: str, expected: str) -> None:
+    assert read("tagged", line) == [expected]
+
+
+@pytest.mark.parametrize("tag", ["<seg ", "<seg a='", "</seg ", "<seg/"])
+def test_ten_megabytes_of_tags_that_do_not_end_are_an_error_at_once(tag: str) -> None:
+    content = f"{tag * (10_000_000 // len(tag))}"
+    assert "no <seg> in it" in fault("sgm", content)
+
+
+def test_long_blanks_in_a_segment_are_read_at_once() -> None:
+    blanks = " " * 10_000_000
+    assert read("sgm", f"<seg>a{blanks}b \n\t\n c</seg>") == [f"a{blanks}b  c"]
+    assert read("tagged", f"<title>a{blanks}b</title>") == [f"a{blanks}b"]
+
+
 def test_columns_of_a_table_are_its_sides() -> None:
     table = 'one\teins\tsource 1\n"two\tzwei\n\nthree\u0085\tdrei\r\n'
     assert read("tsv", table, "1") == ["one", '"two', "", "three\u0085"]
