@@ -9,7 +9,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, BinaryIO, cast
 
@@ -19,20 +19,21 @@ KINDS = {".gz": "gzip", ".tgz": "gzip", ".xz": "xz", ".txz": "xz", ".bz2": "bzip
 """What compresses a file, by the end of its name."""
 
 MAX_EXPANSION = 500
-EXPANSION_FREE_BYTES = 1 << 30
-"""After so many bytes, what comes out of a file may be MAX_EXPANSION times what went in; text reaches 5, seldom 20."""
+EXPANSION_FREE_BYTES = 1 << 22
+"""After so many bytes, what comes out of a file may be MAX_EXPANSION times what went in; text reaches 5, seldom 20.
+They may be as many blank lines, each of which costs as much time as a sentence."""
 
 _BUFFER_BYTES = 1 << 17
-_ZSTD_INPUT_BYTES = 1 << 10
-"""zstd makes up to 32,000 bytes of one: read at once, so much becomes 32 MB at most."""
+_INPUT_BYTES = 1 << 10
+"""zstd and bzip2 make up to 32,000 bytes of one: read at once, so much becomes 32 MB at most."""
 
 
 class DamagedError(Exception):
     """Compressed bytes that cannot be read."""
 
 
-DAMAGED = (DamagedError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-"""What reading a damaged file raises."""
+DAMAGED = (DamagedError, zlib.error, lzma.LZMAError)
+"""What reading a damaged file raises, or a damaged member of a zip."""
 
 
 def kind_of(name: str) -> str | None:
@@ -55,13 +56,7 @@ def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
     kind = kind_of(name)
     if kind is None:
         return stream
-    openers: dict[str, Callable[[Any], io.BufferedIOBase | io.RawIOBase]] = {
-        "gzip": lambda file: gzip.GzipFile(fileobj=file),
-        "xz": lzma.LZMAFile,
-        "bzip2": bz2.BZ2File,
-        "zstd": _Zstd,
-    }
-    return io.BufferedReader(_Guarded(openers[kind](stream), stream, name), _BUFFER_BYTES)
+    return io.BufferedReader(_Unfolded(stream, kind, name), _BUFFER_BYTES)
 
 
 def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]:
@@ -85,58 +80,18 @@ def check_expansion(name: str, num_read: int, num_unfolded: int) -> None:
     """Raises DataError where so many bytes have become far more than text does."""
     if num_unfolded > EXPANSION_FREE_BYTES and num_unfolded > MAX_EXPANSION * max(num_read, 1):
         raise DataError(
-            f"{name}: unfolds to more than {MAX_EXPANSION} times its size, which no text does; do not use it"
+            f"{name}: unfolds to more than {MAX_EXPANSION} times its size, which no text does; do not use it, or "
+            "decompress it yourself if it is what it should be"
         )
 
 
-class _Guarded(io.RawIOBase):
-    """Counts what comes out of a decompressor, closes its stream with it, and stops one that has no end."""
+class _Unfolded(io.RawIOBase):
+    """What the compressed streams in a file unfold to, as a file that closes theirs."""
 
-    def __init__(self, opened: io.BufferedIOBase | io.RawIOBase, stream: io.BufferedIOBase, name: str) -> None:
-        self._opened = opened
+    def __init__(self, stream: io.BufferedIOBase, kind: str, name: str) -> None:
         self._stream = stream
-        self._name = name
-        self._num_bytes = 0
-        try:
-            self._position: Callable[[], int] | None = stream.tell
-            stream.tell()
-        except (OSError, AttributeError):
-            self._position = None  # a pipe: nothing is known of what went in
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            count = self._opened.readinto(buffer) or 0
-        except OSError as error:
-            if error.errno is None and not isinstance(error, gzip.BadGzipFile):  # so bz2 tells of damage
-                raise DamagedError(str(error)) from None
-            raise
-        self._num_bytes += count
-        if self._position is not None:
-            check_expansion(self._name, self._position(), self._num_bytes)
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._opened.close()
-            self._stream.close()
-        super().close()
-
-
-class _Zstd(io.RawIOBase):
-    """A zstd file of one or more frames; unlike the library's own reader it notices one that is cut short."""
-
-    def __init__(self, stream: io.BufferedIOBase) -> None:
-        import zstandard
-
-        self._stream = stream
-        self._library = zstandard
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._is_inside = False
+        self._pieces = _pieces(stream, kind, name)
         self._waiting = memoryview(b"")
-        self._unread = b""
 
     def readable(self) -> bool:
         return True
@@ -144,24 +99,65 @@ class _Zstd(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
         while not self._waiting:
-            chunk = self._unread or self._stream.read(_ZSTD_INPUT_BYTES)
-            self._unread = b""
-            if not chunk:
-                if self._is_inside:
-                    raise EOFError("the last zstd frame has no end")
+            piece = next(self._pieces, None)
+            if piece is None:
                 return 0
-            self._unfold(chunk)
+            self._waiting = memoryview(piece)
         count = min(len(target), len(self._waiting))
         target[:count] = self._waiting[:count]
         self._waiting = self._waiting[count:]
         return count
 
-    def _unfold(self, chunk: bytes) -> None:
-        try:
-            self._waiting = memoryview(self._frame.decompress(chunk))
-        except self._library.ZstdError as error:
-            raise DamagedError(str(error)) from None
-        self._is_inside = not self._frame.eof
-        if self._frame.eof:
-            self._unread = self._frame.unused_data
-            self._frame = self._library.ZstdDecompressor().decompressobj()
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _pieces(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
+    """What one compressed stream or several in a row unfold to.
+
+    The file classes of Python's libraries read those too, but silently drop all that follows padding or damage.
+    """
+    begin, padding, faults = _form(kind)
+    num_read = num_unfolded = num_zeros = 0
+    current, is_between = begin(), False
+    while chunk := stream.read(_INPUT_BYTES):
+        num_read += len(chunk)
+        while chunk:
+            if is_between:
+                rest = chunk.lstrip(b"\0") if padding else chunk
+                num_zeros += len(chunk) - len(rest)
+                if not (chunk := rest):
+                    break
+                _check_padding(num_zeros, padding)
+                current, num_zeros = begin(), 0
+            try:
+                piece = current.decompress(chunk)
+            except faults as error:
+                raise DamagedError(str(error)) from None
+            num_unfolded += len(piece)
+            check_expansion(name, num_read, num_unfolded)
+            yield piece
+            is_between = current.eof
+            chunk = current.unused_data if is_between else b""
+    if not is_between:
+        raise EOFError("the last stream has no end")
+    _check_padding(num_zeros, padding)
+
+
+def _check_padding(num_zeros: int, padding: int) -> None:
+    if num_zeros and num_zeros % padding:
+        raise DamagedError(f"{num_zeros} zero bytes between streams, which is not a multiple of {padding}")
+
+
+def _form(kind: str) -> tuple[Callable[[], Any], int, tuple[type[Exception], ...]]:
+    """What unfolds a stream, of how many zero bytes a multiple may follow it (0: none), and the errors of damage."""
+    if kind == "gzip":
+        return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), 1, (zlib.error,)
+    if kind == "xz":
+        return lzma.LZMADecompressor, 4, (lzma.LZMAError,)
+    if kind == "bzip2":
+        return bz2.BZ2Decompressor, 0, (OSError, ValueError)
+    import zstandard
+
+    return lambda: zstandard.ZstdDecompressor().decompressobj(), 0, (zstandard.ZstdError,)

@@ -86,10 +86,11 @@ class LocalPair(_InMixture):
     """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
     target: Path
     """File with the target side."""
-    source_column: int = Field(default=1, ge=1, le=10_000)
-    """Column of the source side in a .tsv file, from 1."""
-    target_column: int = Field(default=2, ge=1, le=10_000)
-    """Column of the target side in a .tsv file."""
+    source_column: int | None = Field(default=None, ge=1, le=10_000)
+    """Column of the source side, counted from 1; a file with a stated column is read as a tab-separated table. The
+    default for .tsv files is 1."""
+    target_column: int | None = Field(default=None, ge=1, le=10_000)
+    """Column of the target side. The default for .tsv files is 2."""
     name: str | None = Field(default=None, pattern=_FILE_NAME)
     """Name for messages and score tables, without slashes; by default the name of the source file."""
 
@@ -242,7 +243,7 @@ class CleaningConfig(_Section):
     """The lengths of the sides differ by more than max_ratio. With max_ratio = 0, no pair is left out, and the report
     counts pairs in which one side has more than 9 times as many characters as the other."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
-    """Both sides are the same text."""
+    """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
     """Both sides equal those of an earlier pair. drop: keep only the first."""
     duplicate_source: Literal["error", "drop", "keep"] = "keep"
@@ -261,6 +262,11 @@ class CleaningConfig(_Section):
         if self.length_ratio == "error" and not self.max_ratio:
             raise ValueError('length_ratio = "error" needs a max_ratio above 0')
         return self
+
+    @property
+    def allows_equal_sides(self) -> bool:
+        """Whether a corpus may consist mostly of pairs of equal sides: the recipe states what is done about them."""
+        return "source_equals_target" in self.model_fields_set
 
     def action(self, rule: str) -> str:
         """Return the action for a rule; a limit of 0 leaves no pair out."""
@@ -688,6 +694,8 @@ def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place:
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
+    if not recipe.cleaning.allows_equal_sides:  # written, it would be stated
+        del values["cleaning"]["source_equals_target"]
     return tomli_w.dumps(values)
 
 

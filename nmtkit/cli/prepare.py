@@ -92,8 +92,8 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: in
         raise DataError(
             f"`nmtkit prepare` would stop here ({rules}); correct the corpora, or set another action in [cleaning]"
         )
-    if found.too_few:
-        raise DataError(f"`nmtkit prepare` would stop here ({found.too_few}); hold out fewer pairs")
+    if found.reasons:
+        raise DataError(f"`nmtkit prepare` would stop here: {found.reasons[0]}")
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ class Findings:
     Attributes:
         num_pairs: training pairs read so far, which also is the number of the last line.
         dropped: pairs left out of training, by the rule that did it.
+        reasons: why the preparation would stop besides rules; nothing that may stop gets to a second one.
     """
 
     def __init__(self, cleaning: CleaningConfig, *, may_stop: bool) -> None:
@@ -36,6 +37,7 @@ class Findings:
         self.actions = {rule: cleaning.action(rule) for rule in RULES}
         self.num_pairs = 0
         self.dropped: Counter[str] = Counter()
+        self.reasons: list[str] = []
         self._may_stop = may_stop
         self._counts: Counter[str] = Counter()
         self._lines: dict[str, list[int]] = {rule: [] for rule in RULES}
@@ -84,6 +86,12 @@ class Findings:
                 f"{name}, line {line}: {MEANINGS[rule]}; correct it, or set [cleaning] {rule} to another action "
                 "(`nmtkit prepare --check` lists all faults)"
             )
+
+    def stop(self, reason: str) -> None:
+        """Ends the preparation with a DataError, or notes why it would end."""
+        if self._may_stop:
+            raise DataError(reason)
+        self.reasons.append(reason)
 
     def place(self, line: int) -> tuple[str, int]:
         """Corpus and line in it of a line counted through all corpora."""

@@ -40,7 +40,14 @@ from nmtkit.data.report_page import report_page
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
-from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReader, explain_line_counts, open_sides
+from nmtkit.data.training_text import (
+    TextBlock,
+    TrainingText,
+    TrainingTextReader,
+    check_sides_differ,
+    explain_line_counts,
+    open_sides,
+)
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     LineReader,
@@ -56,7 +63,7 @@ from nmtkit.files import (
     write_lines,
 )
 from nmtkit.run_lock import locked_run, remove_abandoned_lock
-from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
+from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.normalization import without_moses
@@ -78,6 +85,7 @@ _TEXT_LEAVES_ASIDE = (
     "tokenizer",
 )
 """Keys of [data] that the cleaned text does not depend on."""
+_NO_VALIDATION = "data.valid: no validation pair has text on both sides; look at the corpus"
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,13 @@ class Check:
     Attributes:
         report: what report.json says.
         refused: the rules for which `prepare` would stop, with the number of pairs each concerns.
-        too_few: why `prepare` would stop whatever the rules say, or "": too few pairs to hold some out for validation.
+        reasons: why `prepare` would stop whatever the rules say.
         folder: where the report was left; None where prepared data with a report of their own lie already.
     """
 
     report: dict[str, Any]
     refused: dict[str, int]
-    too_few: str
+    reasons: list[str]
     folder: Path | None
 
 
@@ -163,18 +171,22 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
         written = scratch_folder(run_dir / "check") if is_prepared else write_folder_atomically(folder)
         temporary = stack.enter_context(written)
         report = _Preparer(recipe, findings, workers).check(train, valid, tests, temporary)
-    return Check(report, findings.refused(), _too_few_to_hold_out(recipe.data, report), None if is_prepared else folder)
+    _check_numbers(recipe.data, report, findings)
+    return Check(report, findings.refused(), findings.reasons, None if is_prepared else folder)
 
 
-def _too_few_to_hold_out(data: DataConfig, report: dict[str, Any]) -> str:
-    """What is wrong with a number of validation pairs that is more than there are, before any is cleaned away."""
+def _check_numbers(data: DataConfig, report: dict[str, Any], findings: Findings) -> None:
+    """Notes that there are no pairs, or fewer than are to be held out for validation, before any is cleaned away."""
+    if findings.num_pairs == sum(findings.count(rule) for rule in BLANK_RULES):
+        findings.stop("no training pair has text on both sides")
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
     tagged = _tagged(data)
     there = sum(count for number, count in enumerate(pairs) if number not in tagged)
-    if not isinstance(data.valid, int) or data.valid <= there:
-        return ""
-    pairs_there = counted(there, "pair") + (" without a tag" if tagged else "")
-    return f"data.valid = {data.valid}: the training corpora hold only {pairs_there}"
+    if isinstance(data.valid, int) and data.valid > there:
+        findings.stop(
+            f"data.valid = {data.valid}: the training corpora hold only {counted(there, 'pair')}"
+            f"{' without a tag' if tagged else ''}; take fewer"
+        )
 
 
 def _write_data(
@@ -264,7 +276,7 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
             raise DataError(
                 f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
             )
-        if (entry.source_column, entry.target_column) != (1, 2):  # the defaults
+        if entry.source_column or entry.target_column:
             raise DataError(f"{entry.source}: a file of trees has no columns; take source_column and target_column out")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):
@@ -484,7 +496,7 @@ class _Preparer:
                 folder, "valid", tokenizer, blocks, len(self._valid)
             )
         if self._data.valid and not counts.get("valid"):
-            raise DataError("data.valid: no validation pair has text on both sides; look at the corpus")
+            raise DataError(_NO_VALIDATION)
         for name, pairs in self._tests.items():
             _write_text(self._data, folder / "test", name, pairs)
             counts[f"test/{name}"] = len(pairs)
@@ -527,6 +539,8 @@ class _Preparer:
     def _read_sets(self, valid: list[Corpus], tests: dict[str, Corpus]) -> None:
         """Reads the validation pairs, and the pairs of each test set: all as they are."""
         self._valid = [pair for corpus in valid for pair in self._read_set(corpus, "valid")]
+        if valid and not any(source.strip() and target.strip() for source, target in self._valid):
+            raise DataError(_NO_VALIDATION)
         self._tests = {name: self._read_set(corpus, "test") for name, corpus in tests.items()}
         for name, corpus in tests.items():
             if not self._tests[name]:
@@ -538,7 +552,10 @@ class _Preparer:
         if len(sources) != len(targets):
             raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
         self._described.append(_description(corpus, role, _counted(source, target)))
-        return list(zip(sources, targets, strict=True))
+        pairs = list(zip(sources, targets, strict=True))
+        num_equal = sum(one == other for one, other in pairs if one.strip())
+        check_sides_differ(corpus, num_equal, len(pairs), self._recipe.cleaning, self._findings)
+        return pairs
 
     def _as_trained(self, pair: Pair) -> Pair:
         """A pair of a validation or test set as training text would have it."""

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from nmtkit.config import Recipe
+from nmtkit.config import CleaningConfig, Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.data.examination import (
     COMPARABLE,
@@ -39,6 +39,8 @@ BLOCK_PAIRS = 10_000
 """Pairs handled at once: some megabytes of text, a tenth of a second of work."""
 BLOCK_BYTES = 16_000_000
 """Text after which a block of very long lines ends."""
+JUDGED_PAIRS = 100
+"""A corpus of fewer pairs may have equal sides throughout: names, numbers, a test of something."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class TrainingTextReader:
         workers: processes that examine text.
         """
         self._findings = findings
+        self._cleaning = recipe.cleaning
         self._check_only = check_only
         self._folder = folder
         self._workers = workers
@@ -182,8 +185,13 @@ class TrainingTextReader:
                 for number, corpus in enumerate(corpora):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(shown_name(corpus.name))
+                    before = self._findings.count("source_equals_target")
                     self._read_corpus(number, readers, text, keys, (source, target), advance)
                     self._check_line_count(corpus, *readers)
+                    num_equal = self._findings.count("source_equals_target") - before
+                    check_sides_differ(
+                        corpus, num_equal, min(reader.num_lines for reader in readers), self._cleaning, self._findings
+                    )
                     described(corpus, *readers)
             self._find_repeats(text, keys)
         finally:
@@ -296,6 +304,18 @@ def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> 
         LineReader(side.raw_lines, name=side.name, errors=errors) for side in (corpus.source, corpus.target)
     )
     return source, target
+
+
+def check_sides_differ(
+    corpus: Corpus, num_equal: int, num_pairs: int, cleaning: CleaningConfig, findings: Findings
+) -> None:
+    """Stops where most pairs of a corpus have equal sides and the recipe does not state that this is meant."""
+    if num_pairs >= JUDGED_PAIRS and 2 * num_equal > num_pairs and not cleaning.allows_equal_sides:
+        findings.stop(
+            f"{corpus.source.name}, {corpus.target.name}: both sides are the same text in {num_equal:,} of "
+            f"{num_pairs:,} pairs; correct the files or columns that the recipe names, or, if that is meant, state "
+            '[cleaning] source_equals_target = "keep"'
+        )
 
 
 def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tuple[int, str]:

@@ -142,7 +142,7 @@ def local_corpus(
     name: str | None = None,
     *,
     languages: tuple[str, str] = ("", ""),
-    columns: tuple[int, int] = (1, 2),
+    columns: tuple[int | None, int | None] = (None, None),
 ) -> Corpus:
     """Two files of the user, or one that holds both sides; the names say format and compression.
 
@@ -150,28 +150,37 @@ def local_corpus(
         source, target: files, or ``ARCHIVE:MEMBER``.
         name: what to call the corpus; by default as the file of the source.
         languages: of source and target, which select the sides of a translation memory (``.tmx``).
-        columns: of source and target in a table (``.tsv``), from 1.
+        columns: of source and target in a table, from 1. A stated one makes its file a table whatever its name, and
+            the only file of both sides too; by default 1 and 2, if a table has no stated one.
 
     Raises:
-        DataError: one cannot be read, or is an archive without a member.
+        DataError: one cannot be read or is an archive without a member, or both sides are the same text of one file.
     """
     sides = []
-    for place, language, column in zip((source, target), languages, columns, strict=True):
-        _, _, text_format = _local_format(place)
-        part = {"tmx": language, "tsv": str(column)}.get(text_format, "")
-        sides.append([stored_side(place, text_format, part)])
-    return stored_corpus(name or source.name, *sides)
+    is_one_table = source == target and any(columns)
+    for number, (place, language, column) in enumerate(zip((source, target), languages, columns, strict=True)):
+        text_format = "tsv" if column or is_one_table else _local_format(place)[2]
+        part = {"tmx": language, "tsv": str(column or number + 1)}.get(text_format, "")
+        sides.append(stored_side(place, text_format, part))
+    if sides[0] == sides[1]:
+        raise DataError(
+            f"{source}: source and target are the same text of one file, so every line would be its own translation; "
+            "name a file for each side, or the columns of a table (source_column, target_column)"
+        )
+    return stored_corpus(name or source.name, *([side] for side in sides))
 
 
 def stored_side(place: Path, text_format: str, part: str) -> "StoredSide":
     """One side of a corpus in a file of the user, or in ``ARCHIVE:MEMBER``.
 
     Raises:
-        DataError: it cannot be read, or is an archive without a member.
+        DataError: it cannot be read, is no regular file, or is an archive without a member.
     """
-    path, member = local_file(place)
-    if member is None and is_archive(path.name):
-        raise DataError(f"{path}: is an archive; say which text in it, such as {path}:train.en, or unpack it")
+    path, member, _ = _local_format(place)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(
+            f"{path}: is a pipe or a device, but a corpus is read more than once; write the text to a file first"
+        )
     sha256 = sha256_of(path)  # which says what is wrong with a path
     return StoredSide(CorpusFile(path, None, path.stat().st_size, sha256), member, text_format, part)
 

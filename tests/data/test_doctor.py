@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config import CleaningConfig, load_recipe
+from nmtkit.config import CleaningConfig, load_recipe, stored_recipe
 from nmtkit.data.findings import Findings
 from nmtkit.data.preparation import Check, check, load_tokenizer, prepare
 from nmtkit.data.report import binned
@@ -22,6 +22,7 @@ from nmtkit.errors import DataError, RecipeError
 from nmtkit.text.cleaning import RULES
 from nmtkit.text.normalization import normalize
 from nmtkit.text.tokenizer import SPECIAL_PIECES
+from tests.conftest import RunCommand
 
 CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]
 """40 pairs that no rule concerns."""
@@ -334,6 +335,74 @@ class TestLineCounts:
             corpus.prepare("cleaning.line_count=drop")
 
 
+class TestEqualSides:
+    """A corpus of which most pairs are a line with itself, as a wrongly named file makes one."""
+
+    STATED = tuple(f"cleaning.source_equals_target={action}" for action in ("keep", "drop"))
+
+    def mixed(self, corpus: Corpus, num_copies: int, num_others: int, name: str = "train") -> None:
+        others = [(f"the number {n}", f"die Nummer {n}") for n in range(num_others)]
+        corpus.write(name, encoded([*others, *((f"line {n}", f"line {n}") for n in range(num_copies))]))
+
+    def test_it_is_an_error_that_names_the_files_and_the_way_out(self, corpus: Corpus) -> None:
+        self.mixed(corpus, 60, 40)
+        for command in (corpus.prepare, corpus.check):
+            message = self.refusal(corpus, command)
+            assert message.startswith(f"{corpus.folder / 'train.en'}, {corpus.folder / 'train.de'}: both sides are the")
+            assert "60 of 100 pairs" in message
+            assert '[cleaning] source_equals_target = "keep"' in message
+        assert not (corpus.run / "data" / "manifest.json").exists()
+
+    @staticmethod
+    def refusal(corpus: Corpus, command: Any) -> str:
+        """The reason that `check` notes, or with which `prepare` stops."""
+        if command == corpus.check:
+            (reason,) = corpus.check().reasons
+            return reason
+        with pytest.raises(DataError) as caught:
+            command()
+        return str(caught.value)
+
+    @pytest.mark.parametrize(("num_copies", "num_others"), [(50, 50), (99, 0)])
+    def test_half_of_a_corpus_or_a_small_one_is_no_error(
+        self, corpus: Corpus, num_copies: int, num_others: int
+    ) -> None:
+        self.mixed(corpus, num_copies, num_others)
+        assert corpus.prepare()["rules"]["source_equals_target"]["count"] == num_copies
+
+    @pytest.mark.parametrize("stated", STATED)
+    def test_it_is_accepted_where_the_recipe_states_the_rule_and_ever_after(self, corpus: Corpus, stated: str) -> None:
+        self.mixed(corpus, 60, 45)
+        corpus.prepare(stated)
+        stored = stored_recipe(corpus.run / "recipe.toml", "mine")
+        assert stored.cleaning.allows_equal_sides
+        assert not prepare(stored, corpus.run, workers=1).is_new
+        again = prepare(stored, corpus.folder / "again", workers=1)
+        assert again.manifest["pairs"]["train"] == (105 if stated.endswith("keep") else 45)
+        assert check(stored, corpus.folder / "third").reasons == []
+
+    def test_a_stored_recipe_states_only_what_was_stated(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.prepare()
+        self.mixed(corpus, 60, 40)
+        with pytest.raises(DataError, match="both sides are the same text in 60 of 100 pairs"):
+            prepare(stored_recipe(corpus.run / "recipe.toml", "mine"), corpus.run, workers=1)
+
+    def test_each_corpus_is_judged_by_itself(self, corpus: Corpus) -> None:
+        self.mixed(corpus, 0, 1000)
+        self.mixed(corpus, 100, 0, "copied")
+        with pytest.raises(DataError, match=r"copied\.en, .*copied\.de: both sides are the same text in 100 of 100"):
+            corpus.prepare(train=("train", "copied"))
+
+    @pytest.mark.parametrize("name", ["valid", "news"])
+    def test_so_are_validation_and_test_sets(self, corpus: Corpus, name: str) -> None:
+        corpus.write("train", encoded(CLEAN))
+        self.mixed(corpus, 100, 0, name)
+        for command in (corpus.prepare, corpus.check):
+            assert f"{name}.en" in self.refusal(corpus, command)
+        corpus.prepare("cleaning.source_equals_target=keep")
+
+
 class TestCheck:
     def test_it_goes_on_past_every_error_and_leaves_only_the_report(self, corpus: Corpus) -> None:
         pairs = encoded(CLEAN)
@@ -349,11 +418,38 @@ class TestCheck:
     def test_it_tells_of_too_few_pairs_to_hold_out(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
         corpus.write("back", encoded(CLEAN))
-        assert corpus.check("data.valid=40").too_few == corpus.check().too_few == ""
-        assert corpus.check("data.valid=41").too_few == "data.valid = 41: the training corpora hold only 40 pairs"
+        assert corpus.check("data.valid=40").reasons == corpus.check().reasons == []
+        too_few = ["data.valid = 41: the training corpora hold only 40 pairs; take fewer"]
+        assert corpus.check("data.valid=41").reasons == too_few
         tagged = 'data.train=[{source="%s/train.en",target="%s/train.de"},{source="%s/back.en",target="%s/back.de",%s}]'
         entries = tagged % (*[corpus.folder] * 4, 'source_prefix="<bt>"')
-        assert corpus.check(entries, "data.valid=41").too_few.endswith("hold only 40 pairs without a tag")
+        assert "hold only 40 pairs without a tag" in corpus.check(entries, "data.valid=41").reasons[0]
+
+    @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
+    def test_a_corpus_without_text_is_refused_as_prepare_refuses_it(
+        self, corpus: Corpus, pairs: list[tuple[bytes, bytes]]
+    ) -> None:
+        corpus.write("train", pairs)
+        assert corpus.check().reasons == ["no training pair has text on both sides"]
+        with pytest.raises(DataError, match="no training pair is left"):
+            corpus.prepare()
+
+    @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
+    def test_a_validation_set_without_text_is_refused_by_both(
+        self, corpus: Corpus, pairs: list[tuple[bytes, bytes]]
+    ) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.write("valid", pairs)
+        for command in (corpus.check, corpus.prepare):
+            with pytest.raises(DataError, match="no validation pair has text on both sides"):
+                command()
+
+    def test_the_command_ends_with_1_and_the_reason(self, corpus: Corpus, run_command: RunCommand) -> None:
+        corpus.write("train", [])
+        corpus.recipe()
+        ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
+        assert ended.code == 1
+        assert ended.err.endswith("would stop here: no training pair has text on both sides\n")
 
     def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))

@@ -258,10 +258,10 @@ class TestWhatIsMadeAgain:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_of_several_faults_the_first_is_told(project: Project, workers: int, tmp_path: Path) -> None:
-    lines = [b"some text\n"] * 400
-    lines[33] = b"\xff\n"
-    lines[150] = b"\xfe\n"
-    for name in ("faulty.en", "faulty.de"):
+    for name, text in (("faulty.en", b"some text\n"), ("faulty.de", b"ein Text\n")):
+        lines = [text] * 400
+        lines[33] = b"\xff\n"
+        lines[150] = b"\xfe\n"
         (tmp_path / name).write_bytes(b"".join(lines))
     faulty = f'data.train=[{{source="{tmp_path}/faulty.en",target="{tmp_path}/faulty.de"}}]'
     with pytest.raises(DataError, match=r"faulty\.en, line 34: invalid UTF-8"):

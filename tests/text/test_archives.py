@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import stat
 import tarfile
 import zipfile
@@ -15,7 +16,7 @@ import zstandard
 from nmtkit import compression
 from nmtkit.errors import DataError
 from nmtkit.text.archives import is_archive, member_streams
-from nmtkit.text.corpora import local_corpus, local_file
+from nmtkit.text.corpora import local_file, local_text
 
 TEXT = b"one\nzwei\xc2\x85 \xe2\x80\xa8\n\nlast\n"
 LINES = ["one", "zwei\u0085 \u2028", "", "last"]
@@ -50,7 +51,7 @@ def zip_of(members: dict[str, bytes], mode: int = 0) -> bytes:
 
 
 def lines_of(place: Path) -> list[str]:
-    return list(local_corpus(place, place).source.open())
+    return list(local_text(place).open())
 
 
 def fault(place: Path) -> str:
@@ -86,6 +87,48 @@ def test_a_member_of_every_kind_of_archive_reads_like_a_file(tmp_path: Path, out
 @pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
 def test_a_compressed_text_of_two_parts_is_read_to_its_end(tmp_path: Path, suffix: str) -> None:
     assert lines_of(store(tmp_path / f"a{suffix}", COMPRESS[suffix](TEXT) + COMPRESS[suffix](TEXT))) == LINES * 2
+
+
+COMPRESSED = [suffix for suffix in COMPRESS if suffix]
+
+
+@pytest.mark.parametrize(("suffix", "padding"), [(".gz", 1), (".gz", 511), (".xz", 4), (".xz", 2048)])
+def test_padding_between_and_after_streams_is_no_end(tmp_path: Path, suffix: str, padding: int) -> None:
+    part = COMPRESS[suffix](TEXT)
+    content = (part + bytes(padding)) * 3
+    assert lines_of(store(tmp_path / f"a{suffix}", content)) == LINES * 3
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("garbage", [b"\1", b"garbage", b"garbage" * 1000, b"\0\0\0\0garbage" * 100])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_garbage_after_a_stream_is_an_error(tmp_path: Path, suffix: str, garbage: bytes, is_last: bool) -> None:
+    part = COMPRESS[suffix](TEXT)
+    path = store(tmp_path / f"a{suffix}", part + garbage + (b"" if is_last else part))
+    assert re.search("damaged or not a|cut short", fault(path))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("place", range(6))
+def test_a_damaged_header_of_a_later_stream_is_an_error(tmp_path: Path, suffix: str, place: int) -> None:
+    first, second = (bytearray(COMPRESS[suffix](TEXT)) for _ in range(2))
+    if suffix == ".gz" and place in (4, 5):
+        place = 2  # 4 to 7 are a time, which may be any
+    second[place] ^= 0xFF
+    assert re.search("damaged or not a|cut short", fault(store(tmp_path / f"a{suffix}", bytes(first + second))))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_padding_of_xz_has_to_be_a_multiple_of_four(tmp_path: Path, count: int) -> None:
+    part = lzma.compress(TEXT)
+    for content in (part + bytes(count), part + bytes(count) + part):
+        assert f"{count} zero bytes between streams" in fault(store(tmp_path / "a.xz", content))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_of_no_bytes_is_cut_short(tmp_path: Path, suffix: str) -> None:
+    assert "cut short after line 0" in fault(store(tmp_path / f"a{suffix}", b""))
+    assert lines_of(store(tmp_path / f"a{suffix}", COMPRESS[suffix](b""))) == []
 
 
 def numbers(count: int = 20_000) -> bytes:

@@ -19,7 +19,7 @@ from nmtkit.files import sha256_of
 from nmtkit.text import corpora
 from nmtkit.text.archives import member_streams
 from nmtkit.text.catalogue import CatalogueEntry, catalogue, parse_catalogue
-from nmtkit.text.corpora import Corpus, TextSource, check_corpus, local_corpus, open_corpus
+from nmtkit.text.corpora import Corpus, TextSource, check_corpus, local_corpus, local_text, open_corpus
 from nmtkit.text.download import Downloader, mirror_path
 from nmtkit.text.trees import linearise, parsed, read_trees, words
 
@@ -123,7 +123,7 @@ def message_of(action: Callable[[], object]) -> str:
 def local(tmp_path: Path, content: str | bytes, name: str = "text.sgm") -> TextSource:
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return local_corpus(path, path).source
+    return local_text(path)
 
 
 @pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
@@ -597,6 +597,13 @@ def test_the_traps_of_real_corpora_stay_in_their_lines(tmp_path: Path) -> None:
     anki = open_real(tmp_path, "tatoeba/anki", "en-de")
     spaces = [any(space in side for side in pair for space in "\u00a0\u202f") for pair in pairs_of(anki)]
     assert sum(spaces) == 405
+
+
+@real_corpora
+def test_the_file_of_tatoeba_is_a_table_by_its_columns(tmp_path: Path) -> None:
+    place = Path(os.environ["NMTKIT_MIRROR"]) / "www.manythings.org/anki/deu-eng.zip:deu.txt"
+    table = local_corpus(place, place, columns=(1, 2))
+    assert list(pairs_of(table)) == list(pairs_of(open_real(tmp_path, "tatoeba/anki", "en-de")))
 
 
 @real_corpora

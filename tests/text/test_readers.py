@@ -1,7 +1,10 @@
 """Formats: each gives one line a text, in order, whatever stands around it, or an error that names the place."""
 
 import io
+import os
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,6 +95,33 @@ def test_tagged_text_keeps_titles_and_sentences_and_drops_metadata() -> None:
         "Another title",
         "The last.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("<title>no end\r", "no end"),
+        (" <Title> both \t</TITLE> \n", "both"),
+        ("<title></title>", ""),
+        ("<title>a</description>", "a</description>"),
+        ("<title>a</title></title>", "a</title>"),
+        ("<title>a</title> b", "a</title> b"),
+    ],
+)
+def test_the_tags_of_a_title_go_whatever_stands_in_it(line: str, expected: str) -> None:
+    assert read("tagged", line) == [expected]
+
+
+@pytest.mark.parametrize("tag", ["<seg ", "<seg a='", "</seg ", "<seg/"])
+def test_ten_megabytes_of_tags_that_do_not_end_are_an_error_at_once(tag: str) -> None:
+    content = f"{tag * (10_000_000 // len(tag))}"
+    assert "no <seg> in it" in fault("sgm", content)
+
+
+def test_long_blanks_in_a_segment_are_read_at_once() -> None:
+    blanks = " " * 10_000_000
+    assert read("sgm", f"<seg>a{blanks}b \n\t\n c</seg>") == [f"a{blanks}b  c"]
+    assert read("tagged", f"<title>a{blanks}b</title>") == [f"a{blanks}b"]
 
 
 def test_columns_of_a_table_are_its_sides() -> None:
@@ -196,3 +226,63 @@ def test_local_files_of_both_sides_in_one_are_read_by_language_or_column(tmp_pat
     assert swapped.fingerprint != corpus.fingerprint
     columns = local_corpus(table, table, columns=(3, 2))
     assert [list(side.open()) for side in (columns.source, columns.target)] == [["one"], ["eins"]]
+
+
+def sides(source: Path, target: Path, **options: Any) -> list[list[str]]:
+    corpus = local_corpus(source, target, **options)
+    return [list(side.open()) for side in (corpus.source, corpus.target)]
+
+
+@pytest.mark.parametrize("name", ["table.txt", "table.de", "table.tsv", "table.sgm", "train.tags.de"])
+def test_stated_columns_make_a_file_a_table_whatever_its_name(tmp_path: Path, name: str) -> None:
+    table, other = tmp_path / name, tmp_path / "other.de"
+    table.write_text("x\teins\tone\n", encoding="utf-8")
+    other.write_text("ein\tTabulator\n", encoding="utf-8")
+    assert sides(table, table, columns=(3, 2)) == [["one"], ["eins"]]
+    assert sides(table, table, columns=(3, None)) == [["one"], ["eins"]]
+    assert sides(table, other, columns=(3, None)) == [["one"], ["ein\tTabulator"]]
+    assert sides(other, table, columns=(None, 2)) == [["ein\tTabulator"], ["eins"]]
+
+
+def test_a_table_in_an_archive_is_read_by_its_columns(tmp_path: Path) -> None:
+    archive = tmp_path / "deu-eng.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("deu.txt", "Hi.\tHallo!\tCC-BY\n")
+    place = Path(f"{archive}:deu.txt")
+    assert sides(place, place, columns=(1, 2)) == [["Hi."], ["Hallo!"]]
+    assert sides(place, place, columns=(2, 1)) == [["Hallo!"], ["Hi."]]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.en", {}),
+        ("a.sgm", {}),
+        ("a.zip:a.en", {}),
+        ("a.tsv", {"columns": (2, 2)}),
+        ("a.tmx", {"languages": ("en", "en")}),
+    ],
+)
+def test_one_text_on_both_sides_is_an_error_with_the_way_out(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    file = tmp_path / name.partition(":")[0]
+    file.write_bytes(b"a\tb\n")
+    with pytest.raises(DataError) as caught:
+        local_corpus(tmp_path / name, tmp_path / name, **options)
+    assert str(caught.value).startswith(f"{tmp_path / name}: source and target are the same text of one file")
+    assert "(source_column, target_column)" in str(caught.value)
+
+
+def test_what_is_no_regular_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    plain, pipe = tmp_path / "a.en", tmp_path / "pipe.de"
+    plain.write_text("one\n")
+    os.mkfifo(pipe)
+    begin, end = os.pipe()
+    try:
+        for special in (pipe, Path(f"/dev/fd/{begin}"), Path("/dev/zero"), Path("/dev/null")):
+            with pytest.raises(DataError, match=f"^{special}: is a pipe or a device, .*write the text to a file first"):
+                local_corpus(plain, special)
+    finally:
+        os.close(begin)
+        os.close(end)
