@@ -70,9 +70,7 @@ MaxTokensOption = Annotated[
 ]
 BatchTokensOption = Annotated[
     int | None,
-    typer.Option(
-        "--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch, at most.  [default: 2048]"
-    ),
+    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch.  [default: 2048]"),
 ]
 
 

@@ -86,12 +86,7 @@ def command(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=1,
-            help="Trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
-        ),
+        typer.Option("--trials", metavar="N", min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]"),
     ] = None,
     comet: Annotated[
         str | None,
