@@ -137,7 +137,7 @@ TrackerOption = Annotated[
         metavar="tensorboard|wandb",
         callback=_check_trackers,
         help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases "
-        "as well. May be repeated. Needs `pip install 'nmtkit[tensorboard]'` or `'nmtkit[wandb]'`.",
+        "as well. May be repeated.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]

@@ -93,7 +93,7 @@ def command(
         typer.Option(
             "--comet",
             metavar="MODEL",
-            help="Score with COMET too: Unbabel/wmt22-comet-da or a checkpoint. Needs nmtkit[comet].",
+            help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.",
         ),
     ] = None,
     sentences: Annotated[

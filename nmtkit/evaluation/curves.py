@@ -61,9 +61,7 @@ CURVES = {
 def check_installed() -> None:
     """Raises NmtkitError where Plotly is not installed."""
     if find_spec("plotly") is None:
-        raise NmtkitError(
-            "the report's curves are drawn by Plotly, which is not installed; pip install 'nmtkit[report]'"
-        )
+        raise NmtkitError("Plotly, which draws the curves, is not installed; run `pip install 'nmtkit[report]'`")
 
 
 def library() -> str:
