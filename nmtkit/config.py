@@ -122,8 +122,7 @@ class DataConfig(_Section):
     """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
     "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
-    """Validation corpora, or a number of pairs to hold out of the training corpora. All copies of a held-out pair are
-    removed from training."""
+    """Validation corpora, or a number of pairs to hold out of train. Their copies are removed from train as well."""
     test: tuple[str | LocalPair, ...] = ()
     """Test sets. Each is called by the part of its name after the last slash."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
@@ -140,21 +139,18 @@ class DataConfig(_Section):
     """bpe, unigram: learned by sentencepiece. wordpiece: as in Wu et al. 2016. none: the text is already segmented;
     pieces are separated by blanks."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary, including the four special ones. Without share_vocab, each of the two
-    vocabularies has this size."""
+    """Number of entries in the vocabulary (in each of the two without share_vocab), with the four special ones."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False
-    """Split characters that did not occur in training into bytes instead of replacing them with <unk>. Takes 256
-    entries of the vocabulary."""
+    """Split characters unseen in training into bytes instead of replacing them with <unk>; takes 256 entries."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
     """Maximum number of pairs from which subwords are learned. They are taken at equal distances from the corpora."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """For subwords = "wordpiece": number of characters with an entry of their own, the most frequent first. Wu et al.
     use 500 for Western languages and more for Asian languages."""
     segment_mark: str = "@@"
-    """For subwords = "none": mark at the end of a piece that continues in the next piece. Translations are joined at
-    this mark."""
+    """For subwords = "none": mark at the end of a piece that continues; translations are joined at it."""
     tokenizer: Path | None = None
     """Model (model folder, run or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning.
     vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then have no effect."""
@@ -169,9 +165,7 @@ class DataConfig(_Section):
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
-            raise ValueError(
-                "as a number, valid is how many pairs to hold out, at least 1; leave it out for no validation"
-            )
+            raise ValueError("valid is the number of pairs to hold out, at least 1; leave it out for no validation")
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
             stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
             raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
@@ -296,7 +290,7 @@ class ModelConfig(_Section):
     """Restrict self-attention to a window of r positions, for long texts: from floor(r / 2) positions before a position
     to floor((r - 1) / 2) after it; in the decoder, to the position itself. By default there is no restriction."""
     norm: Literal["post", "pre"] = "post"
-    """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)), and a final norm after each
+    """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position encodings: sinusoidal as in the paper, or learned (Table 3, row E)."""
@@ -309,8 +303,7 @@ class ModelConfig(_Section):
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the ReLU; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
-    """all: one matrix for source embedding, target embedding and output. decoder: one matrix for target embedding and
-    output. none: three matrices."""
+    """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -348,16 +341,14 @@ class TrainingConfig(_Section):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Random seed for the initial weights, the order of the batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Maximum number of target tokens per update, over all devices and micro-batches. End symbols count, padding does
-    not."""
+    """Maximum number of target tokens per update, over all devices and micro-batches, without padding."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
-    minimises padding. More: several lengths per update, as on that many devices with a length each, so that updates
-    differ less from each other."""
+    minimises padding. More: updates differ less from each other, as with that many devices that each have a length of
+    their own."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
     """Size of a micro-batch: maximum number of target (or source) tokens, with padding, that one device processes at
-    once. An update is split into as many micro-batches as needed. 0: as many as fit into the memory of a CUDA device;
-    4,096 on a CPU and 16,384 elsewhere."""
+    once. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
@@ -421,9 +412,9 @@ class TrainingConfig(_Section):
     """Decay of an exponential moving average of the weights, such as 0.999 (lower in the first updates). Validation and
     checkpoints use the average. 0: off."""
     subword_sampling: float = Field(default=0.0, ge=0, le=1)
-    """Sample a different segmentation into subwords in each epoch. bpe: the probability of leaving out a merge
-    (BPE-dropout), such as 0.1. unigram: the smoothing exponent alpha, such as 0.2; smaller values vary more. 0: off.
-    Validation and translation are not sampled."""
+    """Sample new subwords in each epoch. bpe: the probability of leaving out a merge (BPE-dropout), such as 0.1.
+    unigram: the smoothing exponent alpha, such as 0.2; smaller values vary more. 0: off. Validation and translation are
+    not sampled."""
     r_drop: float = Field(default=0.0, ge=0, le=1_000_000)
     """R-Drop: run each batch twice with different dropout and add the divergence of the two outputs to the loss, with
     this weight (alpha, such as 5). Doubles the cost. 0: off."""
@@ -487,8 +478,8 @@ class DecodingConfig(_Section):
     no_repeat_ngram: int = Field(default=0, ge=0, le=1_000_000)
     """Do not generate the same N tokens in a row twice; 0: no restriction."""
     coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
-    """Weight (beta) of the coverage penalty of Wu et al. 2016, equation 14, which lowers the score of translations that
-    attend too little to parts of the source. 0: off."""
+    """Weight (beta) of the coverage penalty (Wu et al. 2016, equation 14) for parts of the source with little
+    attention."""
     whole_trees: bool = False
     """For trees: generate only complete trees over the words of the source. The paper has no such constraint."""
     average_last: int = Field(default=5, ge=1, le=1_000_000)
@@ -625,17 +616,11 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         return builtin[name_or_file]
     if path.is_dir():
         stored = path / "recipe.toml"
-        told = (
-            f"the recipe of this run is {stored}"
-            if stored.is_file()
-            else "it is not a run either (it has no recipe.toml)"
-        )
+        told = f"the recipe of this run is {stored}" if stored.is_file() else "it is not a run either (no recipe.toml)"
         raise RecipeError(f"{path}: this is a folder, not a recipe; {told}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
-    raise RecipeError(
-        f"there is no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them"
-    )
+    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -388,7 +388,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raises NmtkitError when the package of a tracker is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise NmtkitError(f"--tracker {name}: its package is not installed; pip install 'nmtkit[{name}]'")
+            raise NmtkitError(f"--tracker {name}: {name} is not installed; run `pip install 'nmtkit[{name}]'`")
 
 
 def open_tracker(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_broken_links_and_headings_are_found(tmp_path: Path) -> None:
     )
     assert links(page) == ["b.md", "c.svg", "#e", "f.md", "g.png"]
     assert anchors(page) == {"a-heading-x-y"}
+
+
+def test_every_install_hint_has_one_spelling_and_names_an_extra() -> None:
+    extras = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    for page in [*pages(), *sorted((ROOT / "nmtkit").rglob("*.py"))]:
+        text = text_of(page)
+        hints = re.findall(r"pip\s+install\s+'nmtkit\[([\w{}]+)\]'", text)
+        assert len(hints) == text.count("nmtkit["), f"{page}: write pip install 'nmtkit[NAME]'"
+        assert set(hints) <= {*extras, "{name}"}, page
 
 
 def test_the_tables_of_the_recipes_page_are_those_of_the_code() -> None:

@@ -22,31 +22,22 @@ def command(
     ] = None,
     rows_file: Annotated[
         Path | None,
-        typer.Option(
-            "--rows-file", metavar="FILE", help="TOML file with rows of your own.  [default: the paper's Table 3]"
-        ),
+        typer.Option("--rows-file", metavar="FILE", help="Rows of your own, in TOML.  [default: the paper's Table 3]"),
     ] = None,
     seeds: Annotated[
         int, typer.Option("--seeds", metavar="N", min=1, help="Number of runs per row, each with the next seed.")
     ] = 1,
     scale: Annotated[
         bool,
-        typer.Option(
-            "--scale",
-            help="Scale the rows to RECIPE: a row with twice the paper's width has twice the width of RECIPE.",
-        ),
+        typer.Option("--scale", help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper."),
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs", metavar="N", min=1, help="Number of runs at a time.  [default: one per CUDA device, else 1]"
-        ),
+        typer.Option("--jobs", metavar="N", min=1, help="Runs at a time.  [default: one per CUDA device, else 1]"),
     ] = None,
     sweep_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--sweep-dir", metavar="DIR", help="Folder for all runs.  [default: runs/<recipe name>-ablations]"
-        ),
+        typer.Option("--sweep-dir", metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]"),
     ] = None,
     only: Annotated[
         str | None,

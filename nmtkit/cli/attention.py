@@ -37,7 +37,7 @@ def command(
         typer.Option(
             "--kind",
             metavar="encoder|decoder|cross",
-            help="Self-attention of encoder or decoder, or from decoder to source.  [default: cross]",
+            help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]",
         ),
     ] = None,
     layer: Annotated[

@@ -18,7 +18,8 @@ def command(
         typer.Option(
             "--metric",
             metavar="M",
-            help="May be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; evalb for trees]",
+            help="Metric; may be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; "
+            "evalb for trees]",
         ),
     ] = None,
     paired: Annotated[
@@ -40,9 +41,7 @@ def command(
 
     The runs must have identical test sets.
 
-    \b
-    Example:
-      nmtkit compare runs/base runs/pre-norm --metric sacrebleu
+    Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """
     from nmtkit import console
 

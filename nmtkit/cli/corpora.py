@@ -17,7 +17,7 @@ def command(
         typer.Option("--languages", metavar="en-de", help="List corpora of this pair, in either direction."),
     ] = None,
     sacrebleu: Annotated[
-        bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets. A recipe names them as sacrebleu:NAME.")
+        bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with addresses, sizes, checksums and licences.")
@@ -25,9 +25,7 @@ def command(
 ) -> None:
     """List the public corpora that a recipe can name, with languages, download size and licence.
 
-    \b
-    Example:
-      nmtkit corpora --languages en-de
+    Example: nmtkit corpora --languages en-de
     """
     from nmtkit import console
     from nmtkit.errors import DataError

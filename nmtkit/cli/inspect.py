@@ -29,9 +29,7 @@ def command(
 ) -> None:
     """Show one training pair as text, subwords and ids, with its corpus and line number.
 
-    \b
-    Example:
-      nmtkit inspect runs/multi30k-en-de-tiny --line 5
+    Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
     """
     from nmtkit.console import say
     from nmtkit.data.inspection import inspect_pair

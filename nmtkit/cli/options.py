@@ -70,9 +70,7 @@ MaxTokensOption = Annotated[
 ]
 BatchTokensOption = Annotated[
     int | None,
-    typer.Option(
-        "--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch, at most.  [default: 2048]"
-    ),
+    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch.  [default: 2048]"),
 ]
 
 
@@ -139,7 +137,7 @@ TrackerOption = Annotated[
         metavar="tensorboard|wandb",
         callback=_check_trackers,
         help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases "
-        "as well. May be repeated. Needs `pip install 'nmtkit[tensorboard]'` or `'nmtkit[wandb]'`.",
+        "as well. May be repeated.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]

@@ -16,7 +16,7 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE", help="File for the page.  [default: RUN/report.html; for several, report.html]"
+            "--output", metavar="FILE", help="HTML file.  [default: RUN/report.html; for several, report.html]"
         ),
     ] = None,
     no_attention: Annotated[

@@ -97,10 +97,7 @@ def command(
 
     Write one line for each source line, in order.
 
-    \b
-    Example:
-      nmtkit rerank --model runs/other --input lists.jsonl --original-weight 0.5 \\
-          --output best.de
+    Example: nmtkit rerank --model runs/b --input lists.jsonl --output best.de
     """
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows

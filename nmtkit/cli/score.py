@@ -86,19 +86,14 @@ def command(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=1,
-            help="Trials of --paired.  [default: 1000 for bootstrap, 10000 for randomization]",
-        ),
+        typer.Option("--trials", metavar="N", min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]"),
     ] = None,
     comet: Annotated[
         str | None,
         typer.Option(
             "--comet",
             metavar="MODEL",
-            help="Score with COMET too: Unbabel/wmt22-comet-da or a checkpoint. Needs nmtkit[comet].",
+            help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.",
         ),
     ] = None,
     sentences: Annotated[

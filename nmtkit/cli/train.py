@@ -56,9 +56,7 @@ def command(
     Ctrl-C or SIGTERM finishes the current update, saves, and exits with 130 or 143. A second signal stops at once. The
     number of processes does not change the updates: tokens_per_update is divided among the processes.
 
-    \b
-    Example:
-      nmtkit train multi30k-en-de-tiny --set training.seed=2 --run-dir runs/seed-2
+    Example: nmtkit train mine.toml --set training.seed=2 --run-dir runs/seed-2
     """
     import json
 

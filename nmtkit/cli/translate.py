@@ -51,15 +51,15 @@ def command(
         ),
     ] = 1,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: add the most attended source token of each token.")
+        bool, typer.Option("--alignment", help="With --json: add the source token each token attends to most.")
     ] = False,
     status: Annotated[
         Path | None,
         typer.Option(
             "--status",
             metavar="FILE",
-            help="A JSON line for each line: ok, empty, invalid_utf8, split, length_limit, unmet (a "
-            "constraint), copied_source, repeats, leftover (markup); for trees: mended.",
+            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, length_limit, "
+            "unmet (a constraint), copied_source, repeats, leftover (markup); for trees: mended.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
@@ -82,10 +82,7 @@ def command(
     coverage_penalty: Annotated[
         float | None,
         typer.Option(
-            "--coverage-penalty",
-            metavar="X",
-            min=0,
-            help="Weight (beta) of the coverage penalty of Wu et al. 2016.  [default: the recipe's]",
+            "--coverage-penalty", metavar="X", min=0, help="Coverage penalty (beta).  [default: the recipe's]"
         ),
     ] = None,
     max_length: Annotated[
@@ -100,9 +97,7 @@ def command(
     ] = None,
     max_length_offset: Annotated[
         int | None,
-        typer.Option(
-            "--max-length-offset", metavar="N", min=0, help="Tokens added to that maximum.  [default: the recipe's]"
-        ),
+        typer.Option("--max-length-offset", metavar="N", min=0, help="Added to that maximum.  [default: the recipe's]"),
     ] = None,
     min_length: Annotated[
         int | None,
@@ -111,10 +106,7 @@ def command(
     no_repeat_ngram: Annotated[
         int | None,
         typer.Option(
-            "--no-repeat-ngram",
-            metavar="N",
-            min=0,
-            help="Do not generate N tokens in a row twice; 0: off.  [default: the recipe's]",
+            "--no-repeat-ngram", metavar="N", min=0, help="Do not generate an N-gram twice.  [default: the recipe's]"
         ),
     ] = None,
     whole_trees: Annotated[
@@ -129,7 +121,7 @@ def command(
     ] = None,
     require: Annotated[
         Path | None,
-        typer.Option("--require", metavar="FILE", help="Phrases that must appear, tab-separated per line."),
+        typer.Option("--require", metavar="FILE", help="Phrases that each line must contain, separated by tabs."),
     ] = None,
     prefix: Annotated[
         Path | None, typer.Option("--prefix", metavar="FILE", help="Beginning of each line's translation.")
@@ -148,11 +140,7 @@ def command(
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p",
-            metavar="X",
-            min=0,
-            max=1,
-            help="Sample from the most probable tokens that sum to X.  [default: 1: all]",
+            "--top-p", metavar="X", min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]"
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Sampling seed.  [default: 1]")] = None,
@@ -173,10 +161,7 @@ def command(
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-source-tokens",
-            metavar="N",
-            min=1,
-            help="Split longer sources at sentence ends; join the translations.",
+            "--max-source-tokens", metavar="N", min=1, help="Split longer sources at sentence ends; join the output."
         ),
     ] = None,
     batch_size: Annotated[
@@ -221,9 +206,7 @@ def command(
     With --input and --output, an interrupted translation can be resumed with the same command. From a pipe, each
     result is written as soon as it is ready.
 
-    \b
-    Example:
-      nmtkit translate runs/quickstart --input text.en --output text.de
+    Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
     import os
 

@@ -152,7 +152,7 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
         NmtkitError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise NmtkitError("SVG, PDF and PNG are drawn by matplotlib; pip install 'nmtkit[report]', or take .html")
+        raise NmtkitError("matplotlib is not installed; run `pip install 'nmtkit[report]'`, or name the output .html")
     import warnings
 
     import matplotlib

@@ -2,7 +2,7 @@
 
     sources, hypotheses, references --unbabel-comet--> Score and one number for each line
 
-The library is large and optional (``pip install "nmtkit[comet]"``), its models are larger still and are downloaded by
+The library is large and optional (`pip install 'nmtkit[comet]'`), its models are larger still and are downloaded by
 it; so it is used only where a model is named. This is the only module that imports it.
 """
 
@@ -36,7 +36,7 @@ class Comet:
             from comet import download_model, load_from_checkpoint
         except ImportError:
             raise DataError(
-                'COMET needs the library unbabel-comet: pip install "nmtkit[comet]", or score without --comet'
+                "COMET is not installed; run `pip install 'nmtkit[comet]'`, or score without --comet"
             ) from None
         try:
             path = model if Path(model).is_file() else download_model(model)
