@@ -162,7 +162,7 @@ _ENCODING = re.compile(rb"<\?xml[^<>]*\sencoding\s*=\s*[\"']([A-Za-z0-9._-]+)")
 _OF_EXPAT = ("utf-8", "utf-16", "us-ascii", "iso-8859-1")
 
 
-def _decoded(stream: io.BufferedIOBase) -> io.BufferedReader | io.TextIOWrapper:
+def _decoded(stream: io.BufferedIOBase) -> io.BufferedIOBase | io.TextIOBase:
     """The stream, as text where it states an encoding that the parser of XML does not know, such as Shift_JIS."""
     buffered = io.BufferedReader(cast(io.RawIOBase, stream))
     stated = _ENCODING.match(buffered.peek())
