@@ -86,7 +86,7 @@ def _zip_members(path: Path, wanted: re.Pattern[str]) -> _Members:
     with open_plain(path) as file, zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             name = posixpath.normpath(entry.filename)
-            if entry.is_dir():
+            if entry.filename.endswith("/"):  # is_dir() fails at an empty name
                 continue
             if not wanted.fullmatch(name):
                 yield entry.filename, None

@@ -9,6 +9,7 @@ The start of ``nmtkit prepare``: a name or two files become two streams of lines
 """
 
 import difflib
+import errno
 import hashlib
 import itertools
 import re
@@ -250,7 +251,10 @@ class StoredSide:
                 with closing(member_streams(self.file.path, self.member)) as streams:
                     for stream in streams:
                         yield from reader(stream, self.part, self.name)
-        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
+        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
+            # A damaged zip leads to places before its beginning; bzip2 in it tells of damage without a number.
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+                raise
             raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None
 
 

@@ -16,6 +16,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
 from nmtkit.errors import DataError
 from nmtkit.text.trees import read_trees, strip, words, write
@@ -132,10 +133,13 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
     found = False
     body = None
     try:
-        for event, element in ElementTree.iterparse(stream, ("start", "end")):
+        for event, element in ElementTree.iterparse(_decoded(stream), ("start", "end")):
             tag = _local(element)
             if event == "start":
                 body = element if tag == "body" else body
+            elif tag in _CODES:
+                element.text = None
+                del element[:]
             elif tag == "tu":
                 text = b""
                 for variant in (child for child in element if _local(child) == "tuv"):
@@ -144,14 +148,27 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                     segment = next((child for child in variant if _local(child) == "seg"), None)
                     if not text and segment is not None and _is_language(language, part):
                         found = True
-                        text = _text_of(segment).encode("utf-8")
+                        text = "".join(segment.itertext()).encode("utf-8")
                 yield _one_line(text)
                 if body is not None:  # what was read is forgotten, so that memory does not grow
                     body.clear()
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, UnicodeDecodeError, LookupError) as error:
         raise DataError(f"{name}: not valid XML ({error}); correct the file or fetch it again") from None
     if not found:
         raise DataError(f"{name}: no unit in the language {part!r}; it has {', '.join(sorted(languages)) or 'none'}")
+
+
+_ENCODING = re.compile(rb"<\?xml[^<>]*\sencoding\s*=\s*[\"']([A-Za-z0-9._-]+)")
+_OF_EXPAT = ("utf-8", "utf-16", "us-ascii", "iso-8859-1")
+
+
+def _decoded(stream: io.BufferedIOBase) -> io.BufferedIOBase | io.TextIOBase:
+    """The stream, as text where it states an encoding that the parser of XML does not know, such as Shift_JIS."""
+    buffered = io.BufferedReader(cast(io.RawIOBase, stream))
+    stated = _ENCODING.match(buffered.peek())
+    if stated is None or stated[1].decode().lower() in _OF_EXPAT:
+        return buffered
+    return io.TextIOWrapper(buffered, stated[1].decode(), newline="")
 
 
 def _local(element: ElementTree.Element) -> str:
@@ -161,13 +178,6 @@ def _local(element: ElementTree.Element) -> str:
 def _is_language(found: str, wanted: str) -> bool:
     found, wanted = found.lower().replace("_", "-"), wanted.lower().replace("_", "-")
     return found == wanted or found.split("-")[0] == wanted
-
-
-def _text_of(element: ElementTree.Element) -> str:
-    text = element.text or ""
-    for child in element:
-        text += ("" if _local(child) in _CODES else _text_of(child)) + (child.tail or "")
-    return text
 
 
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import random
 import re
 import stat
 import tarfile
@@ -222,3 +223,23 @@ def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:
     assert local_file(Path("/x/a:b.en")) == (Path("/x/a:b.en"), None)
     odd = store(tmp_path / "a.zip:b", b"a file of that name\n")
     assert local_file(odd) == (odd, None)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_whatever_is_damaged_in_a_zip_it_is_one_line_or_the_text(tmp_path: Path, method: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        archive.writestr("a.en", numbers(100))
+    whole, rng = out.getvalue(), random.Random(method)
+    faults = 0
+    for _ in range(300):
+        damaged = bytearray(whole[rng.randrange(len(whole)) if rng.random() < 0.3 else 0 :])
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        place = Path(f"{store(tmp_path / 'a.zip', bytes(damaged))}:a.en")
+        try:
+            assert "".join(f"{line}\n" for line in lines_of(place)).encode() == numbers(100)
+        except DataError as error:
+            faults += 1
+            assert str(error).startswith(str(tmp_path / "a.zip"))
+            assert "\n" not in str(error)
+    assert faults > 100

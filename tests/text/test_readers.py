@@ -161,6 +161,47 @@ def test_a_translation_memory_gives_a_line_a_unit_on_both_sides() -> None:
     assert read("tmx", TMX, "de") == ["Der rote Hund", "", "nur\u2028Deutsch"]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("Shift_JIS", "赤い犬"),
+        ("EUC-JP", "赤い犬"),
+        ("GB2312", "红狗"),
+        ("Big5", "紅狗"),
+        ("EUC-KR", "빨간 개"),
+        ("windows-1251", "рыжая собака"),
+        ("ISO-8859-1", "Müller"),
+        ("UTF-8", "Müller 赤"),
+        ("utf-16", "Müller 赤"),
+    ],
+)
+def test_a_translation_memory_is_read_in_the_encoding_that_it_states(encoding: str, text: str) -> None:
+    memory = TMX.replace('"1.0"?', f'"1.0" encoding="{encoding}"?').replace("Der rote\n     Hund", text)
+    content = memory.replace("\u2028", " ").encode(encoding)
+    assert read("tmx", content, "de") == [text, "", "nur Deutsch"]
+
+
+def test_a_translation_memory_of_another_encoding_than_stated_is_an_error() -> None:
+    memory = TMX.replace('"1.0"?', '"1.0" encoding="shift_jis"?').replace("\u2028", "").encode()
+    assert "not valid XML ('shift_jis' codec" in fault("tmx", memory.replace(b"red", b"\x87\xff"), "en")
+    for unknown in (b"klingon", b"zlib", b"bz2_codec"):
+        assert "not valid XML" in fault("tmx", memory.replace(b"shift_jis", unknown), "en")
+
+
+def test_elements_in_elements_are_read_to_any_depth() -> None:
+    depth = 100_000
+    nested = "<hi>" * depth + "deep" + "</hi>" * depth + " tail <bpt>code<sub>of a code</sub> more</bpt>!"
+    assert read("tmx", TMX.replace("only English", nested), "en")[1] == "deep tail !"
+
+
+def test_a_translation_memory_is_closed_with_its_archive(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a.tmx", TMX)
+    place = Path(f"{archive}:a.tmx")
+    assert sides(place, place, languages=("en", "de"))[1] == ["Der rote Hund", "", "nur\u2028Deutsch"]
+
+
 def test_a_translation_memory_without_the_language_says_what_it_has() -> None:
     assert "no unit in the language 'it'; it has DE, de, en, en-GB, fr" in fault("tmx", TMX, "it")
 
