@@ -40,7 +40,9 @@ ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl")
 RESAMPLES = 1000
 """Of the bootstrap that gives a confidence interval; sacreBLEU's own number."""
 MOST_LINES_RESAMPLED = 10_000
-"""Of more lines there are intervals only where they are asked for: sacreBLEU holds all resamples at once."""
+"""Of more lines there are intervals only where they are asked for, as they take minutes."""
+LINES_AT_ONCE = 10_000
+"""Lines whose n-grams are in memory together: sacreBLEU keeps those of all references, 50 kB per line of 20 words."""
 
 EVALB = "evalb"
 """The metric of trees, which has several scores."""
@@ -287,8 +289,7 @@ class Scorer:
 
     def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
         """One metric on text of its form."""
-        metric = self.metric(name)
-        statistics = metric._extract_corpus_statistics(lines, None)
+        metric, statistics = self._statistics(name, lines)
         result = metric._aggregate_and_compute(statistics)
         interval = _interval(metric, statistics, resamples) if resamples > 1 else None
         details = ""
@@ -298,6 +299,19 @@ class Scorer:
                 f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
             )
         return Score(float(result.score), self.signature(name, metric.get_signature()), details, interval)
+
+    def _statistics(self, name: str, lines: list[str]) -> tuple["Metric", list[Any]]:
+        """Return the counts of each line, which do not depend on other lines, and a metric that adds them up."""
+        if len(lines) <= LINES_AT_ONCE:
+            metric = self.metric(name)
+            return metric, metric._extract_corpus_statistics(lines, None)
+        statistics: list[Any] = []
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            part = slice(start, start + LINES_AT_ONCE)
+            references = [of_set[part] for of_set in self._of_references(_FORM_OF_METRIC[name])]
+            metric = _build(name, references, self._tokenizer)
+            statistics += metric._extract_corpus_statistics(lines[part], None)
+        return metric, statistics
 
     def _parsing_scores(self, parses: list[str], resamples: int) -> dict[str, Score]:
         """What EVALB says of trees in brackets, one a line; and of right-branching ones, to compare with."""
@@ -364,20 +378,23 @@ def _evalb_signature(sentences: int, length: str = "all") -> str:
 
 
 def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Interval":
-    """The confidence interval that sacreBLEU's ``corpus_score(n_bootstrap=resamples)`` gives.
+    """The confidence interval that sacreBLEU's ``corpus_score(n_bootstrap=resamples)`` gives, to the last digit.
 
-    It is asked step by step, because that call fails where the scores of its resamples are partly numpy's numbers and
-    partly Python's, as they are when some resamples have not one match (sacreBLEU 2.6).
+    That call holds all resamples in memory, and fails where their scores are partly numpy's numbers and partly
+    Python's, as they are when some resamples have not one match (sacreBLEU 2.6).
     """
-    from sacrebleu.significance import _bootstrap_resample
+    import numpy as np
 
     check_seed()
-    seed, found = _bootstrap_resample(statistics, metric, resamples)
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    generator = np.random.default_rng(None if seed == "none" else int(seed))
+    table, size = np.array(statistics, dtype="float32"), len(statistics)
+    found = [metric._compute_score_from_stats(table[generator.choice(size, size)].sum(0)) for _ in range(resamples)]
     if len({type(each.score) for each in found}) > 1:
         for each in found:
             each.score = float(each.score)
     found[0].estimate_ci(found)
-    return Interval(float(found[0]._mean), float(found[0]._ci), resamples, str(seed))
+    return Interval(float(found[0]._mean), float(found[0]._ci), resamples, seed)
 
 
 def check_seed() -> None:

@@ -483,3 +483,36 @@ def test_the_tokenised_reference_of_multi30k_has_12103_tokens() -> None:
     result = score(reference, reference, target_language="de", text="tokenized")["bleu-tokenized"]
     assert result.score == pytest.approx(100)
     assert result.details.endswith("hyp_len = 12103 ref_len = 12103)")
+
+
+@pytest.mark.parametrize("resamples", [0, 30])
+def test_a_long_text_is_counted_in_parts_with_the_same_scores(monkeypatch: pytest.MonkeyPatch, resamples: int) -> None:
+    hypotheses, references = random_tokens(5)
+    both = [references, [" ".join(reversed(line.split())) for line in references]]
+    whole = Scorer(both, target_language="de", text="plain").score(hypotheses, resamples=resamples)
+    largest = []
+    count = sacrebleu.BLEU._extract_corpus_statistics
+
+    def counted(self: Any, lines: list[str], references: Any) -> Any:
+        largest.append(max(len(lines), len(self._ref_cache)))
+        return count(self, lines, references)
+
+    monkeypatch.setattr("nmtkit.evaluation.scoring.LINES_AT_ONCE", 7)
+    monkeypatch.setattr("sacrebleu.metrics.base.Metric._extract_corpus_statistics", counted)
+    scorer = Scorer(both, target_language="de", text="plain")
+    assert scorer.score(hypotheses, resamples=resamples) == whole
+    assert max(largest) == 7
+
+
+@pytest.mark.parametrize("seed", ["12345", "7"])
+def test_intervals_equal_sacrebleus_to_the_last_digit(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    hypotheses, references = random_tokens(6)
+    found = Scorer([references], target_language=None, text="plain").score(hypotheses, resamples=200)
+    for name, metric in (
+        ("sacrebleu", sacrebleu.BLEU(force=True)), ("chrf2", sacrebleu.CHRF()), ("ter", sacrebleu.TER())
+    ):  # fmt: skip
+        expected = metric.corpus_score(hypotheses, [references], n_bootstrap=200)
+        interval = found[name].interval
+        assert interval is not None
+        assert (interval.mean, interval.half_width, interval.seed) == (expected._mean, expected._ci, seed)
