@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ def shoot(driver: Any, page: Path, width: int, scheme: str, top: str, height: in
     driver.get(page.as_uri())
     for selector in clicks:
         driver.find_element("css selector", selector).click()
-    time.sleep(1)  # Plotly's last frame
     position = "document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY"
     y = max(0.0, driver.execute_script(f"return {position}", top) - (60 if top == "h1" else 40))
     clip = {"x": 0, "y": y, "width": width, "height": height, "scale": 1}

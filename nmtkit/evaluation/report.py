@@ -62,15 +62,14 @@ def _text(value: Any) -> str:
 FORMS: dict[str, Callable[[Any], str]] = {
     "text": _text,
     "count": lambda value: f"{value:,}",
+    "amount": amount,
     "two": lambda value: f"{value:.2f}",
     "four": lambda value: f"{value:.4f}",
     "six": lambda value: f"{value:.3g}",
     "percent": lambda value: f"{100 * value:.1f} %",
     "duration": duration,
     "flops": scientific,
-    "rate": lambda value: f"{amount(value)}FLOP/s",
     "bytes": lambda value: f"{amount(value)}B",
-    "energy": lambda value: f"{value / 3.6e6:.3g} kWh",
     "sum": lambda value: str(value)[:12],
 }
 """How a value is shown. `sum` is the beginning of a checksum."""

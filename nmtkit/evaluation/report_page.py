@@ -130,7 +130,7 @@ def _headline(runs: Sequence[Run]) -> str:
         place = ("metrics.jsonl", len(run.metrics)) if run.metrics else (run.state,)
         cells += [
             ("updates", run.fact("count", *place, "step")),
-            ("target tokens", run.fact("count", *place, "target_tokens")),
+            ("target tokens", run.fact("amount", *place, "target_tokens")),
             ("training time", run.fact("duration", *place, "seconds")),
             ("FLOPs", run.fact("flops", *place, "flops")),
         ]
