@@ -22,6 +22,7 @@ from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
+    follow_umask,
     link_or_copy,
     read_json,
     sha256_of,
@@ -67,6 +68,7 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
         save_file(written, path)
     except SafetensorError as error:
         raise NmtkitError(f"{path}: cannot be written ({error}); make room and run the same command again") from None
+    follow_umask(path)
     sync_and_forget(path)
     found = read_tensors(path)
     different = [name for name, tensor in written.items() if name not in found or not same_bits(found[name], tensor)]
@@ -96,11 +98,27 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
 
     if not path.is_file():
         raise ModelError(f"{path}: no such file; its folder is not whole")
+    path.open("rb").close()  # safetensors calls a file missing that cannot be opened, such as with too many open
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except SafetensorError as error:
         raise ModelError(f"{path}: damaged ({error})") from None
     return tensors
+
+
+def read_weights(folder: Path) -> "dict[str, torch.Tensor]":
+    """Reads the weights of a model folder onto the CPU.
+
+    Raises:
+        ModelError: they are missing, damaged or no floating-point numbers.
+    """
+    path = folder / "model.safetensors"
+    weights = read_tensors(path)
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"{path}: {name} is of type {kind}; weights are floating-point numbers, export them again")
+    return weights
 
 
 def save_model(
@@ -242,11 +260,15 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         tokenizer_sha256 = description["tokenizer_sha256"]
     except (KeyError, TypeError, ValidationError) as error:
         raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
-    try:
-        model.load_state_dict(read_tensors(folder / "model.safetensors"))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{folder}: the weights do not belong to model.json ({reason[:200]})") from None
+    weights = read_weights(folder)
+    shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
+    if different := sorted(shapes.items() ^ expected.items()):
+        name = different[0][0]
+        raise ModelError(
+            f"{folder}: the weights do not belong to model.json ({name} has the shape {shapes.get(name, 'of none')}, "
+            f"model.json needs {expected.get(name, 'no such weight')})"
+        )
+    model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != tokenizer_sha256:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")

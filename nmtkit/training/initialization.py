@@ -7,7 +7,7 @@ from nmtkit.config import ModelConfig, Recipe, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors, training_lengths
+from nmtkit.model_folder import check_sum, find_model, read_description, read_weights, training_lengths
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 
@@ -36,7 +36,7 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f'"{path}" and prepare the run again'
         )
     check_sum(folder, read_json(folder / "provenance.json"))
-    state.start_from(read_tensors(folder / "model.safetensors"))
+    state.start_from(read_weights(folder))
     log.info("starting from the weights of %s", folder)
 
 
