@@ -32,6 +32,7 @@ _REPLACED, _REMOVED = "-old", "-gone"
 """Ends of temporary names: a whole folder that is being replaced; one that is being removed."""
 ABANDONED_SECONDS = 600.0
 """A temporary file of another host that has not been touched for this long is dead."""
+_LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Of renameat2(2), from fcntl.h and linux/fs.h."""
 
@@ -174,15 +175,21 @@ def sync_folder(folder: Path) -> None:
 
 def _temporary(path: Path, kind: str = "") -> Path:
     """The temporary name for ``path`` that belongs to this process."""
-    return path.with_name(f".{path.name}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}{kind}")
+    return path.with_name(f".{_short_name(path)}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}{kind}")
+
+
+def _short_name(path: Path) -> str:
+    """The name of a file, or a sum of it where a temporary name made from it could be too long for a file system."""
+    name = os.fsencode(path.name)
+    return path.name if len(name) <= _LONGEST_NAME_BYTES else hashlib.sha256(name).hexdigest()[:32]
 
 
 def _clear_the_way(path: Path) -> Path:
     """The temporary name for ``path``; what a killed process left for it is removed or put back."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for entry in path.parent.glob(glob.escape(f".{path.name}{TEMPORARY_MARK}") + "*"):
+    for entry in path.parent.glob(glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"):
         if not _is_in_use(entry):
-            _clear(entry)
+            _clear(entry, path)
     return _temporary(path)
 
 
@@ -206,9 +213,9 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _clear(entry: Path) -> bool:
+def _clear(entry: Path, original: Path | None = None) -> bool:
     """Removes a leftover and returns True; a folder whose replacement was cut short is put back instead."""
-    original = entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
+    original = original or entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
         return False
@@ -223,30 +230,47 @@ def _remove(entry: Path) -> None:
         entry.unlink(missing_ok=True)
 
 
+def is_stream(path: Path) -> bool:
+    """Whether a name stands for an open file or for something that cannot be replaced, such as a pipe or a device."""
+    return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file that a name such as /dev/stdout or /dev/fd/63 stands for."""
+    match = re.fullmatch(r"/dev/std(?:(out)|err)|/(?:dev|proc/self)/fd/(\d+)", str(path))
+    if match is None or not path.exists():
+        return None
+    return int(match[2]) if match[2] else 1 if match[1] else 2
+
+
 @contextmanager
 def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under ``path``, whole and synced, when the block ends without an error.
 
-    What is no file, such as /dev/stdout or a pipe, is written to as it is; a link stays and its target is replaced.
+    A stream, such as /dev/stdout or a pipe, is written to as it is; a link stays and its target is replaced.
 
     Raises:
         DataError: ``path`` is a folder.
     """
+    if is_stream(path):
+        number = _descriptor(path)
+        with io.BufferedWriter(_NamedFile(path if number is None else os.dup(number), path)) as file:
+            yield file
+        return
     path = path.resolve()
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
-    if path.exists() and not path.is_file():
-        with io.BufferedWriter(_NamedFile(path, path)) as file:
-            yield file
-        return
     temporary = _clear_the_way(path)
     try:
-        with io.BufferedWriter(_NamedFile(temporary, path)) as file:
+        with _naming(path):
+            binary = _NamedFile(temporary, path)
+        with io.BufferedWriter(binary) as file:
             yield file
             with _naming(path):
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        with _naming(path):
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -254,24 +278,31 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Gives errors of writing the name of the file: a full disk is told without one."""
+    """Gives errors of writing the name of the file instead of a temporary one, or of none as on a full disk."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = str(path)
         raise
 
 
 class _NamedFile(io.FileIO):
-    """A file to be written that is told by another name than its own."""
+    """A file to be written whose errors name another path than its own."""
 
-    def __init__(self, path: Path, told: Path) -> None:
-        super().__init__(path, "wb")
-        self._told = told
+    def __init__(self, file: Path | int, path: Path) -> None:
+        super().__init__(file, "wb")
+        self._path = path
 
     def write(self, data: Any, /) -> int:
-        with _naming(self._told):
+        with _naming(self._path):
             return super().write(data)
+
+
+def follow_umask(path: Path) -> None:
+    """Gives a file that a library made for its owner alone the mode of any other new file."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -330,7 +361,10 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
             temporary.rename(path)
         sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # see write_bytes_atomically
+        error.filename = str(error.filename or path).replace(str(temporary), str(path))
+        raise
+    except NmtkitError as error:
+        error.args = (str(error).replace(str(temporary), str(path)),)
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -21,6 +21,7 @@ from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths, read_len
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
+    follow_umask,
     link_or_copy,
     read_json,
     sha256_of,
@@ -71,6 +72,7 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
         save_file(written, path)
     except SafetensorError as error:
         raise NmtkitError(f"{path}: cannot be written ({error}); make room and run the same command again") from None
+    follow_umask(path)
     sync_and_forget(path)
     found = read_tensors(path)
     different = [name for name, tensor in written.items() if name not in found or not same_bits(found[name], tensor)]
@@ -100,6 +102,7 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
 
     if not path.is_file():
         raise ModelError(f"{path}: no such file; its folder is not whole")
+    path.open("rb").close()  # safetensors calls a file missing that cannot be opened, such as with too many open
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except (SafetensorError, ValueError) as error:
@@ -107,6 +110,21 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     except (OSError, RuntimeError) as error:  # such as too many open files
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
     return tensors
+
+
+def read_weights(folder: Path) -> "dict[str, torch.Tensor]":
+    """Reads the weights of a model folder onto the CPU.
+
+    Raises:
+        ModelError: they are missing, damaged or no floating-point numbers.
+    """
+    path = folder / "model.safetensors"
+    weights = read_tensors(path)
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"{path}: {name} is of type {kind}; weights are floating-point numbers, export them again")
+    return weights
 
 
 def save_model(
@@ -235,30 +253,28 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
-    weights = read_tensors(folder / "model.safetensors")
-    kinds = {str(tensor.dtype) for tensor in weights.values()}
+    weights = read_weights(folder)
     # Before layers are built, which may take hours for sizes that are wrong.
     num_weights = sum(tensor.numel() for tensor in weights.values())
     if num_weights != count_parameters(config, *sizes) or (config.share_embeddings == "all" and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (they are of other sizes)")
-    if kinds != {"torch.float32"}:
-        raise ModelError(f"{folder / 'model.safetensors'}: weights of type {', '.join(kinds)}, not torch.float32")
-    try:
-        model = Transformer(config, *sizes)
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{folder}: the weights do not belong to model.json ({reason[:200]})") from None
+    model = Transformer(config, *sizes)
+    shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
+    if different := sorted(shapes.items() ^ expected.items()):
+        name = different[0][0]
+        raise ModelError(
+            f"{folder}: the weights do not belong to model.json ({name} has the shape {shapes.get(name, 'of none')}, "
+            f"model.json needs {expected.get(name, 'no such weight')})"
+        )
+    model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
     provenance = read_provenance(folder)
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
-    decoding, lengths = (
-        DecodingConfig.model_validate(description["decoding"]),
-        read_lengths(description.get("training_lengths")),
-    )
+    decoding = DecodingConfig.model_validate(description["decoding"])
+    lengths = read_lengths(description.get("training_lengths"))
     return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance, lengths)
 
 

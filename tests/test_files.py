@@ -26,6 +26,7 @@ from nmtkit.files import (
     append_json_line,
     as_text,
     check_space,
+    is_stream,
     open_plain,
     read_json,
     read_json_lines,
@@ -210,6 +211,54 @@ class TestAtomicWrites:
         monkeypatch.setattr(files.os, "fsync", record)
         write_lines(path, ["all"])
         assert synced == [(False, len("all\n")), (True, None)]
+
+    @pytest.mark.parametrize("name", ["n" * 240, "n" * 255])
+    def test_a_name_may_be_as_long_as_a_file_system_takes(self, tmp_path: Path, name: str) -> None:
+        for text in ("old", "new"):
+            write_lines(tmp_path / name, [text])
+            with write_folder_atomically(tmp_path / "folder" / name) as temporary:
+                (temporary / text).write_text(text)
+        assert (tmp_path / name).read_text() == "new\n"
+        assert names_in(tmp_path / "folder") == [name]
+        assert names_in(tmp_path / "folder" / name) == ["new"]
+
+    def test_leftovers_of_a_long_name_are_found_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / ("n" * 240)
+        left = files._temporary(path)
+        left.write_text("half")
+        monkeypatch.setattr(files, "_is_in_use", lambda entry: False)
+        write_lines(path, ["whole"])
+        assert names_in(tmp_path) == [path.name]
+
+    def test_errors_name_the_file_and_not_a_temporary_one(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError) as caught, write_atomically(tmp_path / ("n" * 256)) as file:
+            file.write("text")
+        assert caught.value.filename == str(tmp_path / ("n" * 256))
+        with pytest.raises(FileNotFoundError) as missing, write_folder_atomically(tmp_path / "folder") as temporary:
+            (temporary / "inner" / "file").write_text("text")
+        assert missing.value.filename == str(tmp_path / "folder" / "inner" / "file")
+        with (
+            pytest.raises(NmtkitError, match=rf"^{tmp_path}/folder/file: damaged$"),
+            write_folder_atomically(tmp_path / "folder") as temporary,
+        ):
+            raise NmtkitError(f"{temporary / 'file'}: damaged")
+        with pytest.raises(FileNotFoundError) as other, write_folder_atomically(tmp_path / "folder"):
+            (tmp_path / "elsewhere").read_text()
+        assert other.value.filename == str(tmp_path / "elsewhere")
+
+    def test_an_open_file_is_written_on_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
+        with (tmp_path / "log").open("wb", buffering=0) as file:
+            file.write(b"before\n")
+            write_lines(Path(f"/dev/fd/{file.fileno()}"), ["text"])
+            file.write(b"after\n")
+        assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+        reader, writer = os.pipe()
+        write_lines(Path(f"/proc/self/fd/{writer}"), ["text"])
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            assert pipe.read() == b"text\n"
+        assert not is_stream(Path("/dev/fd/99999999999999999999"))
+        assert names_in(tmp_path) == ["log"]
 
     def test_equal_text_gives_equal_compressed_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_lines(tmp_path / "a.gz", ["text"])

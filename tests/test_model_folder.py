@@ -1,5 +1,7 @@
 import json
 import logging
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from nmtkit.model_folder import (
     checkpoints,
     find_model,
     load_model,
+    read_tensors,
     save_model,
     whole_checkpoints,
     write_tensors,
@@ -49,6 +52,58 @@ def save(folder: Path, model: Transformer | None = None, tokenizer: Tokenizer = 
 
 
 # ---- saving and loading
+
+
+def test_whole_numbers_as_weights_are_refused_and_not_cut(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    weights = read_tensors(folder / "model.safetensors")
+    name = next(iter(weights))
+    write_tensors(folder / "model.safetensors", {**weights, name: weights[name].to(torch.int32)})
+    with pytest.raises(ModelError, match=rf"model\.safetensors: {name} is of type int32; weights are floating-point"):
+        load_model(folder)
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    weights = read_tensors(folder / "model.safetensors")
+    name = "encoder.0.feed_forward.inner.bias"
+    for changed, said in (
+        ({**weights, name: weights[name][:3]}, r"has the shape \(3,\), model.json needs"),
+        ({key: tensor for key, tensor in weights.items() if key != name}, "has the shape of none, model.json needs"),
+        ({**weights, "more": weights[name].clone()}, "model.json needs no such weight"),
+    ):
+        write_tensors(folder / "model.safetensors", changed)
+        with pytest.raises(ModelError, match=rf"the weights do not belong to model\.json \(.*{said}"):
+            load_model(folder)
+
+
+def test_too_many_open_files_are_not_a_missing_file(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 2, limits[1]))
+    taken = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            read_tensors(folder / "model.safetensors")
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caught.value.filename == str(folder / "model.safetensors")
+
+
+def test_a_fault_of_the_system_is_not_blamed_on_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(tmp_path / "model")
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Transformer, "load_state_dict", fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        load_model(folder)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import errno
 import io
 import os
+import select
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from nmtkit.cli import (
     ablate,
@@ -30,8 +32,35 @@ from nmtkit.cli import (
 from nmtkit.console import visible
 from nmtkit.errors import NmtkitError, PeerLostError
 
+
+class _Commands(TyperGroup):
+    """The commands; where the reader of stdout has gone, as `head` does, they end quietly with exit code 0."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError as error:
+            if error.filename is None and not _is_closed(sys.stdout):
+                raise NmtkitError("another process that this one wrote to is gone") from None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+            raise SystemExit(0) from None
+        return result
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Whether a pipe has no reader any more."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)  # errors are reported unasked
+    return bool(poll.poll(0))
+
+
 app = typer.Typer(
     name="nmtkit",
+    cls=_Commands,
     help="""Train Transformer translation models from parallel text, translate with them and score the translations.
 
     A recipe is a TOML file with the settings of a training; a run is the folder that a training writes.

@@ -75,16 +75,22 @@ BatchTokensOption = Annotated[
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
-    """Raises BadParameter where a file that is written is one of the others or of a model, for that would be lost.
+    """Raises BadParameter where a file that is written is a folder, one of the others or one of a model.
 
     Args:
         written, read: each with the option that it was given with.
     """
+    from nmtkit.files import is_stream
+
     written = list(written)
     seen: dict[Path, str] = {}
     for name, path in [*read, *written]:
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or is_stream(path):
             continue  # such as /dev/null
+        if path.is_dir():
+            if (name, path) in written:
+                raise typer.BadParameter(f"{path} is a folder; name a file", param_hint=name)
+            continue
         if (name, path) in written and _is_of_a_model(path.resolve()):
             raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)

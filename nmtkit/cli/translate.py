@@ -211,6 +211,7 @@ def command(
     import os
 
     from nmtkit import console
+    from nmtkit.files import is_stream
 
     if batch_size is not None and batch_tokens is not None:
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
@@ -234,9 +235,7 @@ def command(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
     )
-    from_file_to_file = (
-        input_ is not None and output is not None and input_.is_file() and (output.is_file() or not output.exists())
-    )
+    from_file_to_file = input_ is not None and output is not None and input_.is_file() and not is_stream(output)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():

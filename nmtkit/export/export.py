@@ -15,7 +15,7 @@ from nmtkit.decoding.engine_choice import FORMAT, Export
 from nmtkit.errors import DataError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.parity import Ids, Sample, check_greedy, compare, search, take_sample
-from nmtkit.files import read_json, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model_folder import LoadedModel, find_model, load_model
 
 FORMATS = ("ctranslate2", "huggingface")
@@ -70,6 +70,8 @@ def export(
         write = _write_ctranslate2 if to == "ctranslate2" else _write_huggingface
         write(temporary, loaded, sample, ours, manifest)
         (temporary / "README.md").write_text(_readme(manifest), encoding="utf-8")
+        for file in (path for path in temporary.rglob("*") if path.is_file()):
+            follow_umask(file)
         manifest["files"] = sha256_of_files(temporary)
         write_json(temporary / "manifest.json", manifest)
     return folder, manifest

@@ -12,7 +12,7 @@ from nmtkit.model_folder import (
     find_model,
     read_description,
     read_provenance,
-    read_tensors,
+    read_weights,
 )
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
@@ -42,7 +42,7 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f'"{path}" and prepare the run again'
         )
     check_sum(folder, read_provenance(folder))
-    state.start_from(read_tensors(folder / "model.safetensors"))
+    state.start_from(read_weights(folder))
     log.info("starting from the weights of %s", folder)
 
 

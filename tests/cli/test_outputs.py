@@ -1,0 +1,134 @@
+"""Where commands write to: files, pipes and devices, readers that go away, and the mode of what is left."""
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCommand, TinyProject
+
+from nmtkit.files import read_json_lines
+
+LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tiny_project.copy(tmp_path_factory.mktemp("outputs") / "run")
+    tiny_project.train(run)
+    (run.parent / "text").write_text("".join(f"{line}\n" for line in LINES))
+    return run
+
+
+def shell(command: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Runs a command line of bash in which `nmtkit` is this one."""
+    nmtkit = f'nmtkit() {{ {shlex.quote(sys.executable)} -m nmtkit "$@"; }}; set -o pipefail; '
+    return subprocess.run(["bash", "-c", nmtkit + command], cwd=folder, input=stdin, capture_output=True, check=False)
+
+
+TRANSLATE = "nmtkit translate run --threads 1 --quiet --input text"
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Path) -> bytes:
+    done = shell(TRANSLATE, trained.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{TRANSLATE} --output /dev/stdout | cat",
+        f"{TRANSLATE} --output /dev/fd/1 | cat",
+        f"{TRANSLATE} --output /proc/self/fd/1 | cat",
+        f"{TRANSLATE} --output >(cat >out); while ! [ -s out ]; do sleep 0.1; done; sleep 0.2; cat out",
+        f"mkfifo fifo; cat fifo & {TRANSLATE} --output fifo; wait; rm fifo",
+        f"{TRANSLATE} --output /dev/stdout >out; cat out",
+        f"{TRANSLATE} --output /dev/null --status >(cat >out); cat out >/dev/null; {TRANSLATE}",
+    ],
+)
+def test_a_pipe_or_a_device_is_written_to_as_it_is(
+    trained: Path, expected: bytes, command: str, tmp_path: Path
+) -> None:
+    for name in ("run", "text"):
+        (tmp_path / name).symlink_to(trained.parent / name)
+    done = shell(command, tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == expected
+    assert {path.name for path in tmp_path.iterdir()} <= {"run", "text", "out"}
+
+
+def test_what_the_shell_writes_before_and_after_stays(trained: Path, expected: bytes, tmp_path: Path) -> None:
+    done = shell(f"{{ echo a; {TRANSLATE} --output /dev/stdout; echo b; }} >{tmp_path}/all", trained.parent)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "all").read_bytes() == b"a\n" + expected + b"b\n"
+
+
+def test_status_and_json_go_into_pipes_too(trained: Path) -> None:
+    done = shell(f"{TRANSLATE} --output /dev/null --status /dev/stdout | tail -n 1", trained.parent)
+    assert done.returncode == 0, done.stderr
+    assert b'{"line": 40, "status"' in done.stdout
+    score = "nmtkit score --hypothesis text --reference text --target-language de --confidence 0"
+    done = shell(f"{{ {score} --json /dev/fd/2 >/dev/null; }} 2>&1 | cat", trained.parent)
+    assert b'"sacrebleu"' in done.stdout, done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
+    done = shell("yes ab cde | nmtkit translate run --threads 1 --quiet | head -n 1", trained.parent)
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""
+    done = shell("nmtkit recipes quickstart | true; echo ${PIPESTATUS[0]}", trained.parent)
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
+    done = shell("yes ab cde | nmtkit translate run --threads 1 --quiet | true; echo ${PIPESTATUS[1]}", trained.parent)
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
+
+
+def test_a_folder_as_output_is_refused_before_the_work(trained: Path, run_command: RunCommand, tmp_path: Path) -> None:
+    for option in ("--output", "--status"):
+        outcome = run_command("translate", trained, "--input", trained.parent / "text", option, tmp_path)
+        assert outcome.code == 2
+        assert f"{tmp_path} is a folder; name a file" in " ".join(outcome.err.split())
+
+
+def test_an_output_may_have_a_name_of_240_bytes(trained: Path, expected: bytes, tmp_path: Path) -> None:
+    name = "ö" * 118 + ".txt"
+    done = shell(f"{TRANSLATE} --output {tmp_path}/{name}", trained.parent)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / name).read_bytes() == expected
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
+def test_what_is_written_follows_the_umask(
+    tiny: TinyProject, run_command: RunCommand, tmp_path: Path, mask: int, file_mode: int, folder_mode: int
+) -> None:
+    before = os.umask(mask)
+    try:
+        run = tmp_path / "run"
+        for arguments in (
+            ("run", tiny.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1),
+            ("report", run),
+            ("export", run, "--format", "ctranslate2", "--threads", 1),
+            ("export", run, "--format", "huggingface", "--threads", 1),
+        ):
+            outcome = run_command(*arguments)
+            assert outcome.code == 0, outcome.err
+        shutil.copy(run / "data" / "valid.source.txt", tmp_path / "text")
+        files = ("--input", tmp_path / "text", "--output", tmp_path / "out.gz", "--status", tmp_path / "status")
+        assert run_command("translate", run, *files).code == 0
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    odd = [
+        (str(path.relative_to(tmp_path)), oct(mode))
+        for path, mode in modes.items()
+        if mode != (folder_mode if path.is_dir() else file_mode) and path.name not in ("text", ".lock")
+    ]
+    assert odd == []
+    assert len([path for path in modes if path.name == "model.safetensors"]) >= 3
+    assert len(read_json_lines(tmp_path / "status")) == 20
