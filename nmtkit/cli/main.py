@@ -27,6 +27,7 @@ from nmtkit.cli import (
     train,
     translate,
 )
+from nmtkit.cli.options import bound_numbers
 from nmtkit.errors import NmtkitError, PeerLostError
 
 app = typer.Typer(
@@ -57,6 +58,7 @@ for module, summary in (
     (corpora, "The public corpora by name, with sizes and licences."),
     (inspect, "A prepared pair as text, pieces and ids."),
 ):
+    bound_numbers(module.command)
     app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
 _ENVIRONMENT_FAULTS = {
@@ -73,6 +75,8 @@ _ENVIRONMENT_FAULTS = {
     errno.EISDIR: "",
     errno.ENAMETOOLONG: "",
     errno.ENOMEM: "",
+    errno.EMFILE: "; raise the limit (ulimit -n), or take fewer processes",
+    errno.EAGAIN: "; take fewer processes or threads, or raise the limit (ulimit -u)",
 }
 """Errors of the operating system that are no bug of ours, and what to do about them."""
 
@@ -123,6 +127,8 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         from nmtkit.workers import is_out_of_memory
 
+        if "start new thread" in str(error):
+            _fail("the system starts no more threads; take fewer processes or threads, or raise the limit (ulimit -u)")
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
         _fail("out of memory; take smaller batches, a smaller beam or fewer processes, or make room")
@@ -130,7 +136,7 @@ def main() -> None:
 
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
-    place = f"process {rank}: " if rank != "0" else ""
+    place = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
     print(f"error: {place}{' '.join(message.split())}", file=sys.stderr)
     _leave(1)
 
@@ -138,7 +144,7 @@ def _fail(message: str) -> NoReturn:
 def _leave(code: int) -> NoReturn:
     """Ends the process. One of several ends without the interpreter's own clean-up, which aborts now and then where
     threads of the process group are still at work."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -1,6 +1,5 @@
 """`nmtkit rerank`."""
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -104,8 +103,6 @@ def command(
     weights = weights or [1.0]
     if len(weights) not in (1, len(models)):
         raise typer.BadParameter(f"there are {len(models)} --model, but {len(weights)} --weight; give one for each")
-    if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
-        raise typer.BadParameter("a weight is a finite number", param_hint="--weight")
     check_files([("--output", output)], [("--input", input_), ("--source", source)])
     stated = {"length_penalty": length_penalty, "alpha": alpha}
     check_decoding({key: value for key, value in stated.items() if value is not None})

@@ -207,7 +207,6 @@ def command(
 
     Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
-    import os
 
     from nmtkit import console
 
@@ -236,7 +235,7 @@ def command(
     from_file_to_file = (
         input_ is not None and output is not None and input_.is_file() and (output.is_file() or not output.exists())
     )
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    launched = console.environment_number("WORLD_SIZE", 1)
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
@@ -247,7 +246,7 @@ def command(
 
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
-    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
 
     settings = {
         "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,
