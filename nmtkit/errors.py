@@ -23,3 +23,8 @@ class ModelError(NmtkitError):
 
 class PeerLostError(NmtkitError):
     """Another process of the same training is gone, so that this one cannot go on."""
+
+
+def to_install(extra: str) -> str:
+    """How a message names the optional libraries that are missing: those of an extra of this package."""
+    return f"run `pip install 'nmtkit[{extra}]'`"

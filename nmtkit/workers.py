@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import environment_number, log
-from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.errors import NmtkitError, PeerLostError, to_install
 from nmtkit.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 
 PEER_LOST = 75
@@ -395,7 +395,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raises NmtkitError when the package of a tracker is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise NmtkitError(f"--tracker {name}: its package is not installed; pip install 'nmtkit[{name}]'")
+            raise NmtkitError(f"--tracker {name}: its package is not installed: {to_install(name)}")
 
 
 def open_tracker(

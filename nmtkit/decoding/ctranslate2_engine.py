@@ -17,7 +17,7 @@ from nmtkit.config import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, cut_source, has_text, longest_translation
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, ModelError, to_install
 from nmtkit.files import sha256_of
 from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
 from nmtkit.text.trees import escape_brackets, parsed
@@ -34,7 +34,7 @@ whose best continuation ends."""
 def check_installed() -> None:
     """Raises ModelError where CTranslate2 is not installed."""
     if find_spec("ctranslate2") is None:
-        raise ModelError("CTranslate2 is not installed; run `pip install 'nmtkit[ctranslate2]'`")
+        raise ModelError(f"CTranslate2 is not installed: {to_install('ctranslate2')}")
 
 
 class CTranslate2Translator:

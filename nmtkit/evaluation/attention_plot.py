@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.console import log
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, to_install
 from nmtkit.files import write_bytes_atomically
 from nmtkit.page import HUES, json_script, live_page, script, text
 
@@ -153,7 +153,7 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
         NmtkitError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise NmtkitError("SVG, PDF and PNG are drawn by matplotlib; pip install 'nmtkit[report]', or take .html")
+        raise NmtkitError(f"SVG, PDF and PNG need matplotlib: {to_install('report')}, or take .html")
     import warnings
 
     import matplotlib

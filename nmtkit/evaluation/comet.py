@@ -2,7 +2,7 @@
 
     sources, hypotheses, references --unbabel-comet--> Score and one number for each line
 
-The library is large and optional (``pip install "nmtkit[comet]"``), its models are larger still and are downloaded by
+The library is large and optional (the extra ``comet``), its models are larger still and are downloaded by
 it; so it is used only where a model is named. This is the only module that imports it.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import is_telling
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, to_install
 from nmtkit.evaluation.scoring import Score
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Comet:
             from comet import download_model, load_from_checkpoint
         except ImportError:
             raise DataError(
-                'COMET needs the library unbabel-comet: pip install "nmtkit[comet]", or score without --comet'
+                f"COMET needs the library unbabel-comet: {to_install('comet')}, or score without --comet"
             ) from None
         try:
             path = model if Path(model).is_file() else download_model(model)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, to_install
 from nmtkit.evaluation.report import Run
 from nmtkit.page import HUES
 
@@ -61,9 +61,7 @@ CURVES = {
 def check_installed() -> None:
     """Raises NmtkitError where Plotly is not installed."""
     if find_spec("plotly") is None:
-        raise NmtkitError(
-            "the report's curves are drawn by Plotly, which is not installed; pip install 'nmtkit[report]'"
-        )
+        raise NmtkitError(f"the report's curves need Plotly, which is not installed: {to_install('report')}")
 
 
 def library() -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtkit.config import DecodingConfig
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
-from nmtkit.errors import ModelError
+from nmtkit.errors import ModelError, to_install
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
@@ -45,7 +45,7 @@ HOSTILE_LINES = (
 def check_installed() -> None:
     """Raises ModelError where transformers is not installed."""
     if find_spec("transformers") is None:
-        raise ModelError("transformers is not installed; run `pip install 'nmtkit[huggingface]'`")
+        raise ModelError(f"transformers is not installed: {to_install('huggingface')}")
 
 
 def version() -> str:

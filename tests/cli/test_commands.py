@@ -444,7 +444,7 @@ class TestTrain:
         monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: None)
         outcome = nmtkit(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
         assert outcome.code == 1
-        told = "error: --tracker tensorboard: its package is not installed; pip install 'nmtkit[tensorboard]'\n"
+        told = "error: --tracker tensorboard: its package is not installed: run `pip install 'nmtkit[tensorboard]'`\n"
         assert outcome.err == told
 
     @pytest.mark.parametrize("command", ["train", "run"])

@@ -341,7 +341,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(workers, "find_spec", lambda module: None)
-    message = rf"--tracker {name}: its package is not installed; pip install 'nmtkit\[{name}\]'"
+    message = rf"--tracker {name}: its package is not installed: run `pip install 'nmtkit\[{name}\]'`"
     with pytest.raises(NmtkitError, match=message):
         open_tracker(name, tmp_path, {}, 1)
     assert list(tmp_path.iterdir()) == []
