@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nmtkit.errors import NmtkitError
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import TaskID
@@ -58,6 +60,19 @@ def visible(text: str) -> str:
 def say(text: str) -> None:
     """Prints one line of text to stdout, made visible."""
     print(visible(text))
+
+
+def environment_number(name: str, default: int | None = None) -> int:
+    """The number that a launcher of several processes has set in the environment.
+
+    Raises:
+        NmtkitError: it is no whole number from 0, or it is missing without a default.
+    """
+    value = os.environ.get(name, None if default is None else str(default))
+    if value is None or not re.fullmatch("[0-9]{1,9}", value):
+        what = "missing" if value is None else ascii(value)
+        raise NmtkitError(f"the environment variable {name} is {what}; a launcher sets a whole number, else unset it")
+    return int(value)
 
 
 def duration(seconds: float | int) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
@@ -38,10 +38,15 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         try:
-            children.extend(_start_processes(num_processes, arguments, messages))
+            for child in _start_processes(num_processes, arguments, messages):
+                children.append(child)
             if asked:
                 pass_on(asked[-1], None)  # it came before they were there
             failed, hangs = _wait_for_end(children)
+        except OSError:  # the system starts no more processes; those it has started would wait for the others
+            for child in children:
+                child.kill()
+            raise
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -72,12 +77,11 @@ def how_it_ended(code: int) -> str:
 
 def _start_processes(
     num_processes: int, arguments: Sequence[str], messages: Sequence[IO[bytes]]
-) -> list[subprocess.Popen[bytes]]:
-    """Starts the processes; all but the first write their messages into files."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts the processes one by one; all but the first write their messages into files."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    children = []
     for rank in range(num_processes):
         environment = {
             "OMP_NUM_THREADS": str(threads_each(num_processes)),
@@ -93,8 +97,7 @@ def _start_processes(
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]
         output = messages[rank - 1] if rank else None
-        children.append(subprocess.Popen(command, env=environment, stderr=output, start_new_session=True))
-    return children
+        yield subprocess.Popen(command, env=environment, stderr=output, start_new_session=True)
 
 
 def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, bool]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.console import counted, log
+from nmtkit.console import counted, environment_number, log
 from nmtkit.errors import NmtkitError, PeerLostError
 from nmtkit.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 
@@ -84,7 +84,7 @@ def set_threads(threads: int | None, processes: int = 1) -> None:
 def threads_each(processes: int) -> int:
     """The cores that this process may use, shared among so many."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // processes)
+    return max(1, cores // max(1, processes))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -185,8 +185,9 @@ class Workers:
         """
         chosen = choose_device(device)
         rank, num_processes, heartbeat = 0, 1, None
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            check_processes(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), device)
+        processes_here = environment_number("LOCAL_WORLD_SIZE", 1)
+        if environment_number("WORLD_SIZE", 1) > 1:
+            check_processes(processes_here, device)
             rank, num_processes, chosen, heartbeat = _join(chosen)
         keep_freed_memory()
         if chosen.type == "cpu":
@@ -196,7 +197,7 @@ class Workers:
                 torch.set_float32_matmul_precision("highest")
             else:
                 choose_products()
-        set_threads(threads, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        set_threads(threads, processes_here)
         return cls(rank, num_processes, chosen, resolve_precision(precision, chosen), heartbeat)
 
     def __enter__(self) -> "Workers":
@@ -328,7 +329,14 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     """Meets the other processes; returns this one's rank, their number, this one's device and heartbeat."""
     from accelerate import PartialState
 
-    rank, num_processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
+    environment_number("LOCAL_RANK", 0)
+    environment_number("MASTER_PORT")
+    if rank >= num_processes or "MASTER_ADDR" not in os.environ:
+        raise NmtkitError(
+            f"the environment describes process {rank} of {num_processes} at MASTER_ADDR = "
+            f"{os.environ.get('MASTER_ADDR')}; start the processes by --processes or a launcher, which set these"
+        )
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
         name = meet(store, rank, num_processes)

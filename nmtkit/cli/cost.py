@@ -21,7 +21,7 @@ def command(
     ] = None,
     devices: Annotated[
         int | None,
-        typer.Option("--devices", metavar="N", min=1, max=100_000, help="Number of devices.  [default: 1]"),
+        typer.Option("--devices", metavar="N", min=1, help="Number of devices.  [default: 1]"),
     ] = None,
     device_type: Annotated[
         str | None,

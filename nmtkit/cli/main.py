@@ -29,6 +29,7 @@ from nmtkit.cli import (
     train,
     translate,
 )
+from nmtkit.cli.options import bound_numbers
 from nmtkit.console import visible
 from nmtkit.errors import NmtkitError, PeerLostError
 
@@ -90,6 +91,7 @@ for module, summary in (
     (corpora, "List the public corpora that a recipe can name."),
     (inspect, "Show a training pair as text, subwords and ids."),
 ):
+    bound_numbers(module.command)
     app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
 _WAYS_OUT = {
@@ -162,7 +164,7 @@ def main() -> None:
 
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
-    place = f"process {rank}: " if rank != "0" else ""
+    place = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
     print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr)
     _leave(1)
 
@@ -170,7 +172,7 @@ def _fail(message: str) -> NoReturn:
 def _leave(code: int) -> NoReturn:
     """End the process. One of several processes skips the interpreter's clean-up, which sometimes aborts while threads
     of the process group are still running."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -1,10 +1,13 @@
 """The options that several commands share, each with one name and one text."""
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
+from typer.models import OptionInfo
 
 RecipeArgument = Annotated[
     str,
@@ -72,6 +75,26 @@ BatchTokensOption = Annotated[
     int | None,
     typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch.  [default: 2048]"),
 ]
+
+
+_MOST_PER_CORE = 32
+_MOST = {
+    **dict.fromkeys(("threads", "processes", "workers", "jobs"), _MOST_PER_CORE * (os.cpu_count() or 1)),
+    "devices": 4096, "seeds": 1000, "mbr": 10_000, "n_best": 10_000, "trials": 10**5, "confidence": 10**5,
+    "line": 10**12, "seed": 2**63 - 1,
+}  # fmt: skip
+"""Upper bounds of numbers by the names of their parameters, where it is not a million: thousands of threads or
+processes fill the system's table of processes."""
+
+
+def bound_numbers(command: Callable[..., None]) -> None:
+    """Gives every number that a command takes an upper bound that no honest use meets, where it states none."""
+    for name, annotation in command.__annotations__.items():
+        kind, *details = get_args(annotation) or [None]
+        for option in details:
+            if isinstance(option, OptionInfo) and re.search(r"\b(int|float)\b", str(kind)) and option.max is None:
+                option.max = _MOST.get(name, 10**6)
+                option.min = -option.max if option.min is None else option.min
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:

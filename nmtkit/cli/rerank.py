@@ -1,6 +1,5 @@
 """`nmtkit rerank`."""
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -111,8 +110,6 @@ def command(
         raise typer.BadParameter(
             f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
         )
-    if not all(math.isfinite(weight) for weight in (*weights, original_weight)):
-        raise typer.BadParameter("the weight must be a finite number", param_hint="--weight")
     check_files([("--output", output)], [("--input", input_), ("--source", source)])
     stated = {"length_penalty": length_penalty, "alpha": alpha}
     check_decoding({key: value for key, value in stated.items() if value is not None})

@@ -1,7 +1,6 @@
 """`nmtkit run`."""
 
 import functools
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -58,10 +57,10 @@ def command(
     from nmtkit.cli.train import again
     from nmtkit.config import load_recipe
 
-    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if console.environment_number("WORLD_SIZE", 1) > 1:
         _take_part(loaded, folder, device, threads, tracker or [])
         return
 

@@ -1,6 +1,5 @@
 """`nmtkit train`."""
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,14 +66,14 @@ def command(
 
         check_trackers(tracker)
     overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
-    if processes > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
         from nmtkit.launcher import launch
         from nmtkit.workers import check_processes
 
         load_recipe(recipe, overrides)
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
-    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
 

@@ -208,7 +208,6 @@ def command(
 
     Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
-    import os
 
     from nmtkit import console
     from nmtkit.files import is_stream
@@ -236,7 +235,7 @@ def command(
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
     )
     from_file_to_file = input_ is not None and output is not None and input_.is_file() and not is_stream(output)
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    launched = console.environment_number("WORLD_SIZE", 1)
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
@@ -247,7 +246,7 @@ def command(
 
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
-    console.set_up(quiet=quiet, rank=int(os.environ.get("RANK", "0")))
+    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
 
     settings = {
         "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,

@@ -479,8 +479,8 @@ class TestRerank:
         [
             ("", "--model"),
             ("--model a --model b --model c --weight 1 --weight 2", "--model is given 3 times, but --weight 2 times"),
-            ("--model a --weight nan", "finite"),
-            ("--model a --original-weight inf", "finite"),
+            ("--model a --weight nan", "--weight"),
+            ("--model a --original-weight inf", "--original-weight"),
             ("--model a --length-penalty nonsense", "wu, length, none"),
             ("--model a --alpha -1", "--alpha"),
             ("--model a --alpha 1000", "--alpha"),

@@ -1,0 +1,122 @@
+"""Numbers that no honest use meets are refused in one line: of options, and of the environment of several processes."""
+
+import errno
+import os
+import re
+import subprocess
+from typing import Any
+
+import pytest
+import typer
+
+from nmtkit import launcher
+from nmtkit.cli.main import app
+from nmtkit.errors import NmtkitError
+from nmtkit.workers import Workers
+from tests.conftest import RunCommand
+
+
+def numbers() -> list[tuple[str, Any]]:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    found = [(name, parameter) for name, command in commands.items() for parameter in command.params]
+    return [(name, one) for name, one in found if re.search(r"\b(int|float)\b", str(one.type_descriptor.annotation))]
+
+
+def test_every_number_of_every_command_has_both_bounds() -> None:
+    assert len(numbers()) > 40
+    assert [(name, one.name) for name, one in numbers() if one.min is None or one.max is None] == []
+    of_machine = {one.max for _, one in numbers() if one.name in ("threads", "processes", "workers", "jobs")}
+    assert of_machine == {32 * (os.cpu_count() or 1)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "translate m --threads 1000000",
+        "translate m --processes 1000000",
+        "translate m --seed 9223372036854775808",
+        "train quickstart --processes 1000000",
+        "prepare quickstart --workers 1000000",
+        "ablate quickstart --jobs 1000000",
+        "ablate quickstart --seeds 1000000",
+        "cost quickstart --devices 100000",
+        "rerank --model m --weight 1e308",
+        "rerank --model m --weight nan",
+        "inspect r --line 1000000000000000000000",
+    ],
+)
+def test_a_number_beyond_its_bound_is_wrong_usage(run_command: RunCommand, arguments: str) -> None:
+    outcome = run_command(*arguments.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert arguments.split()[-2] in outcome.err.splitlines()[-1]
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''; a launcher sets a whole number, else unset it"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1'"),
+        ({"WORLD_SIZE": "\x1b[2J"}, r"WORLD_SIZE is '\x1b[2J'"),
+        ({"LOCAL_WORLD_SIZE": "1.5"}, "LOCAL_WORLD_SIZE is '1.5'"),
+        ({"WORLD_SIZE": "2"}, "RANK is missing"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x'"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "process 0 of 2 at MASTER_ADDR = None"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "process 2 of 2 at"),
+    ],
+)
+def test_a_garbled_environment_of_several_processes_is_named(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(NmtkitError) as raised:
+        Workers.start("cpu")
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["train", "run", "translate"])
+def test_a_garbled_rank_ends_a_command_in_one_line(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("RANK", "x")
+    outcome = run_command(command, "quickstart")
+    assert outcome.code == 1
+    assert outcome.err == "error: the environment variable RANK is 'x'; a launcher sets a whole number, else unset it\n"
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EMFILE])
+def test_processes_that_cannot_be_started_take_those_with_them_that_were(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError(code, os.strerror(code))
+        started.append(popen(["sleep", "100"], **options))
+        return started[0]
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+    outcome = run_command("train", "quickstart", "--processes", 2, "--device", "cpu")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {os.strerror(code)}; ")
+    assert len(outcome.err.splitlines()) == 1
+    assert started[0].wait(10) == -9
+
+
+def test_threads_that_cannot_be_started_are_told_in_one_line(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Workers, "start", start)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    outcome = run_command("train", "quickstart", "--device", "cpu")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("error: the system starts no more threads; ")
