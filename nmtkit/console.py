@@ -29,7 +29,7 @@ SECONDS_BETWEEN_LINES = 10.0
 _REFRESHES_PER_SECOND = 2
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SIGNS = {
-    **{code: chr(0x2400 + code) for code in range(0x20)},
+    **{code: chr(0x2400 + code) for code in range(0x20) if code != 0x0A},
     **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
 }
 """Signs for control characters and for marks of direction: raw, they would command the terminal or reorder a line."""
@@ -53,7 +53,7 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
 
 
 def visible(text: str) -> str:
-    """The text with a visible sign for everything that would control a terminal; line ends and tabs included."""
+    """The text with a visible sign for everything that would control a terminal; line ends stay."""
     return text.translate(_SIGNS)
 
 
