@@ -109,7 +109,7 @@ def test_an_unknown_model_is_told_in_one_line(library: list[StandIn]) -> None:
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
-    with pytest.raises(DataError, match=r'COMET needs the library unbabel-comet: run `pip install .nmtkit\[comet\].`'):
+    with pytest.raises(DataError, match=r"COMET needs the library unbabel-comet: run `pip install .nmtkit\[comet\].`"):
         Comet(MODEL, torch.device("cpu"))
 
 
