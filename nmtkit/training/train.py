@@ -142,6 +142,7 @@ class _Session:
         saved = resume(self._state, run_dir, recipe, manifest["fingerprint"], workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
         self._recipe, self._training, self._workers = recipe, recipe.training, workers
+        self._processor = processor_name() if workers.device.type == "cpu" else None
         self._matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
@@ -255,7 +256,7 @@ class _Session:
         log.info(
             "%s: %s parameters, %s pairs, %d x %s (%s)",
             where, f"{self._num_parameters:,}", f"{len(self._data):,}", self._workers.num_processes,
-            self._workers.device, self._workers.precision,
+            self._workers.device, ", ".join(filter(None, (self._workers.precision, self._processor))),
         )  # fmt: skip
 
     def _flags(self) -> list[float]:
@@ -413,7 +414,7 @@ class _Session:
             "host_joules": place.host_joules,
             "host_seconds": place.host_seconds,
             **execution_facts(workers),
-            "processor": processor_name() if workers.device.type == "cpu" else None,
+            "processor": self._processor,
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],
             "init_sha256": self._init_sha256,

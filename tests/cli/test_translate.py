@@ -58,7 +58,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 70\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\ndropout = 0.0\n"
-        'norm = "pre"\n[training]\ntokens_per_update = 1000\nmax_steps = 80\ncheckpoint_every_steps = 80\n'
+        'norm = "pre"\n[training]\nprecision = "float32"\n'
+        "tokens_per_update = 1000\nmax_steps = 80\ncheckpoint_every_steps = 80\n"
         'keep_last = 1\nschedule = "constant"\npeak_learning_rate = 0.006\nwarmup_steps = 10\n'
         "[decoding]\nalpha = 1.0\nmax_length_offset = 10\naverage_last = 1\n",
         encoding="utf-8",

@@ -65,7 +65,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         'valid = [{ source = "valid.en", target = "valid.de" }]\n'
         "[model]\nencoder_layers = 2\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n"
         "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
-        "[training]\ntokens_per_update = 1500\ntokens_per_pass = 600\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
+        "[training]\nprecision = 'float32'\n"
+        "tokens_per_update = 1500\ntokens_per_pass = 600\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\nvalidate_every_steps = 4\nvalidate_bleu = false\n"
         "checkpoint_every_steps = 5\nkeep_last = 100\n",
         encoding="utf-8",

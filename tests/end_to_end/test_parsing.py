@@ -70,7 +70,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (folder / "mine.toml").write_text(
         f'[data]\nsource_language = "en"\ntarget_language = "ptb"\ntext = "trees"\nvocab_size = 70\n{entries}'
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
-        "[training]\ntokens_per_update = 500\nwarmup_steps = 4\nmax_steps = 8\nvalidate_bleu = false\n"
+        "[training]\nprecision = 'float32'\n"
+        "tokens_per_update = 500\nwarmup_steps = 4\nmax_steps = 8\nvalidate_bleu = false\n"
         "validate_every_steps = 8\ncheckpoint_every_steps = 4\n"
         "[decoding]\nbeam = 2\nalpha = 0.3\nmax_length_offset = 30\naverage_last = 2\n"
     )

@@ -66,7 +66,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
         'valid = [{ source = "valid.en", target = "valid.de" }]\n'
         'test = [{ source = "small.en", target = "small.de" }]\n'
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\n"
-        f"[training]\ntokens_per_update = 1000\nmax_steps = {STEPS}\nvalidate_every_steps = {STEPS // 2}\n"
+        "[training]\nprecision = 'float32'\n"
+        f"tokens_per_update = 1000\nmax_steps = {STEPS}\nvalidate_every_steps = {STEPS // 2}\n"
         "checkpoint_every_steps = 8\nreport_every_steps = 4\nwarmup_steps = 8\n"
         "[decoding]\naverage_last = 2\nmax_length_offset = 5\n",
         encoding="utf-8",

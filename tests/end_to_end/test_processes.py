@@ -46,7 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
         'train = [{ source = "train.en", target = "train.de" }]\n'
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
-        "[training]\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
+        "[training]\nprecision = 'float32'\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 20\nkeep_last = 5\n",
         encoding="utf-8",
     )

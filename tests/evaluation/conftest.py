@@ -35,7 +35,7 @@ def hostile_recipe(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathF
         '[data]\nvocab_size = 150\ntrain = [{ source = "train.en", target = "train.de" }]\n'
         'valid = [{ source = "valid.en", target = "valid.de" }]\n'
         'test = [{ source = "hostile.en", target = "hostile.de", name = "hostile" }]\n'
-        "[training]\nmax_steps = 8\nvalidate_bleu = true\nvalidate_every_steps = 4\n"
+        "[training]\nprecision = 'float32'\nmax_steps = 8\nvalidate_bleu = true\nvalidate_every_steps = 4\n"
     )
     recipe = folder / "mine.toml"
     recipe.write_text(f"base = {json.dumps(str(tiny_project.recipe))}\n{settings}", encoding="utf-8")

@@ -322,7 +322,8 @@ class Project:
             '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
             'train = [{ source = "train.en", target = "train.de" }]\n'
             "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
-            "[training]\ntokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 14\nreport_every_steps = 1\n"
+            "[training]\nprecision = 'float32'\n"
+            "tokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 14\nreport_every_steps = 1\n"
             "checkpoint_every_steps = 3\nkeep_last = 20\n"
         )
 

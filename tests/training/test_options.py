@@ -273,7 +273,8 @@ RECIPE = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
     'train = [{ source = "train.en", target = "train.de" }]\nvalid = [{ source = "valid.en", target = "valid.de" }]\n'
     "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
-    "[training]\ntokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 8\nreport_every_steps = 1\n"
+    "[training]\nprecision = 'float32'\n"
+    "tokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 8\nreport_every_steps = 1\n"
     "validate_every_steps = 1\nvalidate_bleu = false\ncheckpoint_every_steps = 1\nkeep_last = 1\nkeep_best = 0\n"
     "[decoding]\naverage_last = 1\n"
 )
