@@ -89,10 +89,10 @@ def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
-    """Reads a safetensors file onto the CPU.
+    """Reads a safetensors file of floating-point numbers onto the CPU.
 
     Raises:
-        ModelError: it is missing or damaged.
+        ModelError: it is missing, damaged or holds others, which would be cut to fit.
     """
     from safetensors.torch import load_file
 
@@ -103,22 +103,9 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
         tensors: dict[str, torch.Tensor] = load_file(path)
     except SafetensorError as error:
         raise ModelError(f"{path}: damaged ({error})") from None
+    if other := next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None):
+        raise ModelError(f"{path}: {other} is of type {tensors[other].dtype} and no floating-point numbers")
     return tensors
-
-
-def read_weights(folder: Path) -> "dict[str, torch.Tensor]":
-    """Reads the weights of a model folder onto the CPU.
-
-    Raises:
-        ModelError: they are missing, damaged or no floating-point numbers.
-    """
-    path = folder / "model.safetensors"
-    weights = read_tensors(path)
-    for name, tensor in weights.items():
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise ModelError(f"{path}: {name} is of type {kind}; weights are floating-point numbers, export them again")
-    return weights
 
 
 def save_model(
@@ -260,14 +247,11 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         tokenizer_sha256 = description["tokenizer_sha256"]
     except (KeyError, TypeError, ValidationError) as error:
         raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
-    weights = read_weights(folder)
+    weights = read_tensors(folder / "model.safetensors")
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
-    if different := sorted(shapes.items() ^ expected.items()):
-        name = different[0][0]
-        raise ModelError(
-            f"{folder}: the weights do not belong to model.json ({name} has the shape {shapes.get(name, 'of none')}, "
-            f"model.json needs {expected.get(name, 'no such weight')})"
-        )
+    for name in sorted(shapes.keys() | expected.keys()):
+        if shapes.get(name) != expected.get(name):
+            raise ModelError(f"{folder}: the weights do not belong to model.json (see {name})")
     model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != tokenizer_sha256:

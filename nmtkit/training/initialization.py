@@ -7,7 +7,7 @@ from nmtkit.config import ModelConfig, Recipe, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, sha256_of
-from nmtkit.model_folder import check_sum, find_model, read_description, read_weights, training_lengths
+from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors, training_lengths
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 
@@ -36,20 +36,16 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f'"{path}" and prepare the run again'
         )
     check_sum(folder, read_json(folder / "provenance.json"))
-    state.start_from(read_weights(folder))
+    state.start_from(read_tensors(folder / "model.safetensors"))
     log.info("starting from the weights of %s", folder)
 
 
 def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
-    """The lengths of the run's training pairs; the longest source may be one of the model that training.init names.
-
-    Returns:
-        None where the data were prepared before lengths were recorded.
-    """
+    """The lengths of a run's training pairs; the longest source may be one of the model that training.init names."""
     own, path = training_lengths(manifest), recipe.training.init
-    if own is None or path is None or not path.exists():
+    before = training_lengths(read_description(find_model(path))) if path is not None and path.exists() else None
+    if own is None or before is None:
         return own
-    before = training_lengths(read_description(find_model(path))) or own
     return own.model_copy(update={"longest_source": max(own.longest_source, before.longest_source)})
 
 
