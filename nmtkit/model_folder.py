@@ -93,10 +93,10 @@ def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
-    """Reads a safetensors file onto the CPU.
+    """Reads a safetensors file of floating-point numbers onto the CPU.
 
     Raises:
-        ModelError: it is missing or damaged.
+        ModelError: it is missing, damaged or holds others, which would be cut to fit.
     """
     from safetensors.torch import load_file
 
@@ -109,22 +109,9 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
         raise ModelError(f"{path}: damaged ({error})") from None
     except (OSError, RuntimeError) as error:  # such as too many open files
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
+    if other := next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None):
+        raise ModelError(f"{path}: {other} is of type {tensors[other].dtype} and no floating-point numbers")
     return tensors
-
-
-def read_weights(folder: Path) -> "dict[str, torch.Tensor]":
-    """Reads the weights of a model folder onto the CPU.
-
-    Raises:
-        ModelError: they are missing, damaged or no floating-point numbers.
-    """
-    path = folder / "model.safetensors"
-    weights = read_tensors(path)
-    for name, tensor in weights.items():
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise ModelError(f"{path}: {name} is of type {kind}; weights are floating-point numbers, export them again")
-    return weights
 
 
 def save_model(
@@ -253,19 +240,16 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
-    weights = read_weights(folder)
+    weights = read_tensors(folder / "model.safetensors")
     # Before layers are built, which may take hours for sizes that are wrong.
     num_weights = sum(tensor.numel() for tensor in weights.values())
     if num_weights != count_parameters(config, *sizes) or (config.share_embeddings == "all" and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (they are of other sizes)")
     model = Transformer(config, *sizes)
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
-    if different := sorted(shapes.items() ^ expected.items()):
-        name = different[0][0]
-        raise ModelError(
-            f"{folder}: the weights do not belong to model.json ({name} has the shape {shapes.get(name, 'of none')}, "
-            f"model.json needs {expected.get(name, 'no such weight')})"
-        )
+    for name in sorted(shapes.keys() | expected.keys()):
+        if shapes.get(name) != expected.get(name):
+            raise ModelError(f"{folder}: the weights do not belong to model.json (see {name})")
     model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:

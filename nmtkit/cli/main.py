@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import sys
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -43,20 +43,13 @@ class _Commands(TyperGroup):
             if sys.stdout is not None:
                 sys.stdout.flush()
         except BrokenPipeError as error:
-            if error.filename is None and not _is_closed(sys.stdout):
-                raise NmtkitError("another process that this one wrote to is gone") from None
+            reader = select.poll()
+            reader.register(sys.stdout.fileno(), 0)  # a pipe that nobody reads is reported unasked
+            if error.filename is None and not reader.poll(0):
+                raise NmtkitError("a process that this one wrote to is gone") from None
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
             raise SystemExit(0) from None
         return result
-
-
-def _is_closed(stream: TextIO) -> bool:
-    """Whether a pipe has no reader any more."""
-    if not hasattr(select, "poll"):  # Windows
-        return True
-    poll = select.poll()
-    poll.register(stream.fileno(), 0)  # errors are reported unasked
-    return bool(poll.poll(0))
 
 
 app = typer.Typer(

@@ -19,7 +19,7 @@ from nmtkit.data.examination import TOO_LONG
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
 from nmtkit.text.cleaning import BLANK_RULES, rules_against_lengths
-from nmtkit.text.sentences import has_several_sentences
+from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Side, Tokenizer
 
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -96,7 +96,7 @@ class BlockEncoder:
         ]
         words = [sum(text.count(" ") for text in side) + len(side) for side in texts]
         characters = [sum(map(len, side)) for side in texts]
-        several = sum(map(has_several_sentences, texts[0]))
+        several = sum(bool(sentence_starts(text)) for text in texts[0])
         return EncodedBlock(
             ids=(ids[0], ids[1]),
             lengths=(lengths[0], lengths[1]),

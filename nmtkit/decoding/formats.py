@@ -49,7 +49,7 @@ def oddities(source: str, best: "Translation", *, invalid_utf8: bool) -> list[st
 
     empty: there is no text to translate, or none came of it. invalid_utf8: bytes of the line were replaced. split: the
     source was too long and was translated in parts. length_limit: the translation was ended by the maximum length.
-    short: it has less than a third of the tokens that the training pairs' length ratio predicts.
+    short: it, or a part of it, has less than a third of the tokens that the training pairs' length ratio predicts.
     unmet: it does not begin as asked for, or lacks a required phrase. copied_source: it is the source. repeats: up to
     four words stand in it three times in a row. leftover: it holds markup, entities or subword marks that the source
     does not. mended (of trees, instead of these three): what the model said was no tree over the words.

@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 
 from nmtkit.config import DecodingConfig, TrainingLengths
-from nmtkit.console import counted
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.required import holds, with_required
@@ -146,7 +145,7 @@ class Translation:
             source's end symbol left aside.
         hit_limit: whether it, or a part of it, was ended by the maximum length.
         parts: into how many the source was cut.
-        is_short: whether it has so few tokens for its source that it has probably lost text.
+        is_short: whether it, or a part of it, has so few tokens for its source that text was probably lost.
         is_unmet: whether it does not begin as asked for, or lacks a required phrase.
         is_mended: of a tree, whether what the model said was not one over the words; None of text.
         source_pieces: what the numbers of ``alignment`` count: the source's tokens, of a line that was cut those of all
@@ -319,8 +318,7 @@ class Translator:
         for part, translations in zip(parts, found, strict=True):
             of_lines[part.line].append((len(part.ids), translations))
         joined = [
-            self._joined(of_parts) if of_parts else [_without_text(asked, line)]
-            for line, of_parts in enumerate(of_lines)
+            _joined(of_parts) if of_parts else [_without_text(asked, line)] for line, of_parts in enumerate(of_lines)
         ]
         if not self.tokenizer.makes_trees:
             return joined
@@ -486,22 +484,10 @@ class Translator:
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
             source_pieces=None if attention is None else tuple(self.tokenizer.pieces(part.ids, "source")),
             hit_limit=len(hypothesis.ids) >= self._max_length(part),
+            is_short=is_short(len(part.ids), len(hypothesis.ids), self.lengths),
             is_unmet=hypothesis.ids[: len(part.prefix)] != part.prefix
             or not all(holds(hypothesis.ids, phrase) for phrase in part.required),
         )
-
-    def _joined(self, of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
-        """Translations of a line from those of its parts: the best with the best, the second with the second.
-
-        Args:
-            of_parts: of each part how many source pieces it has, and its translations.
-        """
-        lengths = [length for length, _ in of_parts]
-        found = []
-        for parts in zip(*(translations for _, translations in of_parts), strict=False):
-            short = is_short(sum(lengths), sum(len(part.pieces) for part in parts), self.lengths)
-            found.append(dataclasses.replace(_chain(parts, lengths), is_short=short))
-        return found
 
 
 def _without_text(asked: Asked, line: int) -> Translation:
@@ -509,6 +495,16 @@ def _without_text(asked: Asked, line: int) -> Translation:
     is_wished = bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
     nothing = () if asked.attention else None
     return Translation("", 0.0, 0.0, (), (), alignment=nothing, source_pieces=nothing, is_unmet=is_wished)
+
+
+def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translation]:
+    """Translations of a line from those of its parts: the best with the best, the second with the second.
+
+    Args:
+        of_parts: of each part how many source pieces it has, and its translations.
+    """
+    lengths = [length for length, _ in of_parts]
+    return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
 
 
 def _parsed(line: str, translation: Translation) -> Translation:
@@ -538,5 +534,6 @@ def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         else tuple(piece for part in parts for piece in part.source_pieces or ()),
         hit_limit=any(part.hit_limit for part in parts),
         parts=len(parts),
+        is_short=any(part.is_short for part in parts),
         is_unmet=any(part.is_unmet for part in parts),
     )

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 MAX_LENGTH = 512
 """Of generation_config.json: a limit by the length of each source has no place in it."""
 
+_IDS: dict[str, Any] = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+    "forced_eos_token_id": EOS,
+}
 HOSTILE_LINES = (
     "naïve cafe\u0301 Straße ĳ ﬁ Ａ",
     "a\u00a0b\u3000c\u2009d",
@@ -124,12 +131,31 @@ def _norm_name(side: str, number: int) -> str:
 def write(folder: Path, loaded: LoadedModel) -> None:
     """Writes weights, configuration and tokenizer into ``folder``."""
     from safetensors import SafetensorError
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, MarianMTModel, PegasusForConditionalGeneration
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     config, decoding = loaded.model.config, loaded.decoding
-    model = _empty_model(loaded)
+    kind = PegasusForConditionalGeneration if config.norm == "pre" else MarianMTModel
+    model = kind(
+        kind.config_class(
+            vocab_size=loaded.tokenizer.vocab_size("target"),
+            d_model=config.d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function="relu",
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            activation_dropout=config.ffn_dropout,
+            scale_embedding=True,
+            max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
+            **_IDS,
+        )
+    )
     result = model.load_state_dict(their_weights(loaded.model.state_dict(), config.d_model), strict=False)
     absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
@@ -139,11 +165,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
         num_beams=decoding.beam,
         **(penalty if decoding.beam > 1 else {}),
         max_length=MAX_LENGTH,
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        forced_eos_token_id=EOS,
+        **_IDS,
         bad_words_ids=[[PAD], [BOS], [UNK]],
     )
     try:
@@ -151,38 +173,6 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     except SafetensorError as error:
         raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
     _write_tokenizer(folder, loaded)
-
-
-def _empty_model(loaded: LoadedModel) -> "Model":
-    """A model of the right class and sizes, its weights not yet set."""
-    from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
-
-    config, size = loaded.model.config, loaded.tokenizer.vocab_size("target")
-    longest = max(MAX_SOURCE_TOKENS, longest_translation(loaded.decoding, MAX_SOURCE_TOKENS))
-    settings: dict[str, Any] = {
-        "vocab_size": size,
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
-        "activation_function": "relu",
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.ffn_dropout,
-        "scale_embedding": True,
-        "max_position_embeddings": longest + 1,
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS,
-    }
-    if config.norm == "pre":
-        return PegasusForConditionalGeneration(PegasusConfig(**settings))
-    return MarianMTModel(MarianConfig(**settings, decoder_vocab_size=size))
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:

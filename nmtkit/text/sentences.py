@@ -17,8 +17,3 @@ _BETWEEN = re.compile(
 def sentence_starts(text: str) -> list[int]:
     """The places in a line at which its second sentence begins, its third and so on."""
     return [match.end() for match in _BETWEEN.finditer(text)]
-
-
-def has_several_sentences(text: str) -> bool:
-    """Whether a line holds more than one sentence."""
-    return _BETWEEN.search(text) is not None

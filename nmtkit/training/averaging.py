@@ -18,7 +18,7 @@ from nmtkit.model_folder import (
     is_model_folder,
     read_description,
     read_provenance,
-    read_weights,
+    read_tensors,
     save_model,
     step_of,
     whole_checkpoints,
@@ -134,7 +134,7 @@ def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
     """The mean of the weights of some checkpoints, taken in float64, as float32."""
     sums: dict[str, torch.Tensor] = {}
     for folder in folders:
-        for name, tensor in read_weights(folder).items():
+        for name, tensor in read_tensors(folder / "model.safetensors").items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (total / len(folders)).float() for name, total in sums.items()}
 

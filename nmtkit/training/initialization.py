@@ -12,7 +12,7 @@ from nmtkit.model_folder import (
     find_model,
     read_description,
     read_provenance,
-    read_weights,
+    read_tensors,
 )
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
@@ -42,21 +42,18 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
             f'"{path}" and prepare the run again'
         )
     check_sum(folder, read_provenance(folder))
-    state.start_from(read_weights(folder))
+    state.start_from(read_tensors(folder / "model.safetensors"))
     log.info("starting from the weights of %s", folder)
 
 
 def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
-    """The lengths of the run's training pairs; the longest source may be one of the model that training.init names.
-
-    Returns:
-        None where the data were prepared before lengths were recorded.
-    """
+    """The lengths of a run's training pairs; the longest source may be one of the model that training.init names."""
     own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
-    if own is None or path is None or not path.exists():
+    before = read_description(find_model(path)).get("training_lengths") if path is not None and path.exists() else None
+    if own is None or before is None:
         return own
-    before = read_lengths(read_description(find_model(path)).get("training_lengths")) or own
-    return own.model_copy(update={"longest_source": max(own.longest_source, before.longest_source)})
+    longest = max(own.longest_source, before["longest_source"])
+    return own.model_copy(update={"longest_source": longest})
 
 
 def _first_difference(model: ModelConfig, wanted: ModelConfig) -> str | None:
