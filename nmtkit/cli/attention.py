@@ -47,6 +47,14 @@ def command(
         list[int] | None,
         typer.Option("--head", metavar="N", min=1, help="From 1; may be repeated; a page has all.  [default: all]"),
     ] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            "--word",
+            metavar="WORD",
+            help="Show only the attention of this word, as Figures 3 and 4 of the paper do. On a page, click a word.",
+        ),
+    ] = None,
     words: Annotated[bool, typer.Option("--words", help="Joins subword pieces to words.")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -59,7 +67,7 @@ def command(
     """
     from nmtkit import console
     from nmtkit.evaluation.attention import attention_maps
-    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, to_words
+    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, of_word, to_words
     from nmtkit.files import write_atomically
     from nmtkit.model_folder import find_model, load_model
     from nmtkit.page import text
@@ -69,8 +77,8 @@ def command(
         raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
     if output is not None and output.suffix not in FORMATS:
         raise typer.BadParameter(f"{output.name!r} ends in none of {', '.join(FORMATS)}", param_hint="--output")
-    if output is not None and output.suffix == ".html" and (kind or layer or head):
-        raise typer.BadParameter("a page (.html) holds every kind, layer and head; choose there")
+    if output is not None and output.suffix == ".html" and (kind or layer or head or word):
+        raise typer.BadParameter("a page (.html) holds every kind, layer, head and word; choose there")
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
@@ -88,11 +96,13 @@ def command(
     place = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
     if place >= num_layers:
-        raise typer.BadParameter(f"the model has {num_layers} layers there", param_hint="--layer")
+        raise typer.BadParameter(f"the model has {console.counted(num_layers, 'layer')} there", param_hint="--layer")
     if heads[-1] >= num_heads:
-        raise typer.BadParameter(f"the model has {num_heads} heads", param_hint="--head")
+        raise typer.BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
     if words:
         chosen = to_words(chosen)
+    if word is not None:
+        chosen = of_word(chosen, word)
     if output is not None:
         figure_file(output, chosen, place, heads)
     else:
@@ -114,6 +124,7 @@ def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None
     rows = [
         (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %")
         for shares, (row, column, weight) in zip(mean.tolist(), strongest(entry, layer, heads), strict=True)
+        if any(shares)  # those of other words than --word are 0
     ]
     numbers = [str(number) for number in range(1, len(entry.columns.pieces) + 1)]
     named = "  ".join(

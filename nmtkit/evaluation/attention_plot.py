@@ -8,8 +8,9 @@
 Where the weights come from is no matter here; evaluation/attention.py takes them from a model.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.console import log
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import write_bytes_atomically
 from nmtkit.page import HUES, json_script, live_page, script, text
 
@@ -83,6 +84,19 @@ def to_words(pieces: AttentionMap) -> AttentionMap:
     return AttentionMap(pieces.kind, _words_alone(pieces.rows), _words_alone(pieces.columns), weights)
 
 
+def of_word(entry: AttentionMap, word: str) -> AttentionMap:
+    """Return the attention of one word alone, wherever it occurs: the weights of all other rows are 0.
+
+    Raises:
+        DataError: the word is not among those that attend.
+    """
+    names = [re.sub(r"^\W+(?=\w)|(?<=\w)\W+$", "", name) for name in entry.rows.words]
+    is_it = [word in (names[index], entry.rows.words[index]) for index in entry.rows.word_of]
+    if not any(is_it):
+        raise DataError(f"--word {word}: not one of the words that attend, which are: {' '.join(entry.rows.words)}")
+    return replace(entry, weights=entry.weights * np.array(is_it)[:, np.newaxis])
+
+
 def _members(tokens: Tokens, *, average: bool) -> npt.NDArray[np.float64]:
     """Which pieces belong to each word [words, pieces]."""
     members = np.zeros((len(tokens.words), len(tokens.pieces)))
@@ -94,16 +108,15 @@ def _words_alone(tokens: Tokens) -> Tokens:
     return Tokens(tokens.words, tokens.words, tuple(range(len(tokens.words))))
 
 
-def section(name: str, maps: Sequence[AttentionMap], *, words: bool = False, kind: Kind = "encoder") -> str:
+def section(name: str, maps: Sequence[AttentionMap], *, words: bool = False) -> str:
     """An interactive picture as a part of a page that has SCRIPT and STYLE: choose attention, layer and heads.
 
     Args:
         name: an id, different from all others of the page.
         words: whether words are shown at first, and not pieces.
-        kind: what is shown at first.
     """
     forms = {"pieces": list(maps), "words": [to_words(entry) for entry in maps]}
-    first = {"kind": kind, "form": "words" if words else "pieces"}
+    first = {"kind": "cross", "form": "words" if words else "pieces"}
     data: dict[str, Any] = {"first": first} | {
         form: {entry.kind: _as_json(entry) for entry in entries} for form, entries in forms.items()
     }

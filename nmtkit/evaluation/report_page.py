@@ -588,7 +588,7 @@ def _attention(runs: Sequence[Run]) -> list[str]:
             f"<p>{text(pair[0])} → {text(pair[1])}</p><p>Model: <code>{text(run.model)}</code>. "
             f"{attention_plot.HOW_TO_READ}</p>"
         )
-        parts.append(attention_plot.section(f"attention-{number}", maps, words=True, kind="cross"))
+        parts.append(attention_plot.section(f"attention-{number}", maps, words=True))
         parts.append(f"<p>Of another sentence: <code>{text(command)}</code></p>")
     return parts
 
