@@ -48,6 +48,14 @@ def command(
         list[int] | None,
         typer.Option("--head", metavar="N", min=1, help="Head to show, from 1. May be repeated.  [default: all]"),
     ] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            "--word",
+            metavar="WORD",
+            help="Show only the attention of this word, as Figures 3 and 4 of the paper do. On a page, click a word.",
+        ),
+    ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -63,7 +71,7 @@ def command(
     """
     from nmtkit import console
     from nmtkit.evaluation.attention import attention_maps
-    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, to_words
+    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, of_word, to_words
     from nmtkit.files import write_atomically
     from nmtkit.model_folder import find_model, load_model
     from nmtkit.page import text
@@ -73,8 +81,8 @@ def command(
         raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
     if output is not None and output.suffix not in FORMATS:
         raise typer.BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
-    if output is not None and output.suffix == ".html" and (kind or layer or head):
-        raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer and --head")
+    if output is not None and output.suffix == ".html" and (kind or layer or head or word):
+        raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
@@ -99,6 +107,8 @@ def command(
         raise typer.BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
     if words:
         chosen = to_words(chosen)
+    if word is not None:
+        chosen = of_word(chosen, word)
     if output is not None:
         figure_file(output, chosen, place, heads)
     else:
@@ -120,6 +130,7 @@ def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None
     rows = [
         (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %")
         for shares, (row, column, weight) in zip(mean.tolist(), strongest(entry, layer, heads), strict=True)
+        if any(shares)  # those of other words than --word are 0
     ]
     numbers = [str(number) for number in range(1, len(entry.columns.pieces) + 1)]
     named = "  ".join(

@@ -8,8 +8,9 @@
 Where the weights come from is no matter here; evaluation/attention.py takes them from a model.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.console import log
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import write_bytes_atomically
 from nmtkit.page import HUES, json_script, live_page, script, text
 
@@ -81,6 +82,19 @@ def to_words(pieces: AttentionMap) -> AttentionMap:
         "wr,lhrc,vc->lhwv", _members(pieces.rows, average=True), pieces.weights, _members(pieces.columns, average=False)
     )
     return AttentionMap(pieces.kind, _words_alone(pieces.rows), _words_alone(pieces.columns), weights)
+
+
+def of_word(entry: AttentionMap, word: str) -> AttentionMap:
+    """Return the attention of one word alone, wherever it occurs: the weights of all other rows are 0.
+
+    Raises:
+        DataError: the word is not among those that attend.
+    """
+    names = [re.sub(r"^\W+(?=\w)|(?<=\w)\W+$", "", name) for name in entry.rows.words]
+    is_it = [word in (names[index], entry.rows.words[index]) for index in entry.rows.word_of]
+    if not any(is_it):
+        raise DataError(f"--word {word}: not one of the words that attend, which are: {' '.join(entry.rows.words)}")
+    return replace(entry, weights=entry.weights * np.array(is_it)[:, np.newaxis])
 
 
 def _members(tokens: Tokens, *, average: bool) -> npt.NDArray[np.float64]:

@@ -20,6 +20,7 @@ from nmtkit.evaluation.attention_plot import (
     Tokens,
     attention_page,
     figure_file,
+    of_word,
     printable,
     strongest,
     to_words,
@@ -154,12 +155,52 @@ def test_the_command_shows_the_weights_in_the_terminal(
     assert not any("\x1b" in line for line in lines)
 
 
+def test_one_word_alone_is_drawn_wherever_it_occurs(tmp_path: Path) -> None:
+    sides = [["▁mak", "ing"], ["▁its"], ["▁law,"], ["▁its"]]
+    pieces = tuple(piece for word in sides for piece in word)
+    tokens = Tokens(pieces, ("making", "its", "law,", "its"), (0, 0, 1, 2, 3))
+    entry = AttentionMap("encoder", tokens, tokens, np.full((2, 3, 5, 5), 0.2))
+    for word, rows in (("making", [0, 1]), ("its", [2, 4]), ("law", [3]), ("law,", [3])):
+        found = of_word(entry, word)
+        assert (found.rows, found.columns) == (entry.rows, entry.columns)
+        assert sorted({int(row) for row in found.weights.nonzero()[2]}) == rows
+        assert (found.weights[:, :, rows] == 0.2).all()
+    assert sorted({int(row) for row in of_word(to_words(entry), "making").weights.nonzero()[2]}) == [0]
+    figure_file(tmp_path / "all.svg", entry, 0, [0])
+    figure_file(tmp_path / "its.svg", of_word(entry, "its"), 0, [0])
+    drawn = [(tmp_path / f"{name}.svg").read_text().count("stroke-opacity") for name in ("all", "its")]
+    assert drawn == [25, 10]
+    with pytest.raises(DataError, match="--word it: not one of the words that attend, which are: making its law, its"):
+        of_word(entry, "it")
+
+
+def test_a_page_opens_on_the_attention_to_the_source_as_the_terminal_does() -> None:
+    page = attention_page("Title", "", [map_of([["a"]], [["b"]])])
+    assert '"first":{"kind":"cross","form":"pieces"}' in page
+
+
+def test_the_command_shows_one_word_alone(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, restored_process: None
+) -> None:
+    arguments = ["nmtkit", "attention", str(finished), "--source", "ab cde", "--target", "FG HIJ", "--words", "--quiet"]
+    for word, code in (("HIJ", "0"), ("hij", "1")):
+        monkeypatch.setattr("sys.argv", [*arguments, "--word", word])
+        with pytest.raises(SystemExit, match=code):
+            main()
+        shown = capsys.readouterr()
+        if word == "HIJ":
+            assert [line.split()[0] for line in shown.out.splitlines()[2:-1]] == ["HIJ"]
+        else:
+            assert shown.err == "error: --word hij: not one of the words that attend, which are: FG HIJ </s>\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--kind", "both"], "encoder, decoder, cross"),
         (["--output", "a.gif"], ".html, .svg, .pdf, .png"),
-        (["--output", "a.html", "--layer", "1"], "leave out --kind, --layer and --head"),
+        (["--output", "a.html", "--layer", "1"], "leave out --kind, --layer, --head and --word"),
+        (["--output", "a.html", "--word", "ab"], "leave out --kind, --layer, --head and --word"),
         (["--target", "AB", "--layer", "2"], "1 layer of this kind"),
         (["--target", "AB", "--head", "3"], "2 heads"),
     ],

@@ -1,4 +1,5 @@
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -564,3 +565,17 @@ def test_positions_are_as_many_as_asked_for_whatever_another_thread_keeps() -> N
 
     rows = Raced(tiny_config(), VOCAB, VOCAB).position_rows("source", 2, 9)
     assert_close(rows, sinusoidal_positions(11, 16)[2:].to(rows), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters", "of_attention"),
+    [({}, 63_082_496, 36_864), ({"d_model": 1024, "d_ff": 4096, "num_heads": 16}, 214_245_376, 73_728)],
+)
+def test_attention_has_biases_which_are_few_of_the_parameters(
+    sizes: dict[str, int], parameters: int, of_attention: int
+) -> None:
+    with torch.device("meta"):
+        model = Transformer(ModelConfig(**sizes), 37_000, 37_000)
+    assert sum(each.numel() for each in model.parameters()) == parameters
+    biases = [each for name, each in model.named_parameters() if re.search(r"attention\.\w+\.bias$", name)]
+    assert sum(each.numel() for each in biases) == of_attention
