@@ -302,7 +302,7 @@ def print_table(
         table.add_row(*(_plain(cell) for cell in row))
     with console.capture() as capture:
         console.print(Text(title, style="bold"))
-        if sum(widths) <= room:
+        if rows and sum(widths) <= room:
             console.print(table)
     lines = capture.get().rstrip().split("\n")
     if sum(widths) > room:

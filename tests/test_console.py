@@ -100,6 +100,11 @@ def test_a_table_is_followed_by_one_blank_line(capsys: pytest.CaptureFixture[str
     assert not any("\n\n\n" in one for one in (first, second))
 
 
+def test_a_table_without_rows_has_no_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_table("Found", ["rule", "pairs"], [], notes=["No rule concerns a pair."])
+    assert capsys.readouterr().out == "Found\n\nNo rule concerns a pair.\n\n"
+
+
 def test_messages_break_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     message = "3,126 pairs were left out of training because one side is much longer than the other"
