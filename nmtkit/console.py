@@ -291,10 +291,13 @@ def print_table(
     from rich.text import Text
 
     width = shutil.get_terminal_size((160, 24)).columns
-    room = width - 3 * len(columns) - 1  # without the blanks around cells
-    widths = _column_widths(columns, rows, room)
+    for padding in (1, 0):  # blanks around each cell, as far as there is room for them
+        room = width - (1 + 2 * padding) * len(columns) - 1
+        widths = _column_widths(columns, rows, room)
+        if sum(widths) <= room:
+            break
     console = Console(width=width, color_system="auto" if sys.stdout.isatty() else None)
-    table = Table(box=box.SIMPLE, show_header=any(columns))
+    table = Table(box=box.SIMPLE, padding=(0, padding), show_header=any(columns))
     for index, column in enumerate(columns):
         numeric = all(re.fullmatch(r"[-+]?[\d,.]*(e[-+]?\d+)?( %)?", row[index]) for row in rows)
         table.add_column(_plain(column), justify="right" if rows and numeric else "left", width=widths[index])
