@@ -323,10 +323,13 @@ def print_table(
     title, columns = visible(title), [visible(column) for column in columns]
     rows = [[visible(cell) for cell in row] for row in rows]
     width = shutil.get_terminal_size((160, 24)).columns
-    room = width - 3 * len(columns) - 1  # without the blanks around cells
-    widths = _column_widths(columns, rows, room)
+    for padding in (1, 0):  # blanks around each cell, as far as there is room for them
+        room = width - (1 + 2 * padding) * len(columns) - 1
+        widths = _column_widths(columns, rows, room)
+        if sum(widths) <= room:
+            break
     console = Console(width=width, color_system="auto" if sys.stdout.isatty() else None)
-    table = Table(box=box.SIMPLE, show_header=any(columns))
+    table = Table(box=box.SIMPLE, padding=(0, padding), show_header=any(columns))
     for index, column in enumerate(columns):
         numeric = all(re.fullmatch(r"[-+]?[\d,.]*(e[-+]?\d+)?( %)?", row[index]) for row in rows)
         table.add_column(Text(column), justify="right" if rows and numeric else "left", width=widths[index])
@@ -334,7 +337,7 @@ def print_table(
         table.add_row(*map(Text, row))
     with console.capture() as capture:
         console.print(Text(title, style="bold"))
-        if sum(widths) <= room:
+        if rows and sum(widths) <= room:
             console.print(table)
     lines = capture.get().rstrip().split("\n")
     if sum(widths) > room:

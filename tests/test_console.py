@@ -100,6 +100,20 @@ def test_a_table_is_followed_by_one_blank_line(capsys: pytest.CaptureFixture[str
     assert not any("\n\n\n" in one for one in (first, second))
 
 
+def test_columns_stand_closer_before_a_table_turns_into_blocks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for width, line in (("26", "  aaaaa   bbbbb   ccccc"), ("20", " aaaaa bbbbb ccccc"), ("18", "  aaaaa: 1")):
+        monkeypatch.setenv("COLUMNS", width)
+        console.print_table("A title", ["aaaaa", "bbbbb", "ccccc"], [["1", "2", "three"]])
+        assert line in capsys.readouterr().out.split("\n")
+
+
+def test_a_table_without_rows_has_no_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_table("Found", ["rule", "pairs"], [], notes=["No rule concerns a pair."])
+    assert capsys.readouterr().out == "Found\n\nNo rule concerns a pair.\n\n"
+
+
 def test_messages_break_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     message = "3,126 pairs were left out of training because one side is much longer than the other"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nmtkit.config import Recipe
     from nmtkit.text.download import CorpusFile
 
-_BAR = 24
+_BAR = 18
 
 
 def command(

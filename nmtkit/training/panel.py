@@ -200,7 +200,8 @@ def _sample(sample: dict[str, str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for name, key in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis")):
         line = _line(f"{name:<13}", "dim")
-        line.append(visible(sample.get(key, "")), "bold" if key == "hypothesis" else "not dim")
+        content = visible(sample.get(key, "").strip())
+        line.append(content or "(empty)", "dim" if not content else "bold" if key == "hypothesis" else "not dim")
         lines.append(line)
     return lines
 

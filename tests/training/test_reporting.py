@@ -145,6 +145,15 @@ def moment(**changes: Any) -> Moment:
     return replace(now, **changes)
 
 
+def test_an_empty_translation_is_named_in_the_panel() -> None:
+    found = replace(scores(), samples=({"source": "ein Hund", "reference": "a dog", "hypothesis": " "},))
+    assert any(
+        line.split("translation")[-1].strip(" │") == "(empty)"
+        for line in drawn(80, found=found)
+        if "translation" in line
+    )
+
+
 def scores() -> Scores:
     first = {"step": 500, "valid_nll": 1.5, "valid_bleu": 33.5}
     return Scores().after(first).after({"step": 1000, "valid_nll": 2.0, "valid_bleu": 31.25, "samples": [SAMPLE] * 3})
@@ -217,6 +226,7 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")  # so that no message is wrapped
     console.set_up()
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, "valid_nll": 1.25, "valid_bleu": 44.5}) + "\n")
     reports = reporter(tmp_path)
