@@ -1,4 +1,4 @@
-"""Parallel text to a trained translation system, as "Attention Is All You Need" describes it.
+"""Train Transformer translation models from parallel text, translate with them and score the translations.
 
 From Python:
 
@@ -17,7 +17,7 @@ __all__ = ["Translator"]
 
 
 def __getattr__(name: str) -> Any:
-    """Translator, imported when it is asked for: importing the package alone costs nothing."""
+    """Import Translator on first use, so that importing the package alone is fast."""
     if name == "Translator":
         from nmtkit.decoding.translator import Translator
 

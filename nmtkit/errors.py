@@ -1,12 +1,12 @@
-"""Mistakes a user can make and mend. Everything else is a bug and keeps its traceback.
+"""Errors that a user can correct. Everything else is a bug and keeps its traceback.
 
-The command line prints the message of an NmtkitError as one line and exits with 1, so a message says what is wrong,
+The command line prints the message of an NmtkitError as one line and exits with 1, so a message contains what is wrong,
 where (file and line) and what to do.
 """
 
 
 class NmtkitError(Exception):
-    """A mistake in the input: the message is one line for the user."""
+    """An error in the input; the message is one line for the user."""
 
 
 class RecipeError(NmtkitError):
@@ -22,4 +22,4 @@ class ModelError(NmtkitError):
 
 
 class PeerLostError(NmtkitError):
-    """Another process of the same training is gone, so that this one cannot go on."""
+    """Another process of the same training was lost, so this one cannot continue."""

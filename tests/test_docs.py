@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.cli.main import app
-from nmtkit.config import SECTIONS, builtin_recipes
+from nmtkit.config import SECTIONS, builtin_recipes, load_recipe, to_toml
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [str(command.name) for command in app.registered_commands]
@@ -91,6 +91,35 @@ def test_broken_links_and_headings_are_found(tmp_path: Path) -> None:
     )
     assert links(page) == ["b.md", "c.svg", "#e", "f.md", "g.png"]
     assert anchors(page) == {"a-heading-x-y"}
+
+
+def test_the_recipes_of_the_readme_load_and_fine_tuning_is_short_and_gentle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, tuned = re.findall(r"```toml\n(.*?)```", text_of(ROOT / "README.md"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(own, encoding="utf-8")
+    Path("tuned.toml").write_text(tuned, encoding="utf-8")
+    first = load_recipe("mine.toml")
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/recipe.toml").write_text(to_toml(first), encoding="utf-8")
+    second = load_recipe("tuned.toml")
+    assert first.data.test, "the README promises a score"
+    assert first.training.max_steps is not None
+    assert second.training.max_steps is not None
+    assert second.training.max_steps <= first.training.max_steps / 10
+    assert second.training.peak_learning_rate <= first.training.peak_learning_rate / 10
+    assert second.training.init == second.data.tokenizer == tmp_path / "runs" / "mine"
+
+
+def test_the_readme_is_in_the_order_of_a_newcomers_questions_and_its_bullets_are_short() -> None:
+    readme = text_of(ROOT / "README.md")
+    headings = re.findall(r"^## (.+)$", readme, flags=re.MULTILINE)
+    assert headings == ["A sample", "The two commands", "Your own text", "Results", "The commands", "Where to go on"]
+    assert "echo '" not in readme
+    bullets = re.findall(r"^- (.+(?:\n  .+)*)", readme, flags=re.MULTILINE)
+    assert bullets
+    assert max(len(bullet.split()) for bullet in bullets) < 60
 
 
 def test_every_install_hint_has_one_spelling_and_names_an_extra() -> None:

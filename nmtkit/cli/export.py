@@ -22,7 +22,7 @@ def command(
             "--quantization",
             metavar="TYPE",
             help="Number format of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, "
-            "int8_bfloat16, int16, float16 (or fp16), bfloat16 (or bf16).  [default: float32]",
+            "int8_bfloat16, int16, float16 (or fp16), bfloat16 (or bf16).",
         ),
     ] = "float32",
     output: Annotated[
