@@ -332,19 +332,16 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
     environment_number("LOCAL_RANK", 0)
     environment_number("MASTER_PORT")
-    if rank >= num_processes or "MASTER_ADDR" not in os.environ:
-        raise NmtkitError(
-            f"the environment describes process {rank} of {num_processes} at MASTER_ADDR = "
-            f"{os.environ.get('MASTER_ADDR')}; start the processes by --processes or a launcher, which set these"
-        )
+    if rank >= num_processes:
+        raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
         name = meet(store, rank, num_processes)
         group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
         state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
         own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
-    except RuntimeError as error:
-        if not _is_broken_connection(error):
+    except (RuntimeError, ValueError) as error:  # ValueError: MASTER_ADDR is missing
+        if isinstance(error, RuntimeError) and not _is_broken_connection(error):
             raise
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise NmtkitError(f"cannot meet the other processes through {place}: {_in_short(error)}") from None

@@ -2,11 +2,9 @@
 
 settle_tokens_per_pass      the run's limit: the one it has had, else the recipe's, else what fits into memory
 heaviest_passes             the passes that need the most memory
-rate_of_passes              how fast a CPU gets on with the passes of the first update
 summarise                   what updates, passes and padding come to, for the log
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
-from nmtkit.model.flops import forward_flops
 from nmtkit.training.drawn_epochs import TrainingPairs
 from nmtkit.training.loop import (
     lower_limit,
@@ -29,9 +26,7 @@ from nmtkit.training.loop import (
     pass_size,
     plain_loss,
     run_pass,
-    tokens_per_pass,
     too_large,
-    training_factor,
 )
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import Workers, is_out_of_memory
@@ -46,8 +41,6 @@ SAMPLED_UPDATES = 256
 HEAVY_UPDATES = 32
 """Updates, for each of three ways to be heavy, that are cut into passes to find the heaviest."""
 NAMED_LINES = 10
-TRIED_SECONDS = 2.0
-"""How long the passes of an update are tried to know their rate; at least one is."""
 
 
 @dataclass(frozen=True)
@@ -231,35 +224,6 @@ def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
         yield
     state.optimizer.zero_grad(set_to_none=True)
     state.model.train(was_training)
-
-
-def rate_of_passes(
-    state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
-) -> float | None:
-    """FLOP/s of one process, all at work at once, in its passes of the epoch's first update, of which nothing is kept.
-
-    None where that says nothing of the updates to come: on a GPU, whose passes are not waited for, where they are to be
-    compiled, and without a pass.
-    """
-    if workers.device.type != "cpu" or training.compile:
-        return None
-    place = state.progress
-    data = training_pairs.of_epoch(place.epoch)
-    plan = plan_of_epoch(data, training.tokens_per_update, training.seed, place.epoch, training.lengths_per_update)
-    if not plan.updates:
-        return None
-    limit = tokens_per_pass(state, training, workers)
-    passes = _shares(plan.updates[0], data, limit, workers.num_processes)[workers.rank]
-    vocab = state.model.output_embedding.size(0)
-    flops, begun = 0, time.perf_counter()
-    for passed in passes:
-        if _try_passes(state, data, [passed], training, workers) is not None:
-            return None
-        forward = forward_flops(state.model.config, vocab, data.source_lengths[passed], data.target_lengths[passed])
-        flops += training_factor(training) * forward.total
-        if time.perf_counter() - begun > TRIED_SECONDS:
-            break
-    return flops / (time.perf_counter() - begun) if flops else None
 
 
 def _fit_to_memory(

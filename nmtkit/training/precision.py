@@ -22,7 +22,7 @@ from nmtkit.training.memory import leaving_no_trace
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import ComputedPrecision, Workers, has_bf16_instructions
 
-_TRIAL_PAIRS = (4, 16)
+_TRIAL_PAIRS = (4, 32)
 _TRIAL_TOKENS = 32
 """Tokens of each sentence of a trial, end symbols counted."""
 _ROUNDS = 3

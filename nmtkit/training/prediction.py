@@ -8,7 +8,7 @@ of the device's rate that training reaches (MFU): on a CPU it is measured, else 
 Memory is measured by `train` in the passes that need most; without such a trial only what the weights need is known.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import DeviceKind, device_named, device_of, processor_name
-from nmtkit.model.flops import Flops, Lengths, count_parameters, forward_flops, padding_flops
+from nmtkit.model.flops import Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.training.loop import training_factor
 from nmtkit.training.memory import SAMPLED_UPDATES
 from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
@@ -198,9 +198,11 @@ def predict(
     plan.check(training.tokens_per_update)
     factor = training_factor(training)
     of_epoch = _work(model, vocab_sizes[1], lengths, np.concatenate(plan.updates))
-    seconds_per_update = factor * of_epoch.flops.total / len(plan.updates) / _speed(hardware)
+    seconds_per_update = factor * sum(of_epoch[:3]) / len(plan.updates) / _speed(hardware)
     updates, limit = _num_updates(training, lengths, len(plan.updates), seconds_per_update)
-    work = _all_work(recipe, vocab_sizes[1], lengths, plan, of_epoch, updates)
+    encoder, decoder, output, attention, target_tokens = _all_work(
+        recipe, vocab_sizes[1], lengths, plan, of_epoch, updates
+    )
     suited = tokens_per_pass_of("cpu" if hardware.kind == "cpu" else "cuda")
     per_pass = tokens_per_pass or training.tokens_per_pass or suited
     padding = None  # of a sample it would be far too much: the larger the corpus, the more alike a pass's lengths
@@ -208,7 +210,7 @@ def predict(
         padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
     memory = memory_parts(recipe, vocab_sizes, hardware.devices)
     to_come = memory["optimizer"] + memory.get("exchange of gradients", 0)  # what the first update allocates
-    flops = factor * work.flops.total
+    flops = factor * (encoder + decoder + output)
     return {
         "updates": updates,
         "limit": limit,
@@ -217,12 +219,12 @@ def predict(
         "target_language": recipe.data.target_language,
         "lengths": lengths.origin,
         "parameters": count_parameters(model, *vocab_sizes),
-        "target_tokens": work.target_tokens,
+        "target_tokens": target_tokens,
         "flops": flops,
-        "flops_encoder": factor * work.flops.encoder,
-        "flops_decoder": factor * work.flops.decoder,
-        "flops_output": factor * work.flops.output,
-        "flops_attention": factor * work.flops.attention,
+        "flops_encoder": factor * encoder,
+        "flops_decoder": factor * decoder,
+        "flops_output": factor * output,
+        "flops_attention": factor * attention,
         "flops_padding": None if padding is None else round(flops * padding),
         "flops_paper_estimate": flops / _speed(hardware) * hardware.devices * hardware.sustained,
         "devices": hardware.devices,
@@ -246,25 +248,6 @@ def _speed(hardware: Hardware) -> float:
     return hardware.devices * hardware.rate * hardware.mfu
 
 
-@dataclass(frozen=True)
-class _Work:
-    flops: Flops
-    target_tokens: int
-
-    def scaled(self, factor: int | float) -> "_Work":
-        flops = self.flops
-        scaled = (round(value * factor) for value in (flops.encoder, flops.decoder, flops.output, flops.attention))
-        return _Work(Flops(*scaled), round(self.target_tokens * factor))
-
-    def plus(self, other: "_Work") -> "_Work":
-        mine, its = self.flops, other.flops
-        flops = Flops(
-            mine.encoder + its.encoder, mine.decoder + its.decoder, mine.output + its.output,
-            mine.attention + its.attention,
-        )  # fmt: skip
-        return _Work(flops, self.target_tokens + other.target_tokens)
-
-
 def _plan(lengths: PairLengths, training: TrainingConfig, epoch: int) -> EpochPlan:
     return plan_epoch(
         lengths.source, lengths.target, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
@@ -272,9 +255,10 @@ def _plan(lengths: PairLengths, training: TrainingConfig, epoch: int) -> EpochPl
     )  # fmt: skip
 
 
-def _work(model: ModelConfig, vocab: int, lengths: PairLengths, pairs: Indices) -> _Work:
+def _work(model: ModelConfig, vocab: int, lengths: PairLengths, pairs: Indices) -> list[int]:
+    """Operations of a forward pass over pairs: of encoder, decoder, output and attention; and their target tokens."""
     source, target = lengths.source[pairs], lengths.target[pairs]
-    return _Work(forward_flops(model, vocab, source, target), int(target.sum()))
+    return [*astuple(forward_flops(model, vocab, source, target)), int(target.sum())]
 
 
 def _num_updates(
@@ -298,17 +282,18 @@ def _num_updates(
 
 
 def _all_work(
-    recipe: Recipe, vocab: int, lengths: PairLengths, plan: EpochPlan, of_epoch: _Work, updates: int
-) -> _Work:
-    """Of all updates: whole epochs, and what is begun of the last one; of a sample, its mean."""
+    recipe: Recipe, vocab: int, lengths: PairLengths, plan: EpochPlan, of_epoch: list[int], updates: int
+) -> list[int]:
+    """The work of all updates: whole epochs, and what is begun of the last one; of a sample, its mean."""
     in_epoch = len(plan.updates)
     if lengths.num_pairs is None:
-        return of_epoch.scaled(updates / in_epoch)
+        return [round(value * (updates / in_epoch)) for value in of_epoch]
     epochs, rest = divmod(updates, in_epoch)
-    work = of_epoch.scaled(epochs)
+    work = [value * epochs for value in of_epoch]
     if rest:
         last = plan if epochs == 0 else _plan(lengths, recipe.training, epochs)
-        work = work.plus(_work(recipe.model, vocab, lengths, np.concatenate(last.updates[:rest])))
+        begun = _work(recipe.model, vocab, lengths, np.concatenate(last.updates[:rest]))
+        work = [whole + part for whole, part in zip(work, begun, strict=True)]
     return work
 
 
@@ -327,7 +312,7 @@ def _share_of_padding(
     model: ModelConfig, vocab: int, lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int
 ) -> float:
     passes = _sampled_passes(lengths, plan, per_pass, devices)
-    real = _work(model, vocab, lengths, np.concatenate(passes)).flops.total
+    real = sum(_work(model, vocab, lengths, np.concatenate(passes))[:3])
     return padding_flops(model, lengths.source, lengths.target, passes) / real
 
 

@@ -33,9 +33,9 @@ from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, lengths_seen, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.memory import rate_of_passes, settle_tokens_per_pass
+from nmtkit.training.memory import settle_tokens_per_pass
 from nmtkit.training.meters import Meter, memory_bytes
-from nmtkit.training.precision import settle_precision
+from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import check_same_place, forget_after_going_back, resume
@@ -201,8 +201,10 @@ class _Session:
         """Makes updates until a limit or a signal, and says which."""
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
-            reached = rate_of_passes(self._state, self._data, self._training, self._workers)
-            if self._workers.is_main:
+            workers, reached = self._workers, None  # not known of a GPU, nor of passes that are to be compiled
+            if workers.device.type == "cpu" and not self._training.compile:
+                reached = trial_rates(self._state, self._training, workers, [workers.precision])[workers.precision]
+            if workers.is_main:
                 self._predict(reached)
         if self._workers.is_main:
             store_recipe(self._recipe, self._run_dir)
@@ -246,7 +248,7 @@ class _Session:
         log.info(
             "expected: %.2g FLOPs in %s updates (%s); %s at %.0f %% of the device's rate, which %s",
             expected["flops"], f"{expected['updates']:,}", expected["limit"], duration(expected["seconds"]),
-            100 * expected["mfu"], "is assumed" if reached is None else "a first update reached",
+            100 * expected["mfu"], "is assumed" if reached is None else "short passes reached",
         )  # fmt: skip
 
     def _announce(self) -> None:

@@ -62,8 +62,11 @@ def test_a_number_beyond_its_bound_is_wrong_usage(run_command: RunCommand, argum
         ({"WORLD_SIZE": "2"}, "RANK is missing"),
         ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x'"),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "process 0 of 2 at MASTER_ADDR = None"),
-        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "process 2 of 2 at"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "cannot meet the other processes through None:1: "),
+        (
+            {"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+            "RANK = 2, but WORLD_SIZE = 2: ranks go from 0 to 1",
+        ),
     ],
 )
 def test_a_garbled_environment_of_several_processes_is_named(

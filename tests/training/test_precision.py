@@ -1,16 +1,19 @@
 """`precision = "auto"` is settled once, by a trial where a CPU has bf16 instructions, and kept by the run."""
 
+import itertools
 import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe, stored_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training import precision
 from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.state import TrainingState, saves
@@ -149,3 +152,50 @@ def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, A
     assert all(parameter.grad is None for parameter in state.parameters)
     assert not state.model.training
     assert not state.optimizer.state
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_a_rate_is_that_of_the_fastest_of_the_longest_passes(monkeypatch: pytest.MonkeyPatch, r_drop: float) -> None:
+    training, state = TrainingConfig.model_validate({"r_drop": r_drop}), state_of()
+    clock = itertools.count(0.0, 0.01)  # a pass takes as long as the clock ticks
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
+    lengths = np.full(32, 32)
+    flops = (2 if r_drop else 1) * TRAINING_FACTOR * forward_flops(state.model.config, 20, lengths, lengths).total
+    rates = trial_rates(state, training, ALONE, ["float32"])
+    assert rates == {"float32": pytest.approx(flops / 0.01)}
+
+
+def test_a_slow_trial_ends_after_two_rounds_of_short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(precision, "run_pass", lambda *arguments: tried.append(arguments[4].precision))
+    trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
+    assert tried == ["float32", "bf16"] * 2
+
+
+def test_a_hopelessly_slow_bf16_is_not_tried_in_longer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = [0.0], []
+
+    def run_pass(*arguments: Any) -> None:
+        tried.append(arguments[2])
+        now[0] += 0.4 if arguments[4].precision == "bf16" else 0.1
+
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(precision, "run_pass", run_pass)
+    rates = trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
+    assert len(tried) == 4
+    assert len(set(tried)) == 1
+    assert rates["float32"] == pytest.approx(4 * rates["bf16"])
+
+
+@pytest.mark.parametrize(("compiled", "is_measured"), [("false", True), ("true", False)])
+def test_what_a_training_expects_is_measured_unless_it_is_compiled(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: str, is_measured: bool
+) -> None:
+    """A compiled one is stopped before its first update: only what it expects is looked at."""
+    run = tiny.copy(tmp_path / "run")
+    monkeypatch.setattr("nmtkit.training.train._Session._make_updates", lambda self: "stopped here")
+    tiny.train(run, f"training.compile={compiled}")
+    predicted = read_json(run / "prediction.json")
+    assert predicted["mfu_source"].startswith("measured" if is_measured else "assumed")
