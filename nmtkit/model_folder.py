@@ -191,10 +191,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def training_lengths(stated: dict[str, Any]) -> TrainingLengths | None:
+def training_lengths(stated: dict[str, Any], place: Path) -> TrainingLengths | None:
     """The lengths of the training pairs that model.json, or another manifest, states; None if it states none."""
     found = stated.get("training_lengths")
-    return None if found is None else TrainingLengths.model_validate(found)
+    try:
+        return None if found is None else TrainingLengths.model_validate(found)
+    except ValidationError as error:
+        raise ModelError(f"{place}: damaged ({' '.join(str(error).split())})") from None
 
 
 def load_ensemble(
@@ -241,7 +244,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     try:
         config = ModelConfig.model_validate(description["model"])
         decoding = DecodingConfig.model_validate(description["decoding"])
-        lengths = training_lengths(description)
+        lengths = training_lengths(description, folder / "model.json")
         sizes = description["vocab_sizes"]
         model = Transformer(config, sizes["source"], sizes["target"])
         tokenizer_sha256 = description["tokenizer_sha256"]

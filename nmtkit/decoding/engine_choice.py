@@ -73,10 +73,7 @@ class Export:
     def lengths(self) -> TrainingLengths | None:
         """The lengths of the model's training pairs, where they are known."""
         place, stated = self._stated()
-        try:
-            return training_lengths(stated)
-        except ValidationError as error:
-            raise ModelError(f"{place}: damaged ({' '.join(str(error).split())})") from None
+        return training_lengths(stated, place)
 
     def _stated(self) -> tuple[Path, dict[str, Any]]:
         """The file that describes the model, and its content."""

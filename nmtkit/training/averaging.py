@@ -107,7 +107,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         Tokenizer.load(folders[-1] / "tokenizer"),
         decoding or DecodingConfig.model_validate(first["decoding"]),
         _provenance(folders),
-        training_lengths(first),
+        training_lengths(first, folders[0] / "model.json"),
     )
 
 

@@ -40,12 +40,13 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
     log.info("starting from the weights of %s", folder)
 
 
-def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
+def lengths_seen(recipe: Recipe, run_dir: Path, manifest: dict[str, Any]) -> TrainingLengths | None:
     """The lengths of a run's training pairs; the longest source may be one of the model that training.init names."""
-    own, path = training_lengths(manifest), recipe.training.init
-    before = training_lengths(read_description(find_model(path))) if path is not None and path.exists() else None
-    if own is None or before is None:
+    own, path = training_lengths(manifest, run_dir / "data" / "manifest.json"), recipe.training.init
+    if own is None or path is None or not path.exists():
         return own
+    folder = find_model(path)
+    before = training_lengths(read_description(folder), folder / "model.json") or own
     return own.model_copy(update={"longest_source": max(own.longest_source, before.longest_source)})
 
 

@@ -201,7 +201,7 @@ def _sample(sample: dict[str, str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for name, key in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis")):
         line = _line(f"{name:<13}", "dim")
-        line.append(_printable(sample.get(key, "")), "bold" if key == "hypothesis" else "not dim")
+        line.append(_printable(sample.get(key) or "(empty)"), "bold" if key == "hypothesis" else "not dim")
         lines.append(line)
     return lines
 

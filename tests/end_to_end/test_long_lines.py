@@ -11,6 +11,7 @@ from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding.formats import oddities
 from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.initialization import lengths_seen
@@ -117,10 +118,20 @@ def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path,
     assert translator.translate(within) == Translator.load(run).translate(within)
 
 
+def test_damaged_lengths_are_one_line(run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run / "averaged", broken)
+    description = read_json(broken / "model.json")
+    description["training_lengths"]["longest_source"] = "many"
+    write_json(broken / "model.json", description)
+    with pytest.raises(ModelError, match=r"broken/model\.json: damaged \(1 validation error for TrainingLengths"):
+        Translator.load(broken)
+
+
 def test_fine_tuning_on_shorter_lines_keeps_the_longest_source_of_the_model(run: Path) -> None:
     manifest = {"training_lengths": {"longest_source": 5, "target_ratio": 2.0, "multi_sentence_share": 0.5}}
     recipe = load_recipe(str(run.parent / "single.toml"), [f"training.init={run}"])
-    seen = lengths_seen(recipe, manifest)
+    seen = lengths_seen(recipe, run, manifest)
     assert seen is not None
     assert seen.model_dump() == {**manifest["training_lengths"], "longest_source": 12}
-    assert lengths_seen(recipe, {}) is None
+    assert lengths_seen(recipe, run, {}) is None
