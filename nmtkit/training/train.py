@@ -147,6 +147,7 @@ class _Session:
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
         self._init_sha256 = saved.get("init_sha256") if saved is not None else initial_sha256(recipe)
+        self._lengths = lengths_seen(recipe, manifest)
         check_same_place(self._progress.step, saved, self._init_sha256, workers)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
@@ -433,8 +434,9 @@ class _Session:
             "valid_bleu": validation.bleu if validation is not None else None,
         }
         recipe = self._recipe
-        lengths = lengths_seen(recipe, self._manifest)
-        save_model(folder, self._state.result, recipe.model, self._tokenizer, recipe.decoding, provenance, lengths)
+        save_model(
+            folder, self._state.result, recipe.model, self._tokenizer, recipe.decoding, provenance, self._lengths
+        )
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:

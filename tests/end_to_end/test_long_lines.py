@@ -11,6 +11,7 @@ from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.decoding.formats import oddities
 from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.initialization import lengths_seen
@@ -115,6 +116,16 @@ def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path,
     assert oddities(line, found, invalid_utf8=False) == ["ok"]  # no ratio is known
     within = sentences(20, 2, 11, seed=3)
     assert translator.translate(within) == Translator.load(run).translate(within)
+
+
+def test_damaged_lengths_are_one_line(run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run / "averaged", broken)
+    description = read_json(broken / "model.json")
+    description["training_lengths"]["longest_source"] = "many"
+    write_json(broken / "model.json", description)
+    with pytest.raises(ModelError, match=r"broken/model\.json: .*training_lengths"):
+        Translator.load(broken)
 
 
 def test_fine_tuning_on_shorter_lines_keeps_the_longest_source_of_the_model(run: Path) -> None:

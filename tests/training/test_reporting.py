@@ -207,6 +207,11 @@ def test_a_panel_before_the_first_update_and_validation_has_no_figures_yet() -> 
     assert "translation" not in text
 
 
+def test_an_empty_translation_of_a_sample_is_said_to_be_empty() -> None:
+    found = scores().after({"step": 1500, "valid_nll": 2.0, "samples": [{**SAMPLE, "hypothesis": ""}]})
+    assert "translation (empty)" in " ".join(" ".join(drawn(100, found=found)).split())
+
+
 def test_scores_without_bleu_and_lines_without_validation() -> None:
     found = Scores().after({"step": 5, "loss": 1.0})
     assert found == Scores()
