@@ -47,7 +47,8 @@ def settle_precision(
     is_open = stated == "auto" and saved is None and has_instructions
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
     if workers.device.type == "cpu" and (is_open or is_doubtful):
-        workers = replace(workers, precision=try_precision(state, recipe.training, workers)[0])
+        chosen, _ = try_precision(state, recipe.training, workers)
+        workers = replace(workers, precision=chosen) if is_open else workers
     return with_precision(recipe, saved, workers)
 
 

@@ -298,8 +298,9 @@ def _all_work(
 
 
 def _sampled_passes(lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int) -> list[Indices]:
-    """The passes of updates spread evenly over the epoch."""
-    chosen = np.unique(np.linspace(0, len(plan.updates) - 1, SAMPLED_UPDATES).astype(int))
+    """The passes of updates spread evenly over the epoch, of fewer updates where each has passes on many devices."""
+    count = max(8, SAMPLED_UPDATES // devices)
+    chosen = np.unique(np.linspace(0, len(plan.updates) - 1, count).astype(int))
     return [
         passed
         for index in chosen
