@@ -104,8 +104,7 @@ def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[st
     if unequal:
         raise DataError(
             f"{sources.name} has {counted(sources.num_lines, 'line')}, but {hypotheses.name} has "
-            f"{hypotheses.num_lines}; line n "
-            "of one must belong to line n of the other"
+            f"{hypotheses.num_lines}; line n of one must belong to line n of the other"
         )
 
 
