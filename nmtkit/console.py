@@ -38,7 +38,7 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = visible(super().format(record))
+        message = "\n".join(map(visible, super().format(record).split("\n")))
         shown = message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
         return fill(shown, shutil.get_terminal_size().columns) if sys.stderr.isatty() else shown
 
@@ -99,10 +99,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
-def fill(line: str, width: int) -> str:
-    """Break a line between words where the terminal ends; what follows is indented as the line is."""
-    indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def fill(text: str, width: int) -> str:
+    """Break lines between words where the terminal ends; what follows is indented as the line is."""
+    filled = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        filled.append(
+            textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        )
+    return "\n".join(filled)
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -345,7 +350,7 @@ def print_table(
         blocks = [["", *(f"  {column}: {cell}" if column else f"  {cell}" for column, cell in row)] for row in named]
         lines += [fill(line, width) for block in blocks for line in block]
     if notes:
-        lines += ["", *(fill(visible(line), width) for note in notes for line in note.split("\n"))]
+        lines += ["", *("\n".join(fill(visible(line), width) for line in note.split("\n")) for note in notes)]
     print("\n".join(line.rstrip() for line in [*lines, ""]))
 
 

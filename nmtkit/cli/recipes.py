@@ -30,8 +30,7 @@ def command(
         for recipe, path in recipes.items():
             what, needs, reaches = _header(path.read_text(encoding="utf-8"))
             width = shutil.get_terminal_size((160, 24)).columns
-            for line in (recipe, f"  {what}", f"  needs:   {needs}", f"  reaches: {reaches}", ""):
-                print(fill(line, width))
+            print(fill(f"{recipe}\n  {what}\n  needs:   {needs}\n  reaches: {reaches}\n", width))
         return
     if name not in recipes:
         raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")

@@ -104,7 +104,7 @@ def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None
 
 
 def _print_translations(run_dir: Path, test: str) -> str:
-    """Print a few sentences with their translations, and return the shortest of the sources."""
+    """Print a few sentences with their translations, and return the shortest of the sources, for an example."""
     from nmtkit import console
     from nmtkit.data.preparation import read_text_pair
     from nmtkit.files import read_lines
@@ -118,7 +118,8 @@ def _print_translations(run_dir: Path, test: str) -> str:
         rows += [[name, line or "(empty)"] for name, line in zip(_SIDES, lines, strict=True)] + [["", ""]]
     title = f"Translations of {len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
     console.print_table(title, ["", ""], rows[:-1])
-    return min((sources[number] for number in chosen), key=len)
+    short = (sources[number] for number in chosen if sources[number].strip() and sources[number].isprintable())
+    return min(short, key=len, default="...")
 
 
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:

@@ -103,8 +103,8 @@ def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[st
             yield source, hypothesis
     if unequal:
         raise DataError(
-            f"{sources.name} has {sources.num_lines} lines, but {hypotheses.name} has {hypotheses.num_lines}; line n "
-            "of one must belong to line n of the other"
+            f"{sources.name} has {counted(sources.num_lines, 'line')}, but {hypotheses.name} has "
+            f"{hypotheses.num_lines}; line n of one must belong to line n of the other"
         )
 
 
