@@ -28,6 +28,7 @@ from nmtkit.cli import (
     translate,
 )
 from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.interpreter import stop_signals
 
 app = typer.Typer(
     name="nmtkit",
@@ -95,13 +96,13 @@ def _options(
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    """Ends the process from wherever it is, cleaning up on the way: 130 for SIGINT, 143 for SIGTERM."""
+    """Ends the process from wherever it is, cleaning up on the way: 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM."""
     raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 130 and 143 when stopped."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 129, 130 and 143 when stopped."""
+    for number in stop_signals():
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
