@@ -222,13 +222,15 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         ModelError: it is not one, or is damaged.
     """
     from nmtkit.model.transformer import Transformer
+    from nmtkit.workers import holding_model
 
     description = read_description(folder)
     try:
         config = ModelConfig.model_validate(description["model"])
         decoding = DecodingConfig.model_validate(description["decoding"])
         sizes = description["vocab_sizes"]
-        model = Transformer(config, sizes["source"], sizes["target"])
+        with holding_model():
+            model = Transformer(config, sizes["source"], sizes["target"])
         tokenizer_sha256 = description["tokenizer_sha256"]
     except (KeyError, TypeError, ValidationError) as error:
         raise ModelError(f"{folder / 'model.json'}: damaged ({' '.join(str(error).split())})") from None
@@ -243,7 +245,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     provenance = _read_json(folder / "provenance.json")
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
-    return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance)
+    with holding_model():
+        return LoadedModel(model.to(device), tokenizer, decoding, provenance)
 
 
 def step_of(folder: Path) -> int:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import ModelConfig, Recipe
-from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, sha256_of
 from nmtkit.model_folder import check_sum, find_model, read_description, read_tensors
@@ -37,7 +36,6 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
         )
     check_sum(folder, read_json(folder / "provenance.json"))
     state.start_from(read_tensors(folder / "model.safetensors"))
-    log.info("starting from the weights of %s", folder)
 
 
 def _first_difference(model: ModelConfig, wanted: ModelConfig) -> str | None:
