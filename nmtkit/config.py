@@ -379,7 +379,7 @@ class TrainingConfig(_Section):
     best_metric: Literal["nll", "bleu"] = "nll"
     """Metric on the validation set that decides about patience, keep_best and `average --best`."""
     validate_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Validate every N updates; 1,500 if no validate_every_* is given."""
+    """Validate every N updates; 1,250 if no validate_every_* is given."""
     validate_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Validate every N epochs."""
     validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
@@ -387,7 +387,7 @@ class TrainingConfig(_Section):
     validate_bleu: bool = True
     """Translate the validation set at each validation and compute BLEU, not only nll."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Write a checkpoint every N updates; 1,500 (the paper's ten minutes) if no checkpoint_every_* is given."""
+    """Write a checkpoint every N updates; 1,250 (about the paper's ten minutes) if no checkpoint_every_* is given."""
     checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Write a checkpoint every N epochs."""
     checkpoint_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
@@ -435,7 +435,7 @@ class TrainingConfig(_Section):
             if len(stated) > 1:
                 raise ValueError(f"{' and '.join(stated)} exclude each other; state one")
             if not stated and not group[0].startswith("patience"):
-                values[group[0]] = 1500
+                values[group[0]] = 1250
         if not any(values.get(key) is not None for key in ("max_steps", "max_epochs", "max_minutes")):
             values["max_steps"] = 100_000
         return values

@@ -634,6 +634,14 @@ def append_json_line(path: Path, value: Any) -> None:
         raise
 
 
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Writes one JSON line for each value, atomically; a file with the same content is left as it is."""
+    content = "".join(map(json_line, values))
+    if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
+        with write_atomically(path) as file:
+            file.write(content)
+
+
 def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
     """The JSON objects in a file's lines, [] if there is none; a last line that a killed process left unfinished is
     ignored.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
-from nmtkit.interpreter import same_imports
+from nmtkit.interpreter import same_imports, stop_signals
 from nmtkit.workers import LAUNCHED, PEER_LOST, going_on, threads_each
 
 _SECONDS_TO_SPEAK = 2.0
@@ -34,9 +34,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
                 if child.poll() is None:
                     child.send_signal(number)
 
-        previous: dict[int, Any] = {
-            number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        }
+        previous: dict[int, Any] = {number: signal.signal(number, pass_on) for number in stop_signals()}
         try:
             for child in _start_processes(num_processes, arguments, messages):
                 children.append(child)

@@ -236,6 +236,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     """
     from nmtkit.model.flops import count_parameters
     from nmtkit.model.transformer import Transformer
+    from nmtkit.workers import holding_model
 
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
@@ -245,7 +246,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     num_weights = sum(tensor.numel() for tensor in weights.values())
     if num_weights != count_parameters(config, *sizes) or (config.share_embeddings == "all" and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (they are of other sizes)")
-    model = Transformer(config, *sizes)
+    with holding_model():
+        model = Transformer(config, *sizes)
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
     for name in sorted(shapes.keys() | expected.keys()):
         if shapes.get(name) != expected.get(name):
@@ -259,7 +261,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     model.requires_grad_(False).eval()
     decoding = DecodingConfig.model_validate(description["decoding"])
     lengths = read_lengths(description.get("training_lengths"))
-    return LoadedModel(model.to(device) if device is not None else model, tokenizer, decoding, provenance, lengths)
+    with holding_model():
+        return LoadedModel(model.to(device), tokenizer, decoding, provenance, lengths)
 
 
 def step_of(folder: Path) -> int:

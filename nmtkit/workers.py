@@ -95,6 +95,20 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
+@contextmanager
+def holding_model() -> Iterator[None]:
+    """Raises NmtkitError when memory runs out while a model, or its optimiser's state, is put into it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        raise NmtkitError(
+            "out of memory: the model itself does not fit, whatever the batches; take a smaller model, or a device "
+            "with more free memory"
+        ) from None
+
+
 def keep_freed_memory() -> None:
     """Lets glibc keep the memory of freed tensors for the next ones instead of giving it back page by page.
 

@@ -16,6 +16,7 @@ import torch
 from nmtkit.config import load_recipe
 from nmtkit.data.preparation import prepare
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.interpreter import STOP_SIGNALS
 from nmtkit.training.state import MEASURED
 from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.verify import verify_resume
@@ -90,7 +91,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def restored_process() -> Iterator[None]:
     """For a command run in this process: its signal handlers, log handlers and threads are put back afterwards."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     logger = logging.getLogger("nmtkit")
     state = (logger.handlers, logger.propagate, logger.level)
     threads = torch.get_num_threads()

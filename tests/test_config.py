@@ -81,11 +81,18 @@ class TestBuiltInRecipes:
         recipe = load_recipe(name)
         assert stored_recipe(folder.write(to_toml(recipe)), name) == recipe
 
+    @pytest.mark.parametrize("name", builtin_recipes())
+    def test_validations_and_checkpoints_by_updates_are_even_up_to_the_end(self, name: str) -> None:
+        training = load_recipe(name).training
+        if training.max_steps is not None:
+            assert training.max_steps % (training.checkpoint_every_steps or 1) == 0
+            assert training.max_steps % (training.validate_every_steps or 1) == 0
+
     def test_the_papers_base_recipe_is_the_default_model_and_training(self, folder: Folder) -> None:
         paper, default = load_recipe("wmt14-en-de-base"), folder.load(DATA)
         assert differences(default.model, paper.model) == ["d_k = 64 (was None)", "d_v = 64 (was None)"]
         assert (default.model.key_width, default.model.value_width) == (64, 64)
-        assert paper.training == default.training
+        assert differences(default.training, paper.training) == ["lengths_per_update = 8 (was 1)"]
         assert paper.decoding == default.decoding
         assert paper.cleaning == default.cleaning
         assert paper.data.vocab_size == default.data.vocab_size == 37000
@@ -118,7 +125,7 @@ class TestDefaults:
         assert (training.schedule, training.warmup_steps, training.peak_learning_rate) == ("noam", 4000, 0.0)
         assert (training.label_smoothing, training.gradient_clip_norm) == (0.1, 0.0)
         assert (training.max_steps, training.max_epochs, training.max_minutes) == (100_000, None, None)
-        assert (training.checkpoint_every_steps, training.validate_every_steps) == (1500, 1500)
+        assert (training.checkpoint_every_steps, training.validate_every_steps) == (1250, 1250)
         assert training.keep_last == 5
 
     def test_the_default_search_is_the_papers(self) -> None:
@@ -418,12 +425,12 @@ class TestExclusiveKeys:
                 key: 5 if key == keys[-1] else None for key in group
             }
 
-    def test_where_none_is_stated_it_is_1500_updates_and_no_patience(self, folder: Folder) -> None:
+    def test_where_none_is_stated_it_is_1250_updates_and_no_patience(self, folder: Folder) -> None:
         training = folder.load(DATA).training
         stated = {key: getattr(training, key) for group in EXCLUSIVE_KEYS for key in group}
         assert {key: value for key, value in stated.items() if value is not None} == {
-            "validate_every_steps": 1500,
-            "checkpoint_every_steps": 1500,
+            "validate_every_steps": 1250,
+            "checkpoint_every_steps": 1250,
         }
 
 

@@ -32,6 +32,7 @@ from nmtkit.cli import (
 from nmtkit.cli.options import bound_numbers
 from nmtkit.console import visible
 from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.interpreter import stop_signals
 
 
 class _Commands(TyperGroup):
@@ -116,13 +117,13 @@ def _options(
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    """End the process with clean-up: exit code 130 for SIGINT, 143 for SIGTERM."""
+    """End the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM."""
     raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 130 and 143 when stopped by a signal."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
+    for number in stop_signals():
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be valid text

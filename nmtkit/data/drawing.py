@@ -22,7 +22,7 @@ from nmtkit.data.processes import in_order
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
 from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
-from nmtkit.interpreter import same_imports
+from nmtkit.interpreter import STOP_SIGNALS, same_imports
 from nmtkit.text.tokenizer import Tokenizer
 
 _BLOCK_PAIRS = 2_000
@@ -132,7 +132,8 @@ def _command(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
 
 
 def _main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the training, which ends this process
+    for number in set(STOP_SIGNALS) - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the training, which ends this process
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and removes what is half-written
     if hasattr(os, "nice"):
         os.nice(10)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
-from nmtkit.interpreter import same_imports
+from nmtkit.interpreter import STOP_SIGNALS, same_imports
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -189,7 +189,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
     """In a process of its own: does one task after the other until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    for number in set(STOP_SIGNALS) - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the process that started this one
     work = None
     while True:
         try:

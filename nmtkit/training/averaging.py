@@ -160,18 +160,9 @@ def _sources(folders: list[Path]) -> list[dict[str, Any]]:
 def _provenance(folders: list[Path]) -> dict[str, Any]:
     last = read_provenance(folders[-1])
     kept = (
-        "run",
-        "step",
-        "epoch",
-        "target_tokens",
-        "flops",
-        "seconds",
-        "device",
-        "precision",
-        "data_fingerprint",
-        "init_sha256",
-        "recipe",
-    )
+        "run", "step", "epoch", "target_tokens", "flops", "seconds", "device", "precision", "data_fingerprint",
+        "init_sha256", "recipe",
+    )  # fmt: skip
     return {
         "kind": "average",
         "resumable": False,

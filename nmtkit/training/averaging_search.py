@@ -124,7 +124,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         model.load_state_dict(mean_weights(chosen))
         found = validator(model)
         assert found is not None  # nobody asks it to stop
-        score = found.bleu if found.bleu is not None else found.nll
+        score = found.nll if criterion == "nll" else math.nan if found.bleu is None else found.bleu
         tried = sorted(
             [*tried, Tried(count, spacing, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))],
             key=lambda one: (one.n, one.spacing),

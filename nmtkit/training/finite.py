@@ -16,7 +16,7 @@ from typing import Any
 
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
-from nmtkit.files import append_json_line, json_line, read_json_lines, write_atomically
+from nmtkit.files import append_json_line, read_json_lines, write_json_lines
 from nmtkit.training.state import Progress, TrainingState, good_save
 
 MAX_NONFINITE_IN_A_ROW = 5
@@ -98,15 +98,14 @@ def forget_later_nonfinite(run_dir: Path, progress: Progress) -> None:
         return
     here = (progress.rollbacks, progress.step)
     kept = [
-        json_line(entry)
+        entry
         for entry in read_json_lines(path, {"rollbacks": int, "step": int})
         if (entry["rollbacks"], entry["step"]) <= here
     ]
-    if not kept:
+    if kept:
+        write_json_lines(path, kept)
+    else:
         path.unlink()
-    elif path.read_bytes() != "".join(kept).encode("utf-8"):
-        with write_atomically(path) as file:
-            file.writelines(kept)
 
 
 def go_back(state: TrainingState, run_dir: Path) -> dict[str, Any]:

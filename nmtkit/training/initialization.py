@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import ModelConfig, Recipe, TrainingLengths, read_lengths
-from nmtkit.console import log
 from nmtkit.errors import NmtkitError
 from nmtkit.files import sha256_of
 from nmtkit.model_folder import (
@@ -43,7 +42,6 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
         )
     check_sum(folder, read_provenance(folder))
     state.start_from(read_tensors(folder / "model.safetensors"))
-    log.info("starting from the weights of %s", folder)
 
 
 def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.config import TrainingConfig
-from nmtkit.console import log
+from nmtkit.console import listed, log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.batching import Indices, plan_of_epoch, share_update
@@ -29,8 +29,8 @@ from nmtkit.training.objective import batch_loss
 from nmtkit.training.optimizer import step_if
 from nmtkit.training.r_drop import r_drop_loss
 from nmtkit.training.schedule import learning_rate
-from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers, is_out_of_memory
+from nmtkit.training.state import FLOPS, TrainingState
+from nmtkit.workers import Workers, holding_model, is_out_of_memory
 
 UPDATES_AHEAD = 2
 """Updates whose batches are made while a CUDA device computes."""
@@ -139,13 +139,8 @@ def train_updates(
                     progress.step = update.step
                     progress.pairs_done = 0 if ends_epoch else int(ends[index])
                     progress.epoch += ends_epoch
-                    progress.target_tokens += update.target_tokens
-                    progress.flops += update.flops
-                    progress.flops_attention += update.flops_attention
-                    progress.flops_padding += update.flops_padding
-                    progress.flops_encoder += update.flops_encoder
-                    progress.flops_decoder += update.flops_decoder
-                    progress.flops_output += update.flops_output
+                    for key in ("target_tokens", *FLOPS):
+                        setattr(progress, key, getattr(progress, key) + getattr(update, key))
                     count_update(progress, update.skipped, workers.precision)
                     index += 1
                     yield update
@@ -179,10 +174,9 @@ def _planned(
 
 
 def _report_too_long(data: PairData, pairs: Indices, limit: int) -> None:
-    lines = ", ".join(str(int(data.lines[pair])) for pair in pairs[:10])
     log.warning(
-        "%d pairs have more target tokens than tokens_per_update = %d and are left out (lines %s%s of the corpora)",
-        len(pairs), limit, lines, ", ..." if len(pairs) > 10 else "",
+        "pairs with more target tokens than tokens_per_update = %d are left out of training (%s of the corpora)",
+        limit, listed([int(data.lines[pair]) for pair in pairs]),
     )  # fmt: skip
 
 
@@ -347,7 +341,8 @@ def _update(
     norm = torch.nn.utils.clip_grad_norm_(trained, limit)
     # Both are sums over all processes, so that these decide alike; the device decides, nobody waits for it.
     is_finite = torch.isfinite(norm) & torch.isfinite(shared[0])
-    step_if(is_finite, state.optimizer)
+    with holding_model():  # the first step makes the optimiser's state
+        step_if(is_finite, state.optimizer)
     state.update_average(step, is_finite)
 
     numbers: list[float] = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()

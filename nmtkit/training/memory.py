@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from nmtkit.config import TrainingConfig
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
@@ -40,7 +39,6 @@ SAMPLED_UPDATES = 256
 """Updates that are cut into passes to know what passes are like: all those of millions of pairs would take seconds."""
 HEAVY_UPDATES = 32
 """Updates, for each of three ways to be heavy, that are cut into passes to find the heaviest."""
-NAMED_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ class PlanSummary:
         target_tokens, pairs: of an update, on average.
         passes: of an update on each device, on average.
         padding: share of all source and target tokens.
-        too_long: pairs that are in no update.
     """
 
     num_updates: int
@@ -60,7 +57,6 @@ class PlanSummary:
     pairs: float
     passes: float
     padding: float
-    too_long: Indices
 
 
 def summarise(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_processes: int) -> PlanSummary:
@@ -76,7 +72,6 @@ def summarise(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_process
         pairs=sum(len(pairs) for pairs in plan.updates) / count,
         passes=len(passes) / len(sample) / num_processes,
         padding=1 - real / sum(padded_tokens(data, passed) for passed in passes),
-        too_long=plan.too_long,
     )
 
 
@@ -155,44 +150,17 @@ def settle_tokens_per_pass(
         limit, origin = lower_limit(limit), "lowered to the device's memory"
     place.tokens_per_pass = limit
     if workers.is_main:
-        _tell(
-            summarise(plan, data, limit, workers.num_processes), training_pairs, training, workers,
-            f"{limit:,} tokens, {origin}",
-        )  # fmt: skip
+        _tell(summarise(plan, data, limit, workers.num_processes), training, workers, f"{limit:,} tokens, {origin}")
 
 
-def _tell(summary: PlanSummary, data: TrainingPairs, training: TrainingConfig, workers: Workers, limit: str) -> None:
-    where = "" if workers.num_processes == 1 else f" on each of {workers.num_processes} devices"
+def _tell(summary: PlanSummary, training: TrainingConfig, workers: Workers, limit: str) -> None:
     log.info(
-        "an update: %s target tokens on average (at most %s), %s pairs, %.1f passes%s "
-        "(of up to %s); %.1f %% of all tokens are padding; %s updates an epoch",
-        f"{summary.target_tokens:,.0f}", f"{training.tokens_per_update:,}", f"{summary.pairs:,.0f}", summary.passes,
-        where, limit, 100 * summary.padding, f"{summary.num_updates:,}",
+        "an update has %s target tokens on average (at most %s) and %s, in %.1f passes on %s "
+        "(of up to %s); %.1f %% of all tokens are padding; %s per epoch",
+        f"{summary.target_tokens:,.0f}", f"{training.tokens_per_update:,}", counted(round(summary.pairs), "pair"),
+        summary.passes, "one device" if workers.num_processes == 1 else f"each of {workers.num_processes} devices",
+        limit, 100 * summary.padding, counted(summary.num_updates, "update"),
     )  # fmt: skip
-    dropped = missing_lines(data)
-    if len(dropped):
-        log.info(
-            "held out or left out by prepare, for the reasons counted in %s: lines %s of the corpora",
-            data.folder.parent / "manifest.json", _some(dropped),
-        )  # fmt: skip
-    if len(summary.too_long):
-        log.info(
-            "left out of training, longer than tokens_per_update = %d target tokens: lines %s of the corpora",
-            training.tokens_per_update, _some(data.lines[summary.too_long]),
-        )  # fmt: skip
-
-
-def missing_lines(data: TrainingPairs) -> npt.NDArray[np.int64]:
-    """The first lines of the corpora, up to the last one that is there, of which no pair is in the data."""
-    lines = np.asarray(data.lines)
-    before = np.concatenate([[0], lines[:-1]])
-    gaps = np.flatnonzero(lines > before + 1)[: NAMED_LINES + 1]
-    missing = [np.arange(before[gap] + 1, lines[gap]) for gap in gaps]
-    return np.concatenate([*missing, np.zeros(0, np.int64)])
-
-
-def _some(lines: npt.NDArray[np.int64]) -> str:
-    return ", ".join(str(int(line)) for line in lines[:NAMED_LINES]) + (", ..." if len(lines) > NAMED_LINES else "")
 
 
 def _try_passes(

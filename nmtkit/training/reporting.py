@@ -11,13 +11,13 @@ from typing import Any
 from nmtkit.config import TrainingConfig
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import append_json_line
+from nmtkit.files import append_json_line, write_json_lines
 from nmtkit.model_folder import checkpoints
 from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
 from nmtkit.training.meters import Meter, Recent, memory_bytes
 from nmtkit.training.panel import Moment, Scores, TrainingPanel, perplexity
-from nmtkit.training.state import Progress
+from nmtkit.training.state import FLOPS, Progress
 from nmtkit.training.tracking import Tracker
 from nmtkit.training.validation import Validation
 from nmtkit.workers import Workers
@@ -50,12 +50,11 @@ class Reporter:
         workers: Workers,
         meter: Meter,
         scale: Scale,
-        trackers: Sequence[Tracker] = (),
     ) -> None:
         self._run_dir, self._path = run_dir, run_dir / "metrics.jsonl"
         self._training, self._workers = training, workers
         self._pairs_per_epoch, self._matmul_rate = scale.pairs_per_epoch, scale.matmul_rate * workers.num_processes
-        self._trackers = trackers
+        self._trackers: Sequence[Tracker] = ()
         self.meter = meter
         self._recent, self._scores = Recent(), Scores()
         self._start: dict[str, float] = {}
@@ -64,8 +63,9 @@ class Reporter:
         self._last_line = time.monotonic()
 
     @contextmanager
-    def showing(self, place: Progress) -> Iterator[None]:
+    def showing(self, place: Progress, trackers: Sequence[Tracker] = ()) -> Iterator[None]:
         """Tells of progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere."""
+        self._trackers = trackers
         self._start, self._start_seconds = shares_done(self._training, place, self._pairs_per_epoch), place.seconds
         self._last_line = time.monotonic()
         if self._workers.is_main and self._path.is_file():
@@ -143,27 +143,53 @@ class Reporter:
             skipped=place.skipped_updates + place.overflows,
         )
 
-    def report(self, update: Update, place: Progress, validation: Validation | None) -> None:
-        """Writes one line of metrics.jsonl over the updates since the last one, and gives it to the trackers."""
+    def report(self, place: Progress, rate: float, validation: Validation | None, *, is_end: bool = False) -> None:
+        """Writes one line of metrics.jsonl over the updates since the last one, and gives it to the trackers.
+
+        Args:
+            rate: the learning rate of the last update.
+            is_end: mark what the end of training adds, so that `forget_end` can remove it: the whole line, or the
+                validation in a line that was due without it.
+        """
+        line = self._line(place, rate)
+        lines = read_metrics(self._path.parent) if is_end else []
+        if is_end:
+            is_there = bool(lines) and lines[-1]["step"] == place.step
+            line |= {**lines.pop(), "end": "validation"} if is_there else {"end": "line"}
+        if validation is not None:
+            line |= validation.metrics
+            bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
+            log.info(
+                "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
+                place.step, place.epoch, duration(place.seconds), line["loss"] or math.nan, validation.nll,
+                validation.perplexity, bleu,
+            )  # fmt: skip
+            self._scores = self._scores.after(line)
+            if self._panel is not None:
+                self._panel.scores = self._scores
+        if self._workers.is_main and is_end:
+            write_json_lines(self._path, [*lines, line])
+        elif self._workers.is_main:
+            append_json_line(self._path, line)
+        for tracker in self._trackers:
+            tracker.log(line)
+
+    def _line(self, place: Progress, learning_rate: float) -> dict[str, Any]:
+        """One line of metrics.jsonl without a validation, and begins to sum anew."""
         meter, self.meter = self.meter, Meter()
         rate = _mean(meter.flops, meter.seconds)
         line: dict[str, Any] = {
-            "step": update.step,
+            "step": place.step,
             "epoch": place.epoch,
             "loss": _mean(meter.loss, meter.target_tokens),
             "nll": _mean(meter.nll, meter.target_tokens),
-            "learning_rate": update.learning_rate,
+            "learning_rate": learning_rate,
             "gradient_norm": _mean(meter.gradient_norm, meter.updates),
             "target_tokens": place.target_tokens,
             "target_tokens_per_second": _mean(meter.target_tokens, meter.seconds),
             "seconds": place.seconds,
             "padding": _mean(meter.padded_tokens - meter.real_tokens, meter.padded_tokens),
-            "flops": place.flops,
-            "flops_attention": place.flops_attention,
-            "flops_padding": place.flops_padding,
-            "flops_encoder": place.flops_encoder,
-            "flops_decoder": place.flops_decoder,
-            "flops_output": place.flops_output,
+            **{key: getattr(place, key) for key in FLOPS},
             "flops_per_second": rate,
             "mfu": None if rate is None else rate / self._matmul_rate,
             "memory_bytes": memory_bytes(self._workers.device),
@@ -175,22 +201,7 @@ class Reporter:
             line["host_joules"] = place.host_joules
         if self._workers.precision == "fp16":
             line |= {"loss_scale": place.loss_scale, "overflows": place.overflows}
-        if validation is not None:
-            line |= {"valid_nll": validation.nll, "valid_perplexity": validation.perplexity}
-            line |= {"valid_bleu": validation.bleu, "samples": validation.samples}
-            bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
-            log.info(
-                "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
-                update.step, place.epoch, duration(place.seconds), line["loss"] or math.nan, validation.nll,
-                validation.perplexity, bleu,
-            )  # fmt: skip
-            self._scores = self._scores.after(line)
-            if self._panel is not None:
-                self._panel.scores = self._scores
-        if self._workers.is_main:
-            append_json_line(self._path, line)
-        for tracker in self._trackers:
-            tracker.log(line)
+        return line
 
     def summarize(self, place: Progress) -> None:
         """Tells in a few lines what the whole training came to."""
@@ -200,8 +211,8 @@ class Reporter:
             "%s, %s, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
             "(validation and saving included)",
             counted(place.step, "update"), counted(place.epoch, "whole epoch"), duration(place.seconds),
-            f"{place.target_tokens:,}",
-            f"{place.target_tokens / seconds:,.0f}", place.flops, amount(rate), 100 * rate / self._matmul_rate,
+            f"{place.target_tokens:,}", f"{place.target_tokens / seconds:,.0f}", place.flops, amount(rate),
+            100 * rate / self._matmul_rate,
         )  # fmt: skip
         scores = self._scores
         if scores.best_nll is not None:

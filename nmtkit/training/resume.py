@@ -6,7 +6,7 @@ from typing import Any
 from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import json_line, read_json, remove_folder, write_atomically
+from nmtkit.files import read_json, remove_folder, write_json_lines
 from nmtkit.model_folder import checkpoints, step_of
 from nmtkit.training.finite import forget_later_nonfinite
 from nmtkit.training.initialization import check_initial_weights, initial_sha256
@@ -36,7 +36,7 @@ def resume(
         if workers.is_main:
             (run_dir / "metrics.jsonl").unlink(missing_ok=True)
             (run_dir / "nonfinite.jsonl").unlink(missing_ok=True)
-            _forget_later_checkpoints(run_dir, 0)
+            _forget_later(checkpoints(run_dir), 0)
         return None
     folder, saved = found[0]
     check_settings(saved, run_dir, recipe, fingerprint)
@@ -46,8 +46,8 @@ def resume(
         step = state.progress.step
         done = step - 1 if saved.get("unfinished") else step
         _forget_later_metrics(run_dir, done)
-        _forget_later_checkpoints(run_dir, done)
-        _forget_later_saves(run_dir, step)  # damaged ones: their updates are made again
+        _forget_later(checkpoints(run_dir), done)
+        _forget_later(saves(run_dir), step)  # damaged ones: their updates are made again
         forget_later_nonfinite(run_dir, state.progress)
         remove_old_saves(run_dir)  # a kill may have come before that
     return saved
@@ -71,8 +71,24 @@ def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerp
 def forget_after_going_back(run_dir: Path, place: Progress) -> None:
     """Removes what was written after the save that a failed run went back to."""
     _forget_later_metrics(run_dir, place.step)
-    _forget_later_checkpoints(run_dir, place.step)
-    _forget_later_saves(run_dir, place.step)
+    _forget_later(checkpoints(run_dir), place.step)
+    _forget_later(saves(run_dir), place.step)
+
+
+def forget_end(run_dir: Path, step: int, *, has_checkpoint: bool) -> None:
+    """Removes what only the end of training added to update ``step``, so that training goes on as if it had not ended.
+
+    Args:
+        has_checkpoint: the checkpoint of that update was due without the end, and stays.
+    """
+    path = run_dir / "metrics.jsonl"
+    lines = [line for line in read_metrics(run_dir) if line.get("end") != "line"]
+    for line in [line for line in lines if "end" in line]:
+        for key in [key for key in line if key.startswith("valid_") or key in ("samples", "end")]:
+            del line[key]
+    write_json_lines(path, lines)
+    if not has_checkpoint:
+        _forget_later(checkpoints(run_dir), step - 1)
 
 
 def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:
@@ -106,20 +122,11 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
 def _forget_later_metrics(run_dir: Path, step: int) -> None:
     """Removes the reports of updates that were made but not saved: they are made again."""
     path = run_dir / "metrics.jsonl"
-    kept = [json_line(line) for line in read_metrics(run_dir) if line["step"] <= step]
-    if not path.is_file() or path.read_bytes() != "".join(kept).encode("utf-8"):
-        with write_atomically(path) as file:
-            file.writelines(kept)
+    write_json_lines(path, [line for line in read_metrics(run_dir) if line["step"] <= step])
 
 
-def _forget_later_checkpoints(run_dir: Path, step: int) -> None:
-    """Removes the checkpoints of updates that are made again."""
-    for folder in checkpoints(run_dir):
-        if step_of(folder) > step:
-            remove_folder(folder)
-
-
-def _forget_later_saves(run_dir: Path, step: int) -> None:
-    for folder in saves(run_dir):
+def _forget_later(folders: list[Path], step: int) -> None:
+    """Removes the checkpoints or saves of updates that are made again."""
+    for folder in folders:
         if step_of(folder) > step:
             remove_folder(folder)

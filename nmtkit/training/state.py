@@ -4,7 +4,7 @@
         weights.safetensors     the model
         optimizer.safetensors   Adam's moments and counts
         average.safetensors     with ema_decay: the moving average of the weights
-        state.json              position, counters, scores so far, and the sha256 sums of those above
+        state.json              position, counters, scores so far, the sha256 sums of those above, and its own
 
 The latest two saves are kept, and the latest good one (`is_good`); a damaged one is recognised by its sums and the one
 before it used. Random numbers are not saved: those of an update follow from (seed, update, rank, pass), and from how
@@ -12,6 +12,8 @@ often the run went back. What else an update depends on belongs into
 `TrainingState.tensors` or `Progress`: both are saved, restored, and compared by `--verify-resume`.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +26,17 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
 from nmtkit.training.optimizer import freeze, new_optimizer
-from nmtkit.workers import Workers
+from nmtkit.workers import Workers, holding_model
 
 KEPT_SAVES = 2
+
+FLOPS = ("flops", "flops_attention", "flops_padding", "flops_encoder", "flops_decoder", "flops_output")
+"""Counters of operations: of an update in `Update`, summed in `Progress`, reported and saved."""
 
 MEASURED = ("seconds", "joules")
 """How counters of `Progress` end that no repetition of a run can have again."""
@@ -123,7 +128,8 @@ class TrainingState:
             NmtkitError: training.freeze names no part of the model, or all of it.
         """
         torch.manual_seed(training.seed)
-        model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
+        with holding_model():
+            model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(model, training.freeze)
         state = cls(model, new_optimizer(model, training), ema_decay=training.ema_decay)
         state._begin_average()
@@ -217,7 +223,7 @@ class TrainingState:
                 write_tensors(temporary / f"{name}.safetensors", tensors)
             files = sha256_of_files(temporary)
             state = {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files}
-            write_json(temporary / "state.json", state)
+            write_json(temporary / "state.json", {**state, "sha256": sum_of_state(state)})
             read_save(temporary)
         remove_old_saves(run_dir)
         return folder
@@ -290,8 +296,8 @@ def is_good(folder: Path) -> bool:
     One that only a stop has made does not count: the run that was not stopped would go back to another.
     """
     try:
-        saved = read_json(folder / "state.json")
-    except DataError:
+        saved = _read_state(folder)
+    except ModelError:
         return False
     return bool(saved.get("regular", True)) and not saved["progress"].get("skipped_in_a_row")
 
@@ -307,19 +313,29 @@ def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
     return None
 
 
+def sum_of_state(state: dict[str, Any]) -> str:
+    """The sha256 sum of what state.json holds, but for this sum itself, however it is laid out."""
+    content = {key: value for key, value in state.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    """Reads state.json; raises ModelError where it is not as it was written."""
+    saved: dict[str, Any] = read_json(folder / "state.json", {"sha256": str}, ModelError)
+    if saved["sha256"] != sum_of_state(saved):
+        raise ModelError(f"{folder / 'state.json'}: damaged, it does not have the sum that is written in it")
+    return saved
+
+
 def read_save(folder: Path) -> dict[str, Any]:
     """The state.json of a save whose files are whole.
 
     Raises:
         ModelError: they are not.
     """
-    try:
-        saved: dict[str, Any] = read_json(folder / "state.json")
-        files = sha256_of_files(folder)
-    except DataError as error:
-        raise ModelError(str(error)) from None
+    saved, files = _read_state(folder), sha256_of_files(folder)
     files.pop("state.json")
-    if not isinstance(saved, dict) or saved.get("files") != files:
+    if saved["files"] != files:
         raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")
     return saved
 

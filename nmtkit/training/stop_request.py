@@ -1,10 +1,12 @@
-"""SIGINT and SIGTERM as a wish to stop, which training grants at its next safe place."""
+"""Signals as a wish to stop, which training grants at its next safe place."""
 
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from nmtkit.interpreter import stop_signals
 
 _SECONDS_OF_ONE_WISH = 1.0
 """A terminal and a launcher both send the signal to every process: what comes within a second is the same wish."""
@@ -27,7 +29,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop while the block runs; a second one does what it did before the block."""
+        """A signal asks for a stop while the block runs; a second one does what it did before the block."""
         asked_at = 0.0
 
         def ask(number: int, frame: Any) -> None:
@@ -39,7 +41,7 @@ class StopRequest:
                     signal.signal(each, handler)
                 signal.raise_signal(number)
 
-        previous: dict[int, Any] = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous: dict[int, Any] = {number: signal.signal(number, ask) for number in stop_signals()}
         try:
             yield
         finally:

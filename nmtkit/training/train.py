@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from nmtkit.config import Recipe, differences, stored_recipe
-from nmtkit.console import duration, log
+from nmtkit.console import counted, duration, log
 from nmtkit.data.preparation import changed_text, damaged_files, is_trained, load_tokenizer, store_recipe
 from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.evaluation.cost import matmul_flops_per_second
+from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import (
     check_space,
@@ -24,8 +24,9 @@ from nmtkit.files import (
     remove_leftovers,
     write_json,
 )
+from nmtkit.interpreter import STOP_SIGNALS
 from nmtkit.model.flops import count_parameters
-from nmtkit.model_folder import best_checkpoints, checkpoints, save_model
+from nmtkit.model_folder import best_checkpoints, checkpoints, damage, save_model
 from nmtkit.run_lock import locked_run
 from nmtkit.training.drawn_epochs import NotDrawnError, training_pairs
 from nmtkit.training.energy import Energy, EnergyMeter
@@ -38,8 +39,9 @@ from nmtkit.training.meters import Meter, memory_bytes
 from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
-from nmtkit.training.resume import check_same_place, forget_after_going_back, resume
-from nmtkit.training.state import Progress, TrainingState, execution_facts
+from nmtkit.training.resume import check_same_place, forget_after_going_back, forget_end, resume
+from nmtkit.training.schedule import learning_rate
+from nmtkit.training.state import FLOPS, Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
 from nmtkit.training.tracking import Tracker
 from nmtkit.training.validation import Validation, Validator
@@ -153,7 +155,7 @@ class _Session:
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
         scale = Scale(self._matmul_rate, self._data.pairs_per_epoch)
-        self._reporter = Reporter(run_dir, recipe.training, workers, meter, scale, self._open_trackers(trackers))
+        self._reporter, self._tracker_names = Reporter(run_dir, recipe.training, workers, meter, scale), trackers
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._has_validated, self._has_saved = _done_at(saved)
@@ -170,27 +172,24 @@ class _Session:
     def _progress(self) -> Progress:
         return self._state.progress
 
-    def _open_trackers(self, names: Sequence[str]) -> list[Tracker]:
-        has_ended = self._unfinished is None and reason_to_stop(self._progress, self._training) is not None
-        if not self._workers.is_main or has_ended:
-            return []
-        return [Tracker.open(name, self._recipe, self._run_dir, self._progress.step + 1) for name in names]
+    def _open_trackers(self) -> list[Tracker]:
+        names, first = self._tracker_names if self._workers.is_main else (), self._progress.step + 1
+        return [Tracker.open(name, self._recipe, self._run_dir, first) for name in names]
 
     def run(self) -> TrainingResult:
         """Trains until a limit or a signal."""
-        reason = reason_to_stop(self._progress, self._training)
-        if reason is not None and self._unfinished is None:
-            log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, reason)
+        limit = reason_to_stop(self._progress, self._training) if self._unfinished is None else None
+        if limit is not None and all(self._end_so_far()[:2]):
+            log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, limit)
             if self._workers.is_main:
                 stored = stored_recipe(self._run_dir / "recipe.toml", self._recipe.name)
                 store_recipe(stored.model_copy(update={"decoding": self._recipe.decoding}), self._run_dir)
-                if not checkpoints(self._run_dir):
-                    self._save_checkpoint(None)  # it was stopped by a signal in its last update
-            return TrainingResult(self._progress.step, reason)
-        self._announce()
-        self._check_space(None, is_with_checkpoint=True)
+            return TrainingResult(self._progress.step, limit)
+        if limit is None:
+            self._announce()
+            self._check_space(None)
         with closing(self._data):
-            reason = self._train()
+            reason = self._train(limit)
             self._workers.wait()
             if self._stop.number is None:
                 self._data.close(is_finished=True)
@@ -198,8 +197,28 @@ class _Session:
         self._reporter.summarize(self._progress)
         return TrainingResult(self._progress.step, reason, self._stop.number)
 
-    def _train(self) -> str:
-        """Makes updates until a limit or a signal, and says which."""
+    def _train(self, limit: str | None) -> str:
+        """Makes updates until a limit or a signal, and returns which.
+
+        Args:
+            limit: the one that was reached before this session: no update is made, only what its end lacks.
+        """
+        if limit is None:
+            self._try_passes()
+        if self._workers.is_main:
+            store_recipe(self._recipe, self._run_dir)
+            if limit is None and self._progress.step:
+                forget_end(self._run_dir, self._progress.step, has_checkpoint=self._has_saved)
+        self._start_clocks()  # what was tried is no part of the training
+        with self._stop.listening(), self._reporter.showing(self._progress, self._open_trackers()):
+            if limit is not None:
+                return self._end(limit)
+            reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
+            return reason or self._make_updates()
+
+    def _try_passes(self) -> None:
+        """Settles how much the device takes at once, and before the first update predicts what training takes."""
+        log.info("trying the largest batches in memory before update %d", self._progress.step + 1)
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
             workers, reached = self._workers, None  # not known of a GPU, nor of passes that are to be compiled
@@ -207,12 +226,6 @@ class _Session:
                 reached = trial_rates(self._state, self._training, workers, [workers.precision])[workers.precision]
             if workers.is_main:
                 self._predict(reached)
-        if self._workers.is_main:
-            store_recipe(self._recipe, self._run_dir)
-        self._start_clocks()  # what was tried is no part of the training
-        with self._stop.listening(), self._reporter.showing(self._progress):
-            reason = self._finish(self._unfinished, asked=False) if self._unfinished is not None else None
-            return reason or self._make_updates()
 
     def _make_updates(self) -> str:
         """Makes updates until a limit or a signal, and says which."""
@@ -247,18 +260,19 @@ class _Session:
         expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, per_pass, tried_bytes)
         write_json(self._run_dir / "prediction.json", expected)
         log.info(
-            "expected: %.2g FLOPs in %s updates (%s); %s at %.0f %% of the device's rate, which %s",
-            expected["flops"], f"{expected['updates']:,}", expected["limit"], duration(expected["seconds"]),
+            "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, which %s",
+            expected["flops"], counted(expected["updates"], "update"), expected["limit"], duration(expected["seconds"]),
             100 * expected["mfu"], "is assumed" if reached is None else "short passes reached",
         )  # fmt: skip
 
     def _announce(self) -> None:
-        where = (
-            f"going on at update {self._progress.step + 1}" if self._progress.step else "training from the beginning"
-        )
+        init = self._training.init
+        where = f"training from the weights of {init}" if init is not None else "training from the beginning"
+        if self._progress.step:
+            where = f"going on at update {self._progress.step + 1}"
         log.info(
-            "%s: %s parameters, %s pairs, %d x %s (%s)",
-            where, f"{self._num_parameters:,}", f"{len(self._data):,}", self._workers.num_processes,
+            "%s: %s parameters, %s, %d x %s (%s)",
+            where, f"{self._num_parameters:,}", counted(len(self._data), "pair"), self._workers.num_processes,
             self._workers.device, ", ".join(filter(None, (self._workers.precision, self._processor))),
         )  # fmt: skip
 
@@ -297,8 +311,8 @@ class _Session:
         """Whether any process was asked to stop, by the sums of all processes' flags; from then on all know it."""
         asked, number = flags[:2]
         if asked and self._stop.number is None:
-            # Where processes were sent different ones, SIGTERM is what all are told.
-            self._stop.number = signal.SIGINT if number / asked <= signal.SIGINT else signal.SIGTERM
+            # All stop by the same one: SIGTERM where processes were sent different ones.
+            self._stop.number = int(number / asked) if number / asked in STOP_SIGNALS else signal.SIGTERM
         return bool(asked)
 
     def _hear_all(self) -> bool:
@@ -306,33 +320,63 @@ class _Session:
         return self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
 
     def _finish(self, update: Update, *, asked: bool) -> str | None:
-        """Validates, reports and saves as is due after an update; says why training ends here, if it does.
+        """Validates, reports and saves as is due after an update; returns why training ends here, if it does.
 
-        What a stop leaves undone of this (a validation, the end of the training) is done first on resume: `unfinished`.
+        A validation that a stop leaves undone is made first on resume (`unfinished`), and so is the end (`_end`).
         """
         training, place = self._training, self._progress
         checkpoint_is_due = is_due("checkpoint", training, update, place)
         if checkpoint_is_due:
-            self._check_space(update, is_with_checkpoint=True)
+            self._check_space(update)
         validation = None
         if self._validator is not None and is_due("validate", training, update, place):
             validation = self._validate(self._validator)
             if validation is None:
                 return self._put_off(update)
+            self._state.note_validation(validation.cost(training.best_metric))
         limit = reason_to_stop(place, training)
-        if limit is not None and asked:
-            return self._put_off(update)
-        reason = f"stopped by {self._stop.name}" if asked else limit
-        if validation is not None or update.step % training.report_every_steps == 0 or limit is not None:
-            self._reporter.report(update, place, validation)
+        if validation is not None or update.step % training.report_every_steps == 0:
+            self._reporter.report(place, update.learning_rate, validation)
         self._reporter.show(update, place)
         self._has_validated, self._has_saved = validation is not None, checkpoint_is_due
         if self._workers.is_main:
-            if checkpoint_is_due or (limit is not None and not checkpoints(self._run_dir)):
+            if checkpoint_is_due:
                 self._save_checkpoint(validation)
-            if checkpoint_is_due or reason is not None:
+                self._remove_old_checkpoints()
+            if checkpoint_is_due or asked or limit is not None:
                 self._save(is_regular=checkpoint_is_due)
-        return reason
+        if asked:
+            return f"stopped by {self._stop.name}"
+        return None if limit is None else self._end(limit)
+
+    def _end_so_far(self) -> tuple[bool, bool, Validation | None]:
+        """The report of the last update, with its validation where there is validation data; its whole checkpoint (both
+        whether they are there); and that validation."""
+        step = self._progress.step
+        lines = [line for line in read_metrics(self._run_dir) if line["step"] == step]
+        validation = Validation.of_line(lines[-1]) if lines else None
+        has_report = bool(lines) and (validation is not None or self._validator is None)
+        has_checkpoint = damage(self._run_dir / "checkpoints" / f"step-{step:08d}") is None
+        return self._workers.gather([(has_report, has_checkpoint, validation)])[0]  # as rank 0 sees it, which writes
+
+    def _end(self, limit: str) -> str:
+        """Validates the last update and writes its checkpoint, where neither was due; returns why training ends here.
+
+        The save comes before and knows nothing of it, so that a raised limit can go on as if there had been no end.
+        """
+        has_report, has_checkpoint, validation = self._end_so_far()
+        if not has_checkpoint:
+            self._check_space(None, with_save=False)
+        if not has_report:
+            if self._validator is not None and validation is None:
+                validation = self._validate(self._validator)
+                if validation is None:
+                    return f"stopped by {self._stop.name}"
+            rate = learning_rate(self._progress.step, self._training, self._recipe.model.d_model)
+            self._reporter.report(self._progress, rate, validation, is_end=True)
+        if not has_checkpoint and self._workers.is_main:
+            self._save_checkpoint(validation)  # beside those that a longer training would keep
+        return limit
 
     def _go_back(self) -> None:
         """Back to the last good save; what was written since is forgotten, but for RUN/nonfinite.jsonl."""
@@ -365,8 +409,8 @@ class _Session:
         extra["validated"], extra["checkpointed"] = self._has_validated, self._has_saved
         self._state.save(self._run_dir, {**self._facts(), **extra})
 
-    def _check_space(self, update: Update | None, *, is_with_checkpoint: bool) -> None:
-        """Raises NmtkitError on every process when a save and a checkpoint do not fit on the disk any more.
+    def _check_space(self, update: Update | None, *, with_save: bool = True) -> None:
+        """Raises NmtkitError on every process when a checkpoint and a save do not fit on the disk any more.
 
         Args:
             update: the one after which they are due; it is saved if at least that fits.
@@ -375,7 +419,7 @@ class _Session:
         if self._workers.is_main:
             save = self._state.num_bytes()
             try:
-                check_space(self._run_dir, save + is_with_checkpoint * self._checkpoint_bytes(), "saving")
+                check_space(self._run_dir, with_save * save + self._checkpoint_bytes(), "saving")
             except NmtkitError as error:
                 fault = error
                 if update is not None and free_bytes(self._run_dir) >= save:
@@ -392,31 +436,15 @@ class _Session:
             validation = validator(model, lambda: self._stop.number is not None)
         if validation is None:
             self._hear_all()
-        else:
-            self._state.note_validation(validation.cost(self._training.best_metric))
         return validation
 
     def _facts(self) -> dict[str, Any]:
         """What checkpoints and saves say of where they come from."""
-        place, workers = self._progress, self._workers
+        spent = ("seconds", "device_seconds", "gpu_joules", "gpu_seconds", "host_joules", "host_seconds")
         return {
             "run": self._recipe.name,
-            "step": place.step,
-            "epoch": place.epoch,
-            "target_tokens": place.target_tokens,
-            "flops": place.flops,
-            "flops_attention": place.flops_attention,
-            "flops_padding": place.flops_padding,
-            "flops_encoder": place.flops_encoder,
-            "flops_decoder": place.flops_decoder,
-            "flops_output": place.flops_output,
-            "seconds": place.seconds,
-            "device_seconds": place.device_seconds,
-            "gpu_joules": place.gpu_joules,
-            "gpu_seconds": place.gpu_seconds,
-            "host_joules": place.host_joules,
-            "host_seconds": place.host_seconds,
-            **execution_facts(workers),
+            **{key: getattr(self._progress, key) for key in ("step", "epoch", "target_tokens", *FLOPS, *spent)},
+            **execution_facts(self._workers),
             "processor": self._processor,
             "matmul_flops_per_second": self._matmul_rate,
             "data_fingerprint": self._manifest["fingerprint"],
@@ -430,13 +458,15 @@ class _Session:
             "kind": "checkpoint",
             **self._facts(),
             "best_metric": self._training.best_metric,
-            "valid_nll": validation.nll if validation is not None else None,
+            "valid_nll": validation.metrics["valid_nll"] if validation is not None else None,
             "valid_bleu": validation.bleu if validation is not None else None,
         }
         recipe = self._recipe
         save_model(
             folder, self._state.result, recipe.model, self._tokenizer, recipe.decoding, provenance, self._lengths
         )
+
+    def _remove_old_checkpoints(self) -> None:
         kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
         kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
         for old in set(checkpoints(self._run_dir)) - kept:

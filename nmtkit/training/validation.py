@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.scoring import Scorer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
@@ -29,14 +30,29 @@ class Validation:
     """What a validation found.
 
     Attributes:
-        nll: of a target token, in nats, without label smoothing.
-        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None where it was not asked for.
+        nll: of a target token, in nats, without label smoothing; not finite where the training has diverged, which is
+            null in files, for JSON has no infinity.
+        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None without translations: where it was not asked
+            for, or the training has diverged.
         samples: the same few source lines each time, with reference and translation.
     """
 
     nll: float
     bleu: float | None
     samples: list[dict[str, str]]
+
+    @classmethod
+    def of_line(cls, line: dict[str, Any]) -> "Validation | None":
+        """The validation that a line of metrics.jsonl reports, or None."""
+        if "valid_nll" not in line:
+            return None
+        return cls(math.nan if line["valid_nll"] is None else line["valid_nll"], line["valid_bleu"], line["samples"])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The keys of a line of metrics.jsonl."""
+        nll, perplexity = (self.nll, self.perplexity) if math.isfinite(self.nll) else (None, None)
+        return {"valid_nll": nll, "valid_perplexity": perplexity, "valid_bleu": self.bleu, "samples": self.samples}
 
     @property
     def perplexity(self) -> float:
@@ -61,9 +77,8 @@ class Validator:
         if recipe.model.positions == "learned":
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
             if len(fitting) < len(order):
-                log.warning(
-                    "%s longer than max_positions and left out", counted(len(order) - len(fitting), "validation pair")
-                )
+                num_left_out = len(order) - len(fitting)
+                log.warning("%s left out, longer than max_positions", counted(num_left_out, "validation pair"))
             order = fitting
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
@@ -127,11 +142,18 @@ class Validator:
         middle = len(pairs) // 2
         return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])
 
-    def _translate(self, model: Transformer, vote: "_Vote") -> tuple[float, list[str]]:
+    def _translate(self, model: Transformer, vote: "_Vote") -> tuple[float | None, list[str]]:
         rank, processes = self._workers.rank, self._workers.num_processes
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
-        mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
+        mine, diverged = list[str](), False
+        try:
+            mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
+        except ModelError as error:  # going back is up to the updates, so that a validation does not end training
+            log.warning("validation without translations: %s", error)
+            diverged = True
         vote.after_last_batch()
+        if any(self._workers.gather([diverged])):
+            return None, []
         numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
         hypotheses = [text for _, text in sorted(numbered)]
         return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses

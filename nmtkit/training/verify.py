@@ -94,7 +94,8 @@ def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
     """The updates after ``after`` whose validation the last save takes account of."""
     until = saved["progress"]["step"] - bool(saved.get("unfinished"))
     lines = read_metrics(run_dir)
-    return {line["step"] for line in lines if after < line["step"] <= until and "valid_nll" in line}
+    lines = [line for line in lines if "valid_nll" in line and "end" not in line]  # the end changes no counter
+    return {line["step"] for line in lines if after < line["step"] <= until}
 
 
 def _repeat(

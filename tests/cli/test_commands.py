@@ -19,6 +19,7 @@ from nmtkit.cli.main import main
 from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.files import nmtkit_version
+from nmtkit.interpreter import STOP_SIGNALS
 from nmtkit.workers import Workers
 
 COMMANDS = [
@@ -54,7 +55,7 @@ Command = Callable[..., Outcome]
 @pytest.fixture
 def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
     """Runs a command in this process, from its arguments to its exit code."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     logger = logging.getLogger("nmtkit")
     state = (logger.handlers, logger.propagate, logger.level)
 

@@ -888,7 +888,7 @@ class TestConversation:
             assert terminal.process.wait(300) == 0
             assert terminal.is_as_before()
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
     def test_a_prompt_that_is_stopped_leaves_the_terminal_as_it_was(
         self, model: Path, number: signal.Signals, code: int
     ) -> None:
@@ -910,7 +910,7 @@ class TestConversation:
 
 
 class TestSignals:
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
     def test_a_stopped_translation_leaves_the_old_output_and_nothing_else(
         self, model: Path, tmp_path: Path, number: signal.Signals, code: int
     ) -> None:
@@ -934,7 +934,7 @@ class TestSignals:
         assert output.read_text() == "old\n"
         assert list(tmp_path.iterdir()) == [output]
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
     def test_one_that_waits_for_a_pipe_ends_at_once(
         self, model: Path, expected: list[str], number: signal.Signals, code: int
     ) -> None:

@@ -443,6 +443,39 @@ def test_the_good_save_stays_however_often_a_failing_run_is_stopped(
     assert sorted(path.name for path in (run_dir / "resume").iterdir()) == ["step-00000013", "step-00000014"]
 
 
+@pytest.mark.parametrize("metric", ["nll", "bleu"])
+def test_a_diverged_model_is_validated_without_a_score_and_the_run_goes_back(
+    project: Project, tmp_path: Path, poison: Poison, warnings: pytest.LogCaptureFixture, metric: str
+) -> None:
+    def diverged(model: Any, *others: Any) -> tuple[Tensor, Tensor]:
+        assert poison.state is not None
+        place = poison.state.progress
+        if (place.rollbacks, place.step + 1) == (0, 5):
+            with torch.no_grad():
+                model.embeddings["shared"].fill_(float("inf"))
+        return batch_loss(model, *others)
+
+    settings = ["data.valid=10", "training.validate_every_steps=2", f"training.best_metric={metric}"]
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "batch_loss", diverged)
+        assert project.train(run_dir, poison, *settings).step == 14
+        assert any("going back to update 3, once" in message for message in warnings.messages)
+        assert any("validation without translations: the model gives no finite" in each for each in warnings.messages)
+        assert all(line["valid_nll"] > 0 for line in read_json_lines(run_dir / "metrics.jsonl") if "valid_nll" in line)
+        result = project.train(other, poison, *settings, "training.max_steps=7")  # and such an end is none of a run
+    assert result.step == 7
+    lines = read_json_lines(other / "metrics.jsonl")
+    assert [(line["step"], line["valid_nll"] is None) for line in lines if "valid_nll" in line] == [
+        (2, False), (4, False), (6, True), (7, True),
+    ]  # fmt: skip
+    text = (other / "metrics.jsonl").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    assert read_json(other / "checkpoints/step-00000007/provenance.json")["valid_nll"] is None
+    place = read_json(other / "resume/step-00000007/state.json")["progress"]
+    assert (place["validations_since_best"] > 0, place["nonfinite_in_a_row"]) == (True, 3)
+
+
 def test_a_second_failure_ends_training_with_one_line_that_explains(
     project: Project, tmp_path: Path, poison: Poison
 ) -> None:

@@ -49,10 +49,9 @@ def logger() -> Iterator[None]:
     log.handlers, log.level, log.propagate = before
 
 
-def reporter(run: Path, tracker: Tracker | None = None, workers: Workers = ALONE, **training: object) -> Reporter:
+def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
-    trackers = [tracker] if tracker is not None else []
-    return Reporter(run, config, workers, Meter(), Scale(RATE, 50), trackers)
+    return Reporter(run, config, workers, Meter(), Scale(RATE, 50))
 
 
 def place(**changes: Any) -> Progress:
@@ -92,9 +91,9 @@ def test_a_line_of_metrics_tells_of_the_updates_since_the_last_one(tmp_path: Pat
     reports.add(UPDATE)
     reports.add(replace(UPDATE, loss=100.0, gradient_norm=1.5, flops=10_000, padded_tokens=300, seconds=6.0))
     reports.add(replace(UPDATE, loss=float("nan"), skipped="nonfinite"))  # has no numbers to sum
-    reports.report(replace(UPDATE, step=8), place(flops=16_000, skipped_updates=1), None)
+    reports.report(place(step=8, flops=16_000, skipped_updates=1), UPDATE.learning_rate, None)
     reports.add(UPDATE)
-    reports.report(replace(UPDATE, step=9), place(), VALIDATION)
+    reports.report(place(step=9), UPDATE.learning_rate, VALIDATION)
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
     assert first.pop("memory_bytes") > 10**6
     assert first == pytest.approx(
@@ -113,9 +112,11 @@ def test_a_line_of_metrics_tells_of_the_updates_since_the_last_one(tmp_path: Pat
 def test_a_line_of_metrics_has_energy_where_it_was_measured(tmp_path: Path) -> None:
     reports = reporter(tmp_path)
     reports.add(UPDATE)
-    reports.report(UPDATE, place(), None)
-    reports.report(UPDATE, place(host_joules=250.5, host_seconds=4.0), None)
-    reports.report(UPDATE, place(gpu_joules=1000.0, gpu_seconds=8.0, host_joules=0.0, host_seconds=4.0), None)
+    reports.report(place(), UPDATE.learning_rate, None)
+    reports.report(place(host_joules=250.5, host_seconds=4.0), UPDATE.learning_rate, None)
+    reports.report(
+        place(gpu_joules=1000.0, gpu_seconds=8.0, host_joules=0.0, host_seconds=4.0), UPDATE.learning_rate, None
+    )
     told = [(line.get("gpu_joules"), line.get("host_joules")) for line in read_json_lines(tmp_path / "metrics.jsonl")]
     assert told == [(None, None), (None, 250.5), (1000.0, 0.0)]
 
@@ -123,14 +124,14 @@ def test_a_line_of_metrics_has_energy_where_it_was_measured(tmp_path: Path) -> N
 def test_the_share_of_the_matmul_rate_is_of_all_devices(tmp_path: Path) -> None:
     reports = reporter(tmp_path, workers=Workers(0, 4, torch.device("cpu"), "float32"))
     reports.add(UPDATE)
-    reports.report(UPDATE, place(), None)
+    reports.report(place(), UPDATE.learning_rate, None)
     assert read_json_lines(tmp_path / "metrics.jsonl")[0]["mfu"] == pytest.approx(3000 / (4 * RATE))
 
 
 def test_only_the_first_process_writes(tmp_path: Path) -> None:
     reports = reporter(tmp_path, workers=Workers(1, 2, torch.device("cpu"), "float32"))
     reports.add(UPDATE)
-    reports.report(UPDATE, place(), VALIDATION)
+    reports.report(place(), UPDATE.learning_rate, VALIDATION)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,7 +244,7 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
             assert panel.activity == "validating"
         assert panel.activity == ""
         reports.add(UPDATE)
-        reports.report(UPDATE, place(), VALIDATION)
+        reports.report(place(), UPDATE.learning_rate, VALIDATION)
         reports.show(UPDATE, place())
         assert (panel.moment.step, panel.moment.share, panel.moment.limit) == (7, 0.07, "max_steps = 100")
         assert panel.moment.seconds_left == pytest.approx(3.0 / 7 * 93)
@@ -290,7 +291,7 @@ def test_the_summary_tells_what_training_came_to(
     (checkpoint / "model.json").write_text("{}")
     reports = reporter(tmp_path)
     reports.add(UPDATE)
-    reports.report(UPDATE, place(), VALIDATION)
+    reports.report(place(), UPDATE.learning_rate, VALIDATION)
     with caplog.at_level(logging.INFO):
         reports.summarize(place())
     figures, best, kept = caplog.messages[-3:]
@@ -325,12 +326,12 @@ class Fake:
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_trackers_are_given_every_line_at_its_step_and_finished_however_it_ends(tmp_path: Path, name: str) -> None:
     fake = Fake(name)
-    reports = reporter(tmp_path, Tracker(fake))
-    with pytest.raises(KeyboardInterrupt), reports.showing(place(step=0)):
+    reports = reporter(tmp_path)
+    with pytest.raises(KeyboardInterrupt), reports.showing(place(step=0), [Tracker(fake)]):
         reports.add(UPDATE)
-        reports.report(UPDATE, place(), None)
+        reports.report(place(), UPDATE.learning_rate, None)
         reports.add(UPDATE)
-        reports.report(replace(UPDATE, step=8), place(), VALIDATION)
+        reports.report(place(step=8), UPDATE.learning_rate, VALIDATION)
         raise KeyboardInterrupt
     assert fake.finished == 1
     for (step, values), line in zip(fake.logged, read_json_lines(tmp_path / "metrics.jsonl"), strict=True):

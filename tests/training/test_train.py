@@ -141,7 +141,7 @@ class TestStops:
         tiny.train(runs[1], *settings)
         lines = metrics_without_time(runs[0])
         assert metrics_without_time(runs[1]) == lines
-        assert [line["step"] for line in lines if "valid_bleu" in line] == [5]
+        assert [line["step"] for line in lines if "valid_bleu" in line] == [5, 6]
 
     def test_a_stop_in_the_very_last_update_leaves_its_end_to_the_next_start(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +152,22 @@ class TestStops:
             assert tiny.train(run).signal == signal.SIGTERM
         assert tiny.train(run) == training.TrainingResult(STEPS, f"max_steps = {STEPS}", None)
         assert determined(run) == determined(uninterrupted)
+
+    def test_a_terminal_that_is_closed_saves_and_under_nohup_it_does_not_stop(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "learning_rate", 3, lambda: ask(signal.SIGHUP))
+            assert tiny.train(run) == training.TrainingResult(3, "stopped by SIGHUP", signal.SIGHUP)
+        assert [path.name for path in state.saves(run)] == ["step-00000003"]
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with monkeypatch.context() as patch:
+                call_at(patch, loop, "learning_rate", 3, lambda: ask(signal.SIGHUP))
+                assert tiny.train(run).signal is None
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     def test_a_kill_after_an_unfinished_update_was_finished_reports_it_once(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,7 +287,8 @@ def sign(folder: Path, change: Callable[[dict[str, Any]], object] = lambda saved
     change(saved)
     sums = sha256_of_files(folder)
     sums.pop("state.json")
-    (folder / "state.json").write_text(json.dumps({**saved, "files": sums}), encoding="utf-8")
+    saved["files"] = sums
+    (folder / "state.json").write_text(json.dumps({**saved, "sha256": state.sum_of_state(saved)}), encoding="utf-8")
 
 
 class TestSaves:
@@ -305,6 +322,40 @@ class TestSaves:
         assert tiny.train(trained).step == STEPS
         assert any("step-00000014" in warning and "using the save before it" in warning for warning in warnings)
         assert determined(trained) == determined(uninterrupted)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda saved: saved["progress"].update(step=12),
+            lambda saved: saved.update(progress={}),
+            lambda saved: saved.update(regular=True),
+            lambda saved: saved.pop("meter"),
+            lambda saved: saved.update(sha256=None),
+            lambda saved: saved.pop("files"),
+        ],
+    )
+    def test_a_save_whose_state_was_changed_makes_way_for_the_one_before_it(
+        self, tiny: TinyProject, uninterrupted: Path, trained: Path, warnings: list[str], change: Callable[[Any], Any]
+    ) -> None:
+        path = trained / "resume/step-00000014/state.json"
+        saved = read_json(path)
+        change(saved)
+        path.write_text(json.dumps(saved))
+        assert tiny.verify(trained) == (1, 12)
+        assert tiny.train(trained).step == STEPS
+        assert any("step-00000014/state.json" in each and "damaged" in each for each in warnings)
+        assert determined(trained) == determined(uninterrupted)
+
+    def test_every_flipped_bit_of_a_state_is_noticed(self, trained: Path) -> None:
+        path = trained / "resume/step-00000014/state.json"
+        content, before = path.read_bytes(), read_json(path)
+        for position in range(0, len(content), 7):
+            path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+            try:
+                found = state.read_save(path.parent)  # the bit was one of blanks, or of the name of the sum
+                assert all(found[key] == before[key] for key in before if key != "sha256")
+            except ModelError as error:
+                assert "state.json" in str(error)
 
     def test_a_truncated_save_makes_way_for_the_one_before_it(
         self, tiny: TinyProject, uninterrupted: Path, trained: Path

@@ -1,0 +1,298 @@
+"""The end of training is validated and is a checkpoint; a raised limit goes on as if that end had not been there."""
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.errors import NmtkitError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
+from nmtkit.model_folder import checkpoints, find_model, read_tensors, same_bits, step_of
+from nmtkit.training import loop, reporting, state, validation
+from nmtkit.training import train as training
+from nmtkit.training.averaging import choose_checkpoints
+from tests.conftest import TinyProject, contents, determined, metrics_without_time
+from tests.training.test_train import ask, call_at
+
+STEPS = 14
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
+    assert tiny_project.train(run).step == STEPS
+    return run
+
+
+def all_of(run: Path) -> dict[str, Any]:
+    """What `determined` compares, without saves that only a stop or an end has made, and the checkpoints' scores."""
+    found = determined(run)
+    for folder in state.saves(run)[:-1]:
+        if not read_json(folder / "state.json")["regular"]:
+            found = {key: value for key, value in found.items() if folder.name not in key or "resume" not in key}
+    scores = ("valid_nll", "valid_bleu", "step", "best_metric")
+    for folder in checkpoints(run):
+        provenance = read_json(folder / "provenance.json")
+        found[f"{folder.name}, scores"] = [provenance[key] for key in scores]
+    return found
+
+
+def steps(run: Path) -> list[int]:
+    return [step_of(folder) for folder in checkpoints(run)]
+
+
+def die() -> None:
+    raise RuntimeError("as if killed")
+
+
+class TestEveryLimit:
+    @pytest.mark.parametrize(
+        ("limit", "step", "reason"),
+        [
+            ("training.max_steps=2", 2, "max_steps = 2"),
+            ("training.max_epochs=1", 7, "max_epochs = 1"),
+            ("training.max_minutes=0.000001", 1, "max_minutes = 1e-06"),
+        ],
+    )
+    def test_the_end_is_validated_and_is_the_last_checkpoint(
+        self, tiny: TinyProject, tmp_path: Path, limit: str, step: int, reason: str
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        assert tiny.train(run, limit) == training.TrainingResult(step, reason)
+        last = metrics_without_time(run)[-1]
+        assert (last["step"], last["end"]) == (step, "line")
+        assert steps(run)[-1] == step
+        provenance = read_json(checkpoints(run)[-1] / "provenance.json")
+        assert (provenance["step"], provenance["valid_nll"]) == (step, last["valid_nll"])
+        assert training_cost(run)["updates"] == step
+        weights = read_tensors(checkpoints(run)[-1] / "model.safetensors")
+        saved = read_tensors(run / f"resume/step-{step:08d}/weights.safetensors")
+        assert all(same_bits(weights[name], saved[name]) for name in saved)
+
+    def test_patience_too(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        settings = ("training.patience_validations=1", "training.peak_learning_rate=9", "training.schedule=constant")
+        result = tiny.train(run, *settings, "training.max_steps=90")
+        assert result.reason.startswith("no better nll for patience_validations")
+        assert result.step % 5 == 0
+        assert steps(run)[-1] == result.step
+        line = metrics_without_time(run)[-1]
+        assert line["step"] == result.step and "end" not in line  # this validation was due
+        assert read_json(checkpoints(run)[-1] / "provenance.json")["valid_nll"] == line["valid_nll"]
+
+    def test_an_average_ends_with_the_end(self, tiny: TinyProject, uninterrupted: Path) -> None:
+        assert [step_of(folder) for folder in choose_checkpoints(uninterrupted)] == [12, STEPS]
+        assert [line["step"] for line in metrics_without_time(uninterrupted)] == [3, 5, 6, 9, 10, 12, STEPS]
+        saved = read_json(uninterrupted / "resume/step-00000014/state.json")
+        best = min(line["valid_nll"] for line in metrics_without_time(uninterrupted)[:-1] if "valid_nll" in line)
+        assert saved["progress"]["best_cost"] == best  # patience knows nothing of the end
+
+    def test_what_the_rhythm_keeps_stays_beside_the_end(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.keep_last=1", "decoding.average_last=1", "training.keep_best=0")
+        assert steps(run) == [12, STEPS]
+
+    def test_without_validation_data_the_end_is_a_checkpoint(self, tiny: TinyProject, tmp_path: Path) -> None:
+        text = tiny.recipe.read_text()
+        folder = tmp_path / "project"
+        shutil.copytree(tiny.recipe.parent, folder)
+        lines = [line for line in text.split("\n") if not line.startswith("valid = ")]
+        (folder / "tiny.toml").write_text("\n".join(lines))
+        from nmtkit.config import load_recipe
+        from nmtkit.data.preparation import prepare
+
+        prepare(load_recipe(str(folder / "tiny.toml")), tmp_path / "run", workers=1)
+        project = TinyProject(folder / "tiny.toml", tmp_path / "run")
+        project.train(tmp_path / "run", "training.max_steps=2")
+        assert steps(tmp_path / "run") == [2]
+        assert [line["step"] for line in metrics_without_time(tmp_path / "run")] == [2]
+        project.train(tmp_path / "run", "training.max_steps=5")
+        assert steps(tmp_path / "run") == [4, 5]
+        assert [line["step"] for line in metrics_without_time(tmp_path / "run")] == [3, 5]
+
+    def test_a_moving_average_is_what_the_end_holds(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
+        tiny.train(run, "training.ema_decay=0.5", "training.max_steps=6")
+        weights = read_tensors(checkpoints(run)[-1] / "model.safetensors")
+        average = read_tensors(run / "resume/step-00000006/average.safetensors")
+        assert all(same_bits(weights[name], average[name]) for name in average)
+        tiny.train(run, "training.ema_decay=0.5")
+        tiny.train(other, "training.ema_decay=0.5")
+        assert all_of(run) == all_of(other)
+
+
+class TestRaisedLimit:
+    @pytest.mark.parametrize("report_every", [1, 3])
+    @pytest.mark.parametrize("end", [3, 4, 5, 7, 12, 13])
+    def test_the_run_goes_on_as_if_the_end_had_not_been_there(
+        self, tiny: TinyProject, tmp_path: Path, end: int, report_every: int
+    ) -> None:
+        settings = (f"training.report_every_steps={report_every}", "training.keep_last=3")
+        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
+        tiny.train(other, *settings)
+        assert tiny.train(run, f"training.max_steps={end}", *settings).step == end
+        assert steps(run)[-1] == end
+        assert metrics_without_time(run)[-1]["step"] == end and "valid_nll" in metrics_without_time(run)[-1]
+        assert tiny.train(run, *settings).step == STEPS
+        assert all_of(run) == all_of(other)
+
+    def test_a_run_that_ended_after_every_single_update_is_the_same_run(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        for end in range(1, STEPS + 1):
+            assert tiny.train(run, f"training.max_steps={end}").step == end
+            assert steps(run)[-1] == end
+            assert find_model(run) in checkpoints(run)
+        assert all_of(run) == all_of(uninterrupted)
+
+    def test_patience_does_not_count_the_end(self, tiny: TinyProject, tmp_path: Path) -> None:
+        settings = ("training.patience_validations=2", "training.peak_learning_rate=9", "training.schedule=constant")
+        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
+        whole = tiny.train(other, *settings, "training.max_steps=90")
+        for end in (7, 8, 9, 11):
+            tiny.train(run, *settings, f"training.max_steps={end}")
+        assert tiny.train(run, *settings, "training.max_steps=90") == whole
+        assert all_of(run) == all_of(other)
+
+    def test_patience_that_is_raised_goes_on(self, tiny: TinyProject, tmp_path: Path) -> None:
+        settings = ("training.peak_learning_rate=9", "training.schedule=constant", "training.max_steps=90")
+        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
+        first = tiny.train(run, *settings, "training.patience_validations=1")
+        whole = tiny.train(other, *settings, "training.patience_validations=3")
+        assert first.step < whole.step
+        assert tiny.train(run, *settings, "training.patience_validations=3") == whole
+        assert all_of(run) == all_of(other)
+
+    def test_the_updates_before_and_after_an_end_are_verified(self, tiny: TinyProject, tmp_path: Path) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=7")
+        before = contents(run)
+        assert tiny.verify(run, "training.max_steps=7") == (5, 7)
+        assert contents(run) == before
+        tiny.train(run, "training.max_steps=10")
+        assert tiny.verify(run, "training.max_steps=10") == (9, 10)
+
+    def test_a_start_that_fails_before_its_first_update_leaves_the_end(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=7")
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
+            call_at(patch, training, "settle_tokens_per_pass", 1, die)
+            tiny.train(run)
+        assert steps(run)[-1] == 7
+        assert metrics_without_time(run)[-1]["step"] == 7
+
+
+class TestInterruptedEnd:
+    @pytest.mark.parametrize(
+        ("place", "name", "number"),
+        [
+            (reporting, "append_json_line", 7),  # reports at 3, 5, 6, 9, 10, 12 come before; this one is never made
+            (validation, "batch_loss", 9),
+            (training, "save_model", 4),
+            (state, "write_json", 4),
+        ],
+    )
+    @pytest.mark.parametrize("how", ["killed", "stopped"])
+    def test_the_same_command_comes_to_the_same_end(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        place: Any, name: str, number: int, how: str,
+    ) -> None:  # fmt: skip
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, place, name, number, die if how == "killed" else ask)
+            if how == "stopped":
+                tiny.train(run)
+            elif name != "append_json_line":
+                with pytest.raises(RuntimeError, match="as if killed"):
+                    tiny.train(run)
+        assert tiny.train(run).step == STEPS
+        assert all_of(run) == all_of(uninterrupted)
+        before = contents(run)
+        assert tiny.train(run) == training.TrainingResult(STEPS, f"max_steps = {STEPS}")
+        assert contents(run) == before
+
+    def test_a_stop_during_the_validation_of_the_end_saves_and_leaves_it_to_the_next_start(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, validation, "batch_loss", 1, ask)
+            result = tiny.train(run, "training.max_steps=3")
+        assert (result.step, result.signal, result.reason) == (3, signal.SIGTERM, "stopped by SIGTERM")
+        assert steps(run) == []
+        assert [line["step"] for line in metrics_without_time(run)] == [3]
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "_update", 1, lambda: pytest.fail("an update was made again"))
+            assert tiny.train(run, "training.max_steps=3") == training.TrainingResult(3, "max_steps = 3")
+        assert steps(run) == [3]
+        line = metrics_without_time(run)[-1]
+        assert (line["step"], line["end"]) == (3, "validation") and line["loss"] > 0
+
+    @pytest.mark.parametrize("number", [3, 4])  # a disk that fills up before the validation, and before the checkpoint
+    def test_a_full_disk_at_the_end_keeps_the_save_and_room_for_a_checkpoint_ends_it(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+
+        def full() -> None:
+            raise NmtkitError("model.safetensors: cannot be written (No space left on device); make room")
+
+        with monkeypatch.context() as patch, pytest.raises(NmtkitError, match="make room"):
+            if number == 4:
+                call_at(patch, training, "save_model", 4, full)
+            else:
+                free = [10**9] * 4 + [1000] * 9  # at the start, and at updates 4, 8 and 12
+                for place in ("nmtkit.files.free_bytes", "nmtkit.training.train.free_bytes"):
+                    patch.setattr(place, lambda folder: free.pop(0))
+            tiny.train(run)
+        assert [step_of(folder) for folder in state.saves(run)] == [12, STEPS]
+        assert steps(run)[-1] == 12
+        tiny.train(run)
+        assert all_of(run) == all_of(uninterrupted)
+
+    def test_a_damaged_or_removed_end_is_made_again(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        for number, spoil in enumerate((shutil.rmtree, damage)):
+            run = tmp_path / str(number)
+            shutil.copytree(uninterrupted, run)
+            spoil(run / "checkpoints/step-00000014")
+            tiny.train(run)
+            assert all_of(run) == all_of(uninterrupted)
+
+    def test_a_limit_lowered_below_what_was_trained_ends_the_run_where_it_is(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "learning_rate", 11, ask)
+            assert tiny.train(run).step == 11
+        assert steps(run) == [4, 8]
+        assert tiny.train(run, "training.max_steps=9") == training.TrainingResult(11, "max_steps = 9")
+        assert steps(run)[-1] == 11
+        assert tiny.train(run).step == STEPS
+        assert all_of(run) == all_of(uninterrupted)
+
+    def test_a_half_written_line_of_the_end_is_written_again(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(uninterrupted, run)
+        shutil.rmtree(run / "checkpoints/step-00000014")
+        path = run / "metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-40])
+        tiny.train(run)
+        assert all_of(run) == all_of(uninterrupted)
+        assert [entry for entry in run.rglob("*") if TEMPORARY_MARK in entry.name] == []
+        assert len(read_json_lines(path)) == len(path.read_text().splitlines())
+
+
+def damage(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
