@@ -4,6 +4,7 @@ For the rules ``wrong_script`` and ``swapped_sides``. No language is recognised 
 not found, Russian is.
 """
 
+import locale
 import re
 from functools import cache
 
@@ -89,6 +90,11 @@ def scripts_of(language: str) -> tuple[str, ...]:
     """The writing systems of a language code such as "de", "deu" or "sr_Latn"; () for one that is not known here."""
     code, _, suffix = language.partition("_")
     return _SUFFIXES.get(suffix.lower()) or _SCRIPTS_OF.get(code, ())
+
+
+def known_languages() -> set[str]:
+    """The language codes that are known here or that Python's table of locales has."""
+    return {*_SCRIPTS_OF, *(name[:3].rstrip("_.") for name in locale.locale_alias.values())}
 
 
 class Script:
