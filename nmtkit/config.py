@@ -257,11 +257,6 @@ class CleaningConfig(_Section):
             raise ValueError('length_ratio = "error" needs a max_ratio above 0')
         return self
 
-    @property
-    def allows_equal_sides(self) -> bool:
-        """Whether a corpus may consist mostly of pairs of equal sides: the recipe states what is done about them."""
-        return "source_equals_target" in self.model_fields_set
-
     def action(self, rule: str) -> str:
         """Return the action for a rule; a limit of 0 leaves no pair out."""
         if rule == "length_ratio" and not self.max_ratio:
@@ -679,7 +674,7 @@ def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place:
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
-    if not recipe.cleaning.allows_equal_sides:  # written, it would be stated
+    if "source_equals_target" not in recipe.cleaning.model_fields_set:  # written, it would be stated
         del values["cleaning"]["source_equals_target"]
     return tomli_w.dumps(values)
 

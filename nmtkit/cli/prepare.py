@@ -101,43 +101,27 @@ def print_report(report: dict[str, Any]) -> None:
     from nmtkit import console
     from nmtkit.data.examination import MAX_WORDS_SHOWN
     from nmtkit.data.report import MAX_TOKENS_SHOWN, binned
-    from nmtkit.data.report_page import coverage_columns, coverage_rows, rule_rows
+    from nmtkit.data.report_page import coverage_columns, coverage_rows, num_silent, rule_rows
 
-    rows = [
-        [rule, count, action, left_out, meaning, _shortened(lines)]
-        for rule, count, action, left_out, meaning, lines in rule_rows(report)
-        if count != "0" or left_out != "0"
-    ]
-    quiet_rules = len(report["rules"]) - len(rows)
-    columns = ["rule", "pairs", "action", "left out", "what it is", "first lines"]
+    rows = rule_rows(report)
+    notes = []
+    for rule, _, _, _, _, lines, *example in rows:
+        notes += [f"{rule}, lines {lines}" if lines else rule, *(f"    {side}" for side in example)]
     title = f"Found in {report['pairs']['read']:,} training pairs"
-    console.print_table(title, columns, rows, notes=[f"{quiet_rules} other rules concern no pair."])
+    columns = ["rule", "pairs", "action", "left out", "meaning"]
+    console.print_table(title, columns, [row[:5] for row in rows], notes=[*notes, num_silent(report)])
     subwords, lengths, last, unit = report["subwords"], report["words"], MAX_WORDS_SHOWN, "words"
     if subwords is not None:
-        lengths, last, unit = (
-            {side: part["lengths"] for side, part in subwords["train"].items()},
-            MAX_TOKENS_SHOWN,
-            "tokens",
-        )
-    sides = binned(lengths, last)
-    if sides:
+        lengths, last, unit = {side: subwords["train"][side]["lengths"] for side in lengths}, MAX_TOKENS_SHOWN, "tokens"
+    if sides := binned(lengths, last):
         highest = max(max(counts.values()) for counts in sides.values())
         table = [
-            [
-                label,
-                *(cell for side in sides for cell in (f"{sides[side][label]:,}", _bar(sides[side][label], highest))),
-            ]
+            [label, *(cell for bins in sides.values() for cell in (f"{bins[label]:,}", _bar(bins[label], highest)))]
             for label in next(iter(sides.values()))
         ]
         console.print_table(f"Lengths of training pairs in {unit}", [unit, "source", "", "target", ""], table)
     if subwords is not None:
         console.print_table("Vocabulary", ["", *coverage_columns(subwords)], coverage_rows(subwords))
-
-
-def _shortened(lines: str) -> str:
-    """The first few of the lines named."""
-    named = lines.split(", ")
-    return ", ".join(named[:5]) + (", ..." if len(named) > 5 else "")
 
 
 def _bar(count: int, highest: int) -> str:

@@ -9,6 +9,7 @@
 A stage that is there, made from the same text by the same settings, is not made again (stages.py).
 """
 
+import difflib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -40,14 +41,7 @@ from nmtkit.data.report_page import report_page
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
-from nmtkit.data.training_text import (
-    TextBlock,
-    TrainingText,
-    TrainingTextReader,
-    check_sides_differ,
-    explain_line_counts,
-    open_sides,
-)
+from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReader, explain_line_counts, open_sides
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     LineReader,
@@ -63,11 +57,12 @@ from nmtkit.files import (
     write_lines,
 )
 from nmtkit.run_lock import locked_run, remove_abandoned_lock
+from nmtkit.text.catalogue import catalogue
 from nmtkit.text.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.text.corpora import Corpus, local_corpus, local_file, open_corpus, remote_files
 from nmtkit.text.download import CorpusFile, Downloader, RemoteFile
 from nmtkit.text.normalization import without_moses
-from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer
+from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import Tokenizer, join_segments
 from nmtkit.text.treebank import SILVER, is_own_treebank, linearised, linearised_line, stored_trees, treebank_corpus
 
@@ -248,7 +243,18 @@ def is_trained(run_dir: Path) -> bool:
     return any((run_dir / name).is_dir() for name in ("checkpoints", "resume"))
 
 
+def _warn_of_languages(data: DataConfig) -> None:
+    """Warns of a language code that no table here has, and names near ones."""
+    known = known_languages() | {code for entry in catalogue().values() for pair in entry.texts for code in pair}
+    for key in ("source_language", "target_language"):
+        code = getattr(data, key)
+        if code.partition("_")[0] not in known:
+            near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
+            log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
+
+
 def _fetch_corpora(data: DataConfig, mirror: Path | None) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
+    _warn_of_languages(data)
     with transfers() as report:
         return _open_corpora(data, Downloader(mirror, progress=report))
 
@@ -501,6 +507,7 @@ class _Preparer:
             _write_text(self._data, folder / "test", name, pairs)
             counts[f"test/{name}"] = len(pairs)
         subwords = {name: part.as_json() for name, part in statistics.items() if counts[name]}
+        self._findings.note_examples(text.pairs())  # of rules about tokens
         report = make_report(
             self._findings, text, self._described, counts["train"], subwords, lines_that_come_back(text, tokenizer)
         )
@@ -554,7 +561,7 @@ class _Preparer:
         self._described.append(_description(corpus, role, _counted(source, target)))
         pairs = list(zip(sources, targets, strict=True))
         num_equal = sum(one == other for one, other in pairs if one.strip())
-        check_sides_differ(corpus, num_equal, len(pairs), self._recipe.cleaning, self._findings)
+        self._findings.check_sides([source.name, target.name], num_equal, len(pairs))
         return pairs
 
     def _as_trained(self, pair: Pair) -> Pair:

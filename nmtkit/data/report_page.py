@@ -6,14 +6,13 @@ Everything is in the file, no script, no network; it follows the reader's light 
 from html import escape
 from typing import Any
 
+from nmtkit.console import counted
 from nmtkit.data.examination import MAX_WORDS_SHOWN
-from nmtkit.data.findings import LINES_NAMED
 from nmtkit.data.report import FREQUENT, MAX_TOKENS_SHOWN, binned
 from nmtkit.page import page, table, text
 from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS
 
 _STYLE = """
-td.lines { font-size: .85rem; min-width: 12rem; }
 svg { width: 100%; max-width: 34rem; height: auto; display: block; }
 svg text { fill: var(--faint); font-size: 12px; }
 svg .source { fill: var(--source); } svg .target { fill: var(--target); }
@@ -22,6 +21,8 @@ svg line { stroke: var(--line); }
 .key.source::before { background: var(--source); } .key.target::before { background: var(--target); }
 """
 
+_LINES = 5
+"""Lines of each rule that are named; report.json has more."""
 _WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
 """Of a histogram, in the picture's own units: all of it, one length, the room left and right of the bars."""
 
@@ -46,12 +47,12 @@ def report_page(report: dict[str, Any], name: str) -> str:
             numbers_from=2,
         ),
         "<h2>Lengths</h2>",
-        _histograms("Words a line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
+        _histograms("Words per line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
     ]
     if subwords is not None:
         lengths = {side: part["lengths"] for side, part in subwords["train"].items()}
         parts += [
-            _histograms("Subword tokens a sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
+            _histograms("Subword tokens per sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
             "<h2>Vocabulary</h2>",
             table(["", *coverage_columns(subwords)], coverage_rows(subwords), numbers_from=1),
         ]
@@ -59,18 +60,28 @@ def report_page(report: dict[str, Any], name: str) -> str:
 
 
 def rule_rows(report: dict[str, Any]) -> list[list[str]]:
-    """Rule, pairs, action, pairs left out, meaning and first lines, for every rule."""
+    """Rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair where they are known.
+
+    Only the rules that concern a pair have a row.
+    """
     several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
     rows = []
     for rule, found in report["rules"].items():
-        places = report["places"].get(rule, [])
-        named = [f"{name}: {line}" if several else str(line) for name, line in places]
-        more = ", ..." if found["count"] > LINES_NAMED else ""
         left_out = report["left_out"].get(rule, 0)
-        rows.append(
-            [rule, f"{found['count']:,}", found["action"], f"{left_out:,}", MEANINGS[rule], ", ".join(named) + more]
-        )
+        if found["count"] or left_out:
+            places = report["places"].get(rule, [])[:_LINES]
+            named = [f"{name}: {line}" if several else str(line) for name, line in places]
+            lines = ", ".join(named) + (", ..." if found["count"] > _LINES else "")
+            example = report.get("examples", {}).get(rule, [])
+            rows.append(
+                [rule, f"{found['count']:,}", found["action"], f"{left_out:,}", MEANINGS[rule], lines, *example]
+            )
     return rows
+
+
+def num_silent(report: dict[str, Any]) -> str:
+    """How many rules found nothing."""
+    return f"{counted(len(report['rules']) - len(rule_rows(report)), 'other rule')}: nothing found."
 
 
 def coverage_columns(subwords: dict[str, Any]) -> list[str]:
@@ -88,8 +99,8 @@ def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
     return [
         ["tokens", *(f"{part['tokens']:,}" for part in parts)],
         ["words", *(f"{part['words']:,}" for part in parts)],
-        ["tokens a word", *(f"{part['tokens_per_word']:.2f}" for part in parts)],
-        ["characters a token", *(f"{part['characters_per_token']:.2f}" for part in parts)],
+        ["tokens per word", *(f"{part['tokens_per_word']:.2f}" for part in parts)],
+        ["characters per token", *(f"{part['characters_per_token']:.2f}" for part in parts)],
         ["unknown tokens", *(share(part["unknown"], part["tokens"]) for part in parts)],
         ["entries of the vocabulary", *(f"{part['vocabulary']:,}" for part in parts)],
         ["of these used", *(share(part["entries_used"], part["vocabulary"]) for part in parts)],
@@ -109,7 +120,7 @@ def _headline(report: dict[str, Any]) -> str:
         ]
     if report["subwords"] is not None:
         for side, part in report["subwords"]["train"].items():
-            numbers.append((f"tokens a word, {side}", f"{part['tokens_per_word']:.2f}"))
+            numbers.append((f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}"))
     cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
     notes = ""
     if left_out.get(HELD_OUT_COPY):
@@ -120,18 +131,12 @@ def _headline(report: dict[str, Any]) -> str:
 
 
 def _rules_table(report: dict[str, Any]) -> str:
-    head = (
-        "<tr><th>rule</th><th class=number>pairs</th><th>action</th><th class=number>left out</th><th>what it is</th>"
-    )
-    rows = []
-    for rule, count, action, left_out, meaning, lines in rule_rows(report):
-        is_refused = action == "error" and count != "0"
-        rows.append(
-            f"<tr{' class=none' if count == '0' else ''}><td>{rule}</td><td class=number>{count}</td>"
-            f"<td{' class=error' if is_refused else ''}>{action}</td><td class=number>{left_out}</td>"
-            f"<td>{escape(meaning)}</td><td class=lines>{escape(lines)}</td></tr>"
-        )
-    return f'<div class="wide"><table>{head}<th>lines</th></tr>{"".join(rows)}</table></div>'
+    rows = [
+        [rule, count, action, left_out, escape(meaning), escape(lines), "<br>".join(text(side) for side in example)]
+        for rule, count, action, left_out, meaning, lines, *example in rule_rows(report)
+    ]
+    columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
+    return (table(columns, rows) if rows else "") + f"<p>{num_silent(report)}</p>"
 
 
 def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:

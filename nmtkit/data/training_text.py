@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from nmtkit.config import CleaningConfig, Recipe
+from nmtkit.config import Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.data.examination import (
     COMPARABLE,
@@ -39,8 +39,6 @@ BLOCK_PAIRS = 10_000
 """Pairs handled at once: some megabytes of text, a tenth of a second of work."""
 BLOCK_BYTES = 16_000_000
 """Text after which a block of very long lines ends."""
-JUDGED_PAIRS = 100
-"""A corpus of fewer pairs may have equal sides throughout: names, numbers, a test of something."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,6 @@ class TrainingTextReader:
         workers: processes that examine text.
         """
         self._findings = findings
-        self._cleaning = recipe.cleaning
         self._check_only = check_only
         self._folder = folder
         self._workers = workers
@@ -189,11 +186,14 @@ class TrainingTextReader:
                     self._read_corpus(number, readers, text, keys, (source, target), advance)
                     self._check_line_count(corpus, *readers)
                     num_equal = self._findings.count("source_equals_target") - before
-                    check_sides_differ(
-                        corpus, num_equal, min(reader.num_lines for reader in readers), self._cleaning, self._findings
+                    self._findings.check_sides(
+                        [reader.name for reader in readers], num_equal, min(reader.num_lines for reader in readers)
                     )
                     described(corpus, *readers)
             self._find_repeats(text, keys)
+            # Read again up to the last of them, as a repeat is known only now.
+            pairs = chain.from_iterable(zip(*open_sides(corpus, "surrogateescape"), strict=False) for corpus in corpora)
+            self._findings.note_examples((line, *pair) for line, pair in enumerate(pairs, start=1))
         finally:
             for file in keys.values():
                 file.close()
@@ -304,18 +304,6 @@ def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> 
         LineReader(side.raw_lines, name=side.name, errors=errors) for side in (corpus.source, corpus.target)
     )
     return source, target
-
-
-def check_sides_differ(
-    corpus: Corpus, num_equal: int, num_pairs: int, cleaning: CleaningConfig, findings: Findings
-) -> None:
-    """Stops where most pairs of a corpus have equal sides and the recipe does not state that this is meant."""
-    if num_pairs >= JUDGED_PAIRS and 2 * num_equal > num_pairs and not cleaning.allows_equal_sides:
-        findings.stop(
-            f"{corpus.source.name}, {corpus.target.name}: both sides are the same text in {num_equal:,} of "
-            f"{num_pairs:,} pairs; correct the files or columns that the recipe names, or, if that is meant, state "
-            '[cleaning] source_equals_target = "keep"'
-        )
 
 
 def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tuple[int, str]:

@@ -4,6 +4,7 @@ For the rules ``wrong_script`` and ``swapped_sides``. No language is recognised 
 not found, Russian is.
 """
 
+import locale
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -129,6 +130,11 @@ def is_unspaced_text(line: str) -> bool:
     """Whether most letters of a line belong to writing systems without blanks between words."""
     unspaced, others = _letters(_UNSPACED).subn("", line)[::-1]
     return bool(unspaced) and unspaced > len(re.findall(r"[^\W\d_]", others))
+
+
+def known_languages() -> set[str]:
+    """The language codes that are known here or that Python's table of locales has."""
+    return {*_SCRIPTS_OF, *(name[:3].rstrip("_.") for name in locale.locale_alias.values())}
 
 
 class Script:

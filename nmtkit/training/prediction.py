@@ -30,7 +30,7 @@ ASSUMED_MFU = {
     "gpu": (
         0.30,
         "assumed, of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 "
-        "by NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.38 by the paper's base and "
+        "by NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.37 by the paper's base and "
         "big ones on 8 P100 (0.4 and 1.0 s an update)",
     ),
     "cpu": (

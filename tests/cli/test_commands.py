@@ -363,7 +363,7 @@ class TestPrepare:
         outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
         assert re.search(r"markup +1 +keep +0 .* 121", outcome.out)
-        assert all(title in outcome.out for title in ("Found in 121 training pairs", "Lengths", "tokens a word"))
+        assert all(title in outcome.out for title in ("Found in 121 training pairs", "Lengths", "tokens per word"))
         assert str(project.run / "data" / "report.html") in outcome.err
         again = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert again.out == outcome.out

@@ -375,7 +375,7 @@ class TestEqualSides:
         self.mixed(corpus, 60, 45)
         corpus.prepare(stated)
         stored = stored_recipe(corpus.run / "recipe.toml", "mine")
-        assert stored.cleaning.allows_equal_sides
+        assert "source_equals_target" in stored.cleaning.model_fields_set
         assert not prepare(stored, corpus.run, workers=1).is_new
         again = prepare(stored, corpus.folder / "again", workers=1)
         assert again.manifest["pairs"]["train"] == (105 if stated.endswith("keep") else 45)
@@ -507,8 +507,9 @@ class TestReport:
         assert re.findall(r"(?:src|href)\s*=|url\(|@import|<script", page) == []
         assert "prefers-color-scheme: dark" in page
         assert 'name="viewport"' in page
-        assert all(f"<td>{rule}</td>" in page for rule in RULES)
-        assert f">{line}</td>" in page
+        assert [rule for rule in RULES if f"<td>{rule}</td>" in page] == ["markup"]
+        assert "<p>17 other rules: nothing found.</p>" in page
+        assert f"<td>{line}</td><td><bdi>&lt;b&gt;bold&lt;/b&gt; text</bdi><br><bdi>fetter Text</bdi></td>" in page
         pictures = re.findall(r"<svg.*?</svg>", page)
         assert len(pictures) == 2
         widths = [
@@ -518,6 +519,53 @@ class TestReport:
         ]
         assert widths
         assert all(0 <= width <= 420 for width in widths)
+
+    @pytest.mark.parametrize("rule", FAULTS)
+    @pytest.mark.parametrize("only_check", [True, False])
+    def test_each_rule_shows_the_first_pair_that_it_concerns(self, corpus: Corpus, rule: str, only_check: bool) -> None:
+        with_fault(corpus, rule)
+        keep = "cleaning.invalid_utf8=drop"
+        report = corpus.check(keep).report if only_check else corpus.prepare(keep, "cleaning.max_characters=9999")
+        expected = [side.decode("utf-8", "surrogateescape") for side in FAULTS[rule]]
+        shown = [
+            "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
+            + ("..." if len(side) > 60 else "")
+            for side in expected
+        ]
+        assert report["examples"][rule] == shown
+        assert all(char.isprintable() for side in shown for char in side)
+
+    def test_pairs_of_too_many_tokens_are_shown_too(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded([*CLEAN, ("one two three four five", "eins zwei drei vier fünf")]))
+        report = corpus.prepare("cleaning.max_tokens=4", "data.subwords=bpe", "data.vocab_size=60")
+        assert report["rules"]["too_long"]["count"] > 1
+        first = report["rules"]["too_long"]["lines"][0]
+        pairs = [*CLEAN, ("one two three four five", "eins zwei drei vier fünf")]
+        assert report["examples"]["too_long"] == list(pairs[first - 1])
+
+    def test_the_terminal_shows_examples_without_control_characters(
+        self, corpus: Corpus, run_command: RunCommand
+    ) -> None:
+        corpus.write("train", encoded([*CLEAN, ("a \x1b[31mred\u202e", "ein\x07 rot")]))
+        corpus.recipe()
+        ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
+        assert ended.code == 0
+        assert "control_character, lines 41\n    a \\x1b[31mred\\u202e\n    ein\\x07 rot\n" in ended.out
+        assert "17 other rules: nothing found." in ended.out
+        assert not set("\x1b\x07\u202e") & set(ended.out)
+
+    def test_a_language_code_that_nobody_has_is_warned_of_with_near_ones(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        corpus.write("train", encoded(CLEAN))
+        corpus.check(languages=("en", "deh"))
+        (warning,) = [record.getMessage() for record in caplog.records if "language" in record.getMessage()]
+        assert warning.startswith('data.target_language = "deh" is not a known language code (near ones: ')
+        assert "deu" in warning
+        caplog.clear()
+        for code in ("de_AT", "zh_Hans", "hsb", "eo", "yue", "ptb"):
+            corpus.check(languages=("en", code))
+        assert not [record for record in caplog.records if "language code" in record.getMessage()]
 
     def test_text_of_the_user_is_escaped_in_the_page(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
