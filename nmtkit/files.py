@@ -447,15 +447,11 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
 
 @cache
 def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
-    """Return nmtkit's version; in a git checkout with its commit: ``0.1.0+g1a2b3c4``, ``.dirty`` with changed files.
-
-    Args:
-        root: the folder that holds the package. It is a checkout if git's folder and nmtkit's pyproject.toml are in it.
-    """
+    """Return nmtkit's version, such as ``0.1.0``, or ``0.1.0+g1a2b3c4.dirty`` in a git checkout with changed files."""
     import subprocess
 
-    number = importlib.metadata.version("nmtkit")
-    project = root / "pyproject.toml"
+    number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
+    # A package that was installed inside another repository has neither beside it.
     if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
         return number
     # GIT_DIR and the like, which git sets for its hooks, may name another repository.

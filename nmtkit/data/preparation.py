@@ -226,11 +226,7 @@ def store_recipe(recipe: Recipe, run_dir: Path) -> None:
 
 
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
-    """Return the tokenizer of BLEU that was chosen when a run was prepared, so that all its scores compare.
-
-    Raises:
-        DataError: the manifest is damaged.
-    """
+    """Return the tokenizer of BLEU that was chosen when a run was prepared, so that all scores of the run compare."""
     path = run_dir / "data" / "manifest.json"
     tokenizer = read_manifest(path.parent).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
     if tokenizer not in BLEU_TOKENIZERS:

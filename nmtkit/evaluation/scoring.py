@@ -52,20 +52,13 @@ BRACKET_SCORES = ("evalb-f1", "evalb-precision", "evalb-recall")
 TextKind = Literal["plain", "tokenized", "trees", "tagged-trees"]
 _Form = Literal["plain", "tokens", "compounds", "trees"]
 
-_FORM_OF_METRIC: dict[str, _Form] = {
-    "sacrebleu": "plain",
-    "sacrebleu-lc": "plain",
-    "sacrebleu-intl": "plain",
-    "chrf2": "plain",
-    "chrf2++": "plain",
-    "ter": "plain",
-    "bleu-tokenized": "tokens",
-    "bleu-tokenized-lc": "tokens",
-    "bleu-compound-split": "compounds",
-    "evalb-f1": "trees",
-    "evalb-precision": "trees",
-    "evalb-recall": "trees",
+_METRICS_OF_FORM: dict[_Form, tuple[str, ...]] = {
+    "plain": ("sacrebleu", "sacrebleu-lc", "sacrebleu-intl", "chrf2", "chrf2++", "ter"),
+    "tokens": ("bleu-tokenized", "bleu-tokenized-lc"),
+    "compounds": ("bleu-compound-split",),
+    "trees": BRACKET_SCORES,
 }
+_FORM_OF_METRIC = {name: form for form, names in _METRICS_OF_FORM.items() for name in names}
 
 _COMPARABLE_TO = {
     "sacrebleu": "other sacreBLEU scores of the same signature; not the paper's 27.3",
@@ -370,7 +363,7 @@ def _bracket_counts(sentences: Sequence[Totals]) -> list[list[int]]:
 
 def _of_brackets(name: str, totals: Totals) -> float:
     """One of BRACKET_SCORES."""
-    return {"evalb-f1": totals.f1, "evalb-precision": totals.precision, "evalb-recall": totals.recall}[name]
+    return float(getattr(totals, name.removeprefix("evalb-")))
 
 
 def _evalb_signature(sentences: int, length: str = "all") -> str:
@@ -385,8 +378,7 @@ def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Inter
     """
     import numpy as np
 
-    check_seed()
-    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    seed = check_seed()
     generator = np.random.default_rng(None if seed == "none" else int(seed))
     table, size = np.array(statistics, dtype="float32"), len(statistics)
     found = [metric._compute_score_from_stats(table[generator.choice(size, size)].sum(0)) for _ in range(resamples)]
@@ -397,11 +389,12 @@ def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> "Inter
     return Interval(float(found[0]._mean), float(found[0]._ci), resamples, seed)
 
 
-def check_seed() -> None:
-    """Raises DataError where SACREBLEU_SEED, which sacreBLEU draws its random numbers by, is no seed."""
-    seed = os.environ.get("SACREBLEU_SEED", "12345")
-    if seed.lower() != "none" and not re.fullmatch(r"\d+", seed, re.ASCII):
+def check_seed() -> str:
+    """Returns SACREBLEU_SEED, which sacreBLEU draws its random numbers by; raises DataError where it is no seed."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    if seed != "none" and not re.fullmatch(r"\d+", seed, re.ASCII):
         raise DataError(f"the environment variable SACREBLEU_SEED is {seed!r}: set a whole number from 0, or none")
+    return seed
 
 
 def score(
@@ -503,7 +496,8 @@ def comparable_to(metric: str) -> str:
 
 def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
     """The form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, "details"][, "interval"]}}``."""
-    return {name: _as_json(one) for name, one in scores.items()}
+    stated = {name: dataclasses.asdict(one) for name, one in scores.items()}
+    return {name: {key: value for key, value in one.items() if value not in ("", None)} for name, one in stated.items()}
 
 
 def read_scores(path: Path) -> dict[str, dict[str, Any]]:
@@ -512,15 +506,6 @@ def read_scores(path: Path) -> dict[str, dict[str, Any]]:
     score = {"score": float, "signature?": str, "details?": str, "interval?": interval}
     scores: dict[str, dict[str, Any]] = read_json(path, {str: {str: score}})
     return scores
-
-
-def _as_json(one: Score) -> dict[str, Any]:
-    content: dict[str, Any] = {"score": one.score, "signature": one.signature}
-    if one.details:
-        content["details"] = one.details
-    if one.interval is not None:
-        content["interval"] = dataclasses.asdict(one.interval)
-    return content
 
 
 def _require_known(metric: str) -> None:
@@ -538,32 +523,24 @@ def _processing(
     """The work that turns text into the form a metric reads, and the label of that work for the signature."""
     language = "" if target_language is None else moses.language_code(target_language)
 
-    def as_it_is(lines: list[str]) -> list[str]:
-        return lines
-
-    def detokenized(lines: list[str]) -> list[str]:
-        return moses.detokenize(lines, language)
-
-    def tokenized(lines: list[str]) -> list[str]:
-        return moses.tokenize(lines, language)
-
     def split(lines: list[str]) -> list[str]:
         return [moses.split_compounds(line) for line in lines]
 
-    def normalized_tokenized_split(lines: list[str]) -> list[str]:
-        return split(tokenized([moses.replace_unicode_punctuation(line) for line in lines]))
+    def punctuated(lines: list[str]) -> list[str]:
+        return [moses.replace_unicode_punctuation(line) for line in lines]
 
     match form, text:
         case ("plain", "tokenized"):
-            return detokenized, f"detokenized-moses-{language}-sacremoses-{moses.version()}"
+            label = f"detokenized-moses-{language}-sacremoses-{moses.version()}"
+            return lambda lines: moses.detokenize(lines, language), label
         case ("tokens", "plain"):
-            return tokenized, f"moses-{language}-sacremoses-{moses.version()}"
+            return lambda lines: moses.tokenize(lines, language), f"moses-{language}-sacremoses-{moses.version()}"
         case ("compounds", "plain"):
             label = f"unicode-punctuation+moses-{language}+compound-split-sacremoses-{moses.version()}"
-            return normalized_tokenized_split, label
+            return lambda lines: split(moses.tokenize(punctuated(lines), language)), label
         case ("compounds", "tokenized"):
             return split, "compound-split"
-    return as_it_is, ""
+    return lambda lines: lines, ""
 
 
 def _build(name: str, references: list[list[str]] | None, tokenizer: str, *, of_sentences: bool = False) -> "Metric":

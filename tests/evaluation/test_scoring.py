@@ -16,7 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import METRICS, ON_REQUEST, Scorer, comparable_to, left_out, score, scores_as_json
+from nmtkit.evaluation.scoring import (
+    METRICS,
+    ON_REQUEST,
+    Scorer,
+    comparable_to,
+    left_out,
+    read_scores,
+    score,
+    scores_as_json,
+)
 from nmtkit.files import read_lines
 from nmtkit.text import moses
 
@@ -516,3 +525,25 @@ def test_intervals_equal_sacrebleus_to_the_last_digit(monkeypatch: pytest.Monkey
         interval = found[name].interval
         assert interval is not None
         assert (interval.mean, interval.half_width, interval.seed) == (expected._mean, expected._ci, seed)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        7, "41.2", {}, {"score": "41.2"}, {"score": None}, {"score": True}, {"score": [1]},
+        {"score": 1, "signature": 2}, {"score": 1, "details": []}, {"score": 1, "interval": 3},
+        {"score": 1, "interval": {}},
+        {"score": 1, "interval": {"mean": 1, "half_width": "x"}},
+    ],
+)  # fmt: skip
+def test_a_damaged_score_is_one_line(tmp_path: Path, entry: Any) -> None:
+    path = tmp_path / "scores.json"
+    for content in ({"test": {"sacrebleu": entry}}, {"test": entry}):
+        path.write_text(json.dumps(content), encoding="utf-8")
+        if content == {"test": {}}:
+            continue  # a test set without scores
+        with pytest.raises(DataError, match=r"scores\.json: test has no scores by metric"):
+            read_scores(path)
+    whole = scores_as_json(Scorer([REFERENCES], target_language="de", text="plain").score(HYPOTHESES, resamples=20))
+    path.write_text(json.dumps({"test": whole}), encoding="utf-8")
+    assert read_scores(path) == {"test": whole}
