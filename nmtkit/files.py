@@ -460,8 +460,8 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
     Args:
         shape: what the caller needs of it, other keys left aside. A type, or several joined by ``|``, where int is a
             count of 64 bits and float any finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
-            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing; or a
-            function that raises ValueError.
+            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing or
+            null; or a function that raises ValueError.
         error: the class of the exception.
 
     Raises:
@@ -531,9 +531,11 @@ def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
             if key is str:
                 for name, entry in value.items():
                     yield from _misfits(entry, part, f"{place}.{name}")
-            elif (name := key.removesuffix("?")) in value:
+            elif (name := key.removesuffix("?")) != key and value.get(name) is None:
+                continue
+            elif name in value:
                 yield from _misfits(value[name], part, f"{place}.{name}")
-            elif name == key:
+            else:
                 yield f"{place}.{key} is missing".removeprefix(".")
     elif isinstance(shape, list) and isinstance(value, list):
         for index, entry in enumerate(value):

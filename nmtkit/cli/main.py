@@ -5,6 +5,8 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -94,12 +96,21 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 def main() -> None:
     """The entry point: exit code 0, or 1 for a user's mistake, 2 for wrong usage, 130 and 143 when stopped."""
+    _open_what_is_closed()
+    try:
+        import fcntl  # noqa: F401
+    except ModuleNotFoundError:
+        _fail("nmtkit needs the file locks of Linux or macOS; on Windows, run it in the Windows Subsystem for Linux")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be text
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
     except PeerLostError as error:
         from nmtkit.workers import PEER_LOST, is_launched
 
@@ -127,19 +138,35 @@ def main() -> None:
         _fail("out of memory; take smaller batches, a smaller beam or fewer processes, or make room")
 
 
+def _open_what_is_closed() -> None:
+    """Gives closed standard streams to nothing: another file would get their numbers, and what is printed with them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
     place = f"process {rank}: " if rank != "0" else ""
-    print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     _leave(1)
 
 
 def _leave(code: int) -> NoReturn:
     """Ends the process. One of several ends without the interpreter's own clean-up, which aborts now and then where
     threads of the process group are still at work."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(code)  # the interpreter would try it once more, and end with 120
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
         os._exit(code)
     sys.exit(code)
