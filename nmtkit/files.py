@@ -417,7 +417,8 @@ def versions() -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 sum of a file, in hexadecimal."""
+    """The sha256 sum of a regular file, in hexadecimal."""
+    _check_regular(path)
     with open_plain(path) as file:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
@@ -485,10 +486,14 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
         raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
 
 
-def _content(path: Path) -> bytes:
-    """All bytes of a regular file: a pipe would be waited for."""
+def _check_regular(path: Path) -> None:
+    """Raises DataError for what is there but no file: a pipe would be waited for, a device would have no end."""
     if not path.is_file() and not path.is_dir() and path.exists():
         raise DataError(f"{path}: not a regular file")
+
+
+def _content(path: Path) -> bytes:
+    _check_regular(path)
     with open_plain(path) as file:
         return file.read()
 

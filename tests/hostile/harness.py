@@ -217,7 +217,7 @@ def may_change(case: Case, name: str, before: dict[str, str], after: dict[str, s
         "run": ("run/", "new/"),
         "ablate": ("sweep/",),
         "average": ("run/averaging.json",),
-        "score": ("run/cost.json",),
+        "score": ("run/cost.json", "run/scores.json"),
     }
     return name.startswith(kept.get(case.arguments[0], ()))
 
