@@ -472,7 +472,8 @@ def versions() -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 sum of a file, in hexadecimal."""
+    """The sha256 sum of a regular file, in hexadecimal."""
+    _check_regular(path)
     with open_plain(path) as file:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
@@ -515,8 +516,8 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
     Args:
         shape: what the caller needs of it, other keys left aside. A type, or several joined by ``|``, where int is a
             count of 64 bits and float any finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
-            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing; or a
-            function that raises ValueError.
+            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing or
+            null; or a function that raises ValueError.
         error: the class of the exception.
 
     Raises:
@@ -540,10 +541,14 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
         raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
 
 
-def _content(path: Path) -> bytes:
-    """All bytes of a regular file: a pipe would be waited for."""
+def _check_regular(path: Path) -> None:
+    """Raises DataError for what is there but no file: a pipe would be waited for, a device would have no end."""
     if not path.is_file() and not path.is_dir() and path.exists():
         raise DataError(f"{path}: not a regular file")
+
+
+def _content(path: Path) -> bytes:
+    _check_regular(path)
     with open_plain(path) as file:
         return file.read()
 
@@ -586,9 +591,11 @@ def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
             if key is str:
                 for name, entry in value.items():
                     yield from _misfits(entry, part, f"{place}.{name}")
-            elif (name := key.removesuffix("?")) in value:
+            elif (name := key.removesuffix("?")) != key and value.get(name) is None:
+                continue
+            elif name in value:
                 yield from _misfits(value[name], part, f"{place}.{name}")
-            elif name == key:
+            else:
                 yield f"{place}.{key} is missing".removeprefix(".")
     elif isinstance(shape, list) and isinstance(value, list):
         for index, entry in enumerate(value):

@@ -43,8 +43,8 @@ MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
 """Those of a model folder, beside the folder tokenizer/."""
 _PROVENANCE: dict[Any, Any] = {
     "files": {str: str, "model.safetensors": str, "model.json": str}, "kind?": str, "step?": int, "recipe?": dict,
-    "data_fingerprint?": str, "init_sha256?": str | None, "best_metric?": str | None, "valid_nll?": float | None,
-    "valid_bleu?": float | None, "average_of?": [{"checkpoint": str, "sha256": str}],
+    "data_fingerprint?": str, "init_sha256?": str, "best_metric?": str, "valid_nll?": float,
+    "valid_bleu?": float, "average_of?": [{"checkpoint": str, "sha256": str}],
 }  # fmt: skip
 
 

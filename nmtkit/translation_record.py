@@ -34,6 +34,9 @@ def read_translated(run_dir: Path, name: str) -> tuple[list[str], list[str], lis
     if not output.is_file():
         command = shlex.join(["nmtkit", "translate", str(run_dir), "--input", str(source), "--output", str(output)])
         raise DataError(f"{output}: missing; make it with `{command}`")
+    for path in (source, reference):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; prepare the run again")
     sources, references, hypotheses = read_lines(source), read_lines(reference), read_lines(output)
     if not len(hypotheses) == len(sources) == len(references):
         raise DataError(

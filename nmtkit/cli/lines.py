@@ -66,7 +66,7 @@ def write_stdout_as_text() -> None:
     """Lets stdout take UTF-8 with ``\\n`` line ends; raises DataError where it is closed."""
     from nmtkit.errors import DataError
 
-    if sys.stdout is None:
+    if None in (sys.stdout, sys.__stdout__):
         raise DataError("stdout is closed; give a file with --output")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 

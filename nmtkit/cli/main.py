@@ -6,6 +6,8 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -123,12 +125,21 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
+    _open_what_is_closed()
+    try:
+        import fcntl  # noqa: F401
+    except ModuleNotFoundError:
+        _fail("nmtkit needs the file locks of Linux or macOS; on Windows, run it in the Windows Subsystem for Linux")
     for number in stop_signals():
         signal.signal(number, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be valid text
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
     except PeerLostError as error:
         from nmtkit.workers import PEER_LOST, is_launched
 
@@ -156,19 +167,35 @@ def main() -> None:
         _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 
+def _open_what_is_closed() -> None:
+    """Gives closed standard streams to nothing: another file would get their numbers, and what is printed with them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
     place = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
-    print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     _leave(1)
 
 
 def _leave(code: int) -> NoReturn:
     """End the process. One of several processes skips the interpreter's clean-up, which sometimes aborts while threads
     of the process group are still running."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(code)  # the interpreter would try it once more, and end with 120
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
         os._exit(code)
     sys.exit(code)

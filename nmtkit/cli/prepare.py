@@ -49,7 +49,7 @@ def command(
     from nmtkit import console
     from nmtkit.config import load_recipe
     from nmtkit.data.preparation import download, prepare
-    from nmtkit.files import read_json
+    from nmtkit.data.shards import read_report
 
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
@@ -64,7 +64,7 @@ def command(
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", folder / "data")
     if (folder / "data" / "report.json").is_file():  # data of older versions have none
-        print_report(read_json(folder / "data" / "report.json"))
+        print_report(read_report(folder / "data"))
     print_summary(preparation.manifest)
 
 

@@ -390,6 +390,8 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     for key in ("train", "valid", "test"):
         entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
+        if isinstance(entries, tuple) and (len(prepared) != len(entries) or not all(prepared)):
+            raise DataError("the manifest of the data has other corpora than their recipe; prepare the run again")
         for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
             if not isinstance(entry, LocalPair):
                 if _is_other_treebank(data, _public_name(entry), files):

@@ -25,8 +25,26 @@ _MANIFEST = {
     "fingerprint": str, "tokenizer_sha256?": str, "pairs": {str: int}, "cleaning": {str: int}, "rules?": {str: int},
     "files": {str: str}, "vocab_sizes?": {str: int}, "train_tokens?": {str: int}, "seconds?": float,
     "corpora": [{"name": str, "role": str, "pairs": int, "sha256?": str,
-                 "files": [{"path": str, "url?": str | None, "bytes": int, "sha256": str}]}],
+                 "files": [{"path": str, "url?": str, "bytes": int, "sha256": str}]}],
     "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
+}  # fmt: skip
+_CUT = {
+    "lengths": {str: int}, **dict.fromkeys(("tokens_per_word", "characters_per_token"), float),
+    **dict.fromkeys(("tokens", "words", "unknown", "vocabulary", "entries_used", "entries_frequent"), int),
+    "most_frequent_half": int,
+}  # fmt: skip
+
+
+def _check_place(found: Any) -> None:
+    if not (isinstance(found, list) and len(found) == 2):
+        raise ValueError("not a corpus and a line")
+
+
+_REPORT = {
+    "rules": {str: {"count": int, "lines": [object], "action": str}}, "places": {str: [_check_place]},
+    "pairs": {"read": int, "kept?": int}, "left_out": {str: int}, "corpora": [{"name": str, "role": str}],
+    "words": {str: {str: int}},
+    "subwords?": {str: {str: _CUT}},
 }  # fmt: skip
 SIDES = ("source", "target")
 FORMAT = "nmtkit shards 2"
@@ -142,6 +160,12 @@ def read_manifest(data: Path) -> dict[str, Any]:
     """Reads RUN/data/manifest.json; raises DataError where it is missing or damaged."""
     manifest: dict[str, Any] = read_json(data / "manifest.json", _MANIFEST)
     return manifest
+
+
+def read_report(data: Path) -> dict[str, Any]:
+    """Reads RUN/data/report.json; raises DataError where it is missing or damaged."""
+    report: dict[str, Any] = read_json(data / "report.json", _REPORT)
+    return report
 
 
 class PairData:

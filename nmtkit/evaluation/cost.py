@@ -21,9 +21,9 @@ from nmtkit.workers import ComputedPrecision
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MEASURED: dict[str, Any] = {
     "target_tokens": int, "seconds": float, "processes": int, "device": str, "precision": str, "flops": float,
-    **dict.fromkeys(("device_seconds?", "gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float | None),
-    **dict.fromkeys(("flops_attention?", "flops_padding?"), float | None),
-    **dict.fromkeys(("flops_encoder?", "flops_decoder?", "flops_output?"), float | None),
+    **dict.fromkeys(("device_seconds?", "gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float),
+    **dict.fromkeys(("flops_attention?", "flops_padding?"), float),
+    **dict.fromkeys(("flops_encoder?", "flops_decoder?", "flops_output?"), float),
 }  # fmt: skip
 _RECIPE = {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}}
 _OF_STATE = {
@@ -37,15 +37,15 @@ _OF_PREDICTION = {
     **dict.fromkeys(("mfu", "memory_bytes"), float | None),
 }  # fmt: skip
 _OF_COST = {
-    **_MEASURED, "updates": int, "sustained_source": str, "prediction?": dict | None, "peak_source?": str | None,
-    "source_language?": str, "target_language?": str, "newstest2014?": str | None, "memory_bytes?": float | None,
+    **_MEASURED, "updates": int, "sustained_source": str, "prediction?": dict, "peak_source?": str,
+    "source_language?": str, "target_language?": str, "newstest2014?": str, "memory_bytes?": float,
     **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
-    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "mfu?", "mfu_of_peak?"), float | None),
-    **dict.fromkeys(("flops_forward?", "flops_backward?"), float | None),
+    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "mfu?", "mfu_of_peak?"), float),
+    **dict.fromkeys(("flops_forward?", "flops_backward?"), float),
 }  # fmt: skip
 _OF_METRICS = {
     "step": int, "samples?": [{"source": str, "reference": str, "hypothesis": str}],
-    **dict.fromkeys(("epoch?", "target_tokens?", "seconds?", "flops?", "memory_bytes?"), float | None),
+    **dict.fromkeys(("epoch?", "target_tokens?", "seconds?", "flops?", "memory_bytes?"), float),
     **dict.fromkeys(("valid_nll?", "valid_bleu?", "nll?", "loss?", "learning_rate?"), any_number),
 }  # fmt: skip
 _SLOW_PRODUCT_SECONDS = 0.1
@@ -96,7 +96,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     path = latest_state(run_dir)
     if path is None:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    state = read_json(path, _OF_STATE)
+    state = read_state(path)
     data = state["recipe"]["data"]
     kind = device_of(state["device"])
     device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
@@ -142,6 +142,12 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "memory_bytes": max((line["memory_bytes"] for line in metrics if line.get("memory_bytes")), default=None),
         "prediction": read_json(prediction, _OF_PREDICTION) if prediction.is_file() else None,
     }
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The file that knows most of a training; raises DataError where it is damaged."""
+    state: dict[str, Any] = read_json(path, _OF_STATE)
+    return state
 
 
 def read_cost(path: Path) -> dict[str, Any]:

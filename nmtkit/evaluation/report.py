@@ -10,20 +10,19 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config import TREES
 from nmtkit.console import amount, duration
 from nmtkit.data.preparation import test_sets
-from nmtkit.data.shards import read_manifest
+from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError
-from nmtkit.evaluation.cost import read_cost, read_metrics
+from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.scoring import Scorer, TextKind, read_scores
 from nmtkit.files import any_number, as_text, read_json, read_lines, read_toml
-from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, read_description
+from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, read_description, read_provenance
 from nmtkit.translation_record import read_translated, translation_of
 
 _TRIED = {
@@ -46,7 +45,7 @@ def read_averaging(path: Path) -> dict[str, Any]:
 
 FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "data/manifest.json": lambda path: read_manifest(path.parent),
-    "data/report.json": partial(read_json, shape=dict),
+    "data/report.json": lambda path: read_report(path.parent),
     "scores.json": read_scores,
     "cost.json": read_cost,
     "averaging.json": read_averaging,
@@ -171,10 +170,12 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> Run:
     files = {"recipe.toml": read_toml(folder / "recipe.toml")[0]}
     model, latest = _model(folder), latest_state(folder)
     state = latest.relative_to(folder).as_posix() if latest else None
-    described = [f"{model}/{name}" for name in ("model.json", "provenance.json")] if model else []
-    for path in (*FILES, *described, *([state] if state else [])):
+    if model:
+        files[f"{model}/model.json"] = read_description(folder / model)
+        files[f"{model}/provenance.json"] = read_provenance(folder / model)
+    for path, read in {**FILES, **({state: read_state} if state else {})}.items():
         if (folder / path).is_file():
-            files[path] = FILES.get(path, partial(read_json, shape=dict))(folder / path)
+            files[path] = read(folder / path)
     return Run(name, folder, files, read_metrics(folder), model, state)
 
 

@@ -1,6 +1,8 @@
 """What the operating system refuses ends a command in one line, wherever it happens."""
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,3 +54,27 @@ def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(
     assert outcome.code == 1
     assert outcome.err.startswith("error: Symlink loop from ")
     assert outcome.err.count("\n") == 1 and "\x1b" not in outcome.err
+
+
+def test_a_system_without_its_locks_is_told_what_nmtkit_runs_on() -> None:
+    code = "import sys; sys.modules['fcntl'] = None; from nmtkit.cli.main import main; main()"
+    found = subprocess.run([sys.executable, "-c", code, "recipes"], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: nmtkit needs the file locks of Linux or macOS; on Windows, run it in the ")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "err"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("> /dev/full", 1, "error: No space left on device; make room and run the same command again\n"),
+        ("2> /dev/full", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full_end_in_no_traceback(streams: str, code: int, err: str) -> None:
+    command = f"exec {sys.executable} -m nmtkit corpora {streams}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (code, err)

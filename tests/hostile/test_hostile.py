@@ -22,7 +22,7 @@ import harness
 from harness import Case
 
 SEED = int(os.environ.get("NMTKIT_HOSTILE_SEED", "19"))
-SAMPLE = {"file": 60, "field": 90, "option": 60, "text": 40, "around": 20}
+SAMPLE = {"file": 40, "field": 70, "option": 40, "text": 25, "around": 15}
 ROWS = 'title = "Dropout"\n[[rows]]\nname = "base"\n[[rows]]\nname = "less"\nmodel = { dropout = 0.0 }\n'
 
 
@@ -54,7 +54,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
         "[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\nmax_steps = 12\n"
         "report_every_steps = 3\nvalidate_every_steps = 5\ncheckpoint_every_steps = 4\nkeep_last = 2\n"
-        "[decoding]\naverage_last = 2\nbeam = 2\n",
+        "[decoding]\naverage_last = 2\nbeam = 2\nmax_length = 30\n",
         encoding="utf-8",
     )
     shutil.copy(folder / "test.de", folder / "hypothesis.de")
