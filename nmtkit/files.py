@@ -328,7 +328,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
             temporary.rename(path)
         sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # see write_bytes_atomically
+        error.filename = str(error.filename or path).replace(str(temporary), str(path))
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
