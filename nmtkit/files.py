@@ -141,7 +141,7 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     Raises:
         DataError: it is missing, is a folder or may not be read.
     """
-    return decompressed(cast(io.BufferedReader, open_plain(path)), path.name)
+    return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
 def read_lines(path: Path) -> list[str]:
@@ -431,6 +431,8 @@ def open_plain(path: Path) -> BinaryIO:
         raise DataError(f"{path}: is a folder, not a file") from None
     except PermissionError:
         raise DataError(f"{path}: may not be read (permission denied)") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 def sha256_of_files(folder: Path) -> dict[str, str]:
