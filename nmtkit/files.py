@@ -144,7 +144,7 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     Raises:
         DataError: it is missing, is a folder or may not be read.
     """
-    return decompressed(cast(io.BufferedReader, open_plain(path)), path.name)
+    return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -560,3 +560,12 @@ def test_a_file_is_written_in_the_form_that_its_name_says(tmp_path: Path, suffix
     assert read_lines(path) == [f"Häuser {number}" for number in range(1000)]
     assert (path.read_bytes()[:6] == "Häuse".encode()) is (suffix == "")
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_errors_inside_a_folder_name_it_as_it_will_be_called(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught, write_folder_atomically(tmp_path / "data") as folder:
+        (folder / "missing" / "file").write_bytes(b"")
+    assert caught.value.filename == str(tmp_path / "data" / "missing" / "file")
+    with pytest.raises(OSError, match="full") as caught, write_folder_atomically(tmp_path / "data"):
+        raise OSError(28, "full")
+    assert caught.value.filename == str(tmp_path / "data")

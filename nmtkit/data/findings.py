@@ -74,16 +74,12 @@ class Findings:
         """Says that the next line is the first one of a corpus."""
         self._corpora.append((name, self.num_pairs))
 
-    def add(self, rule: str, line: int) -> None:
-        """Counts a line, by its number through all corpora in turn.
+    def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
+        """Counts pairs, of which ``lines`` names at least the first, by their numbers through all corpora in turn.
 
         Raises:
             DataError: the rule's action is "error".
         """
-        self.add_all(rule, 1, (line,))
-
-    def add_all(self, rule: str, count: int, lines: Sequence[int]) -> None:
-        """Counts many at once, of which ``lines`` names at least the first."""
         if not count:
             return
         self._counts[rule] += count

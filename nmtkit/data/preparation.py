@@ -617,7 +617,7 @@ class _Preparer:
             done = 0
             for block in in_order(BlockEncoder, encoder, blocks, self._workers):
                 for rule, number in block.broken:
-                    self._findings.add(rule, number)
+                    self._findings.add(rule, 1, (number,))
                 self._findings.dropped.update(block.dropped)
                 writer.add_rows(block.ids, block.lengths, block.lines, block.corpus)
                 statistics.add(block)

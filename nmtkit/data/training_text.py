@@ -215,7 +215,7 @@ class TrainingTextReader:
         for block in in_order(BlockExaminer, self._examiner, blocks, self._workers):
             findings.num_pairs += len(block.states)
             for rule, number in block.broken:
-                findings.add(rule, number)
+                findings.add(rule, 1, (number,))
             if block.fault is not None:
                 raise DataError(block.fault)
             findings.dropped.update(block.dropped)
@@ -237,7 +237,7 @@ class TrainingTextReader:
             raise DataError(message)
         log.warning("%s", message)
         before = self._findings.num_pairs - min(source.num_lines, target.num_lines)
-        self._findings.add_all("line_count", abs(source.num_lines - target.num_lines), (before + line,))
+        self._findings.add("line_count", abs(source.num_lines - target.num_lines), (before + line,))
 
     def _find_repeats(self, text: TrainingText, keys: dict[str, KeyFile]) -> None:
         """Counts copies among all pairs as they were read, and takes them out where that is asked."""
@@ -247,7 +247,7 @@ class TrainingTextReader:
             for places in file.repeats((states & COMPARABLE) != 0):
                 count += len(places)
                 first = np.sort(np.concatenate([first, places[:LINES_NAMED]]))[:LINES_NAMED]
-            self._findings.add_all(rule, count, (first + 1).tolist())
+            self._findings.add(rule, count, (first + 1).tolist())
             if self._findings.actions[rule] == "drop" and not self._check_only:
                 still_kept = (states & (SPOOLED | LEFT_OUT | COMPARABLE)) == (SPOOLED | COMPARABLE)
                 for places in file.repeats(still_kept):

@@ -362,7 +362,7 @@ class TestPrepare:
             file.write("eine fette Zeile\n")
         outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
-        assert re.search(r"markup +1 +keep +0 .* 121", outcome.out)
+        assert re.search(r"markup +1 +keep +0 .*\n(.*\n)*markup, lines 121\n    \S.*\n    \S", outcome.out)
         assert all(title in outcome.out for title in ("Found in 121 training pairs", "Lengths", "tokens per word"))
         assert str(project.run / "data" / "report.html") in outcome.err
         again = nmtkit("prepare", project.recipe, "--run-dir", project.run)

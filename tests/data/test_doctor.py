@@ -259,7 +259,7 @@ class TestRules:
         findings.num_pairs = 200
         findings.begin_corpus("one")
         for line in (*range(100, 150), *range(1, 11)):
-            findings.add("too_long", line)
+            findings.add("too_long", 1, (line,))
         found = findings.as_json()["rules"]["too_long"]
         assert (found["count"], found["lines"]) == (60, [*range(1, 11), *range(100, 110)])
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -327,3 +328,21 @@ def test_what_is_no_regular_file_is_refused_in_one_line(tmp_path: Path) -> None:
     finally:
         os.close(begin)
         os.close(end)
+
+
+def test_a_name_that_cannot_be_opened_is_named_with_its_reason(tmp_path: Path) -> None:
+    plain, loop = tmp_path / "a.en", tmp_path / "loop.de"
+    plain.write_text("one\n")
+    loop.symlink_to(loop)
+    with pytest.raises(DataError, match=f"^{loop}: cannot be read .*symbolic links"):
+        local_corpus(plain, loop)
+    with pytest.raises(DataError, match=r"cannot be read .*null byte"):
+        local_corpus(plain, tmp_path / "a\0.de")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(DataError) as caught:
+            local_corpus(plain, plain.with_suffix(".de"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert str(caught.value) == f"{plain}: cannot be read (Too many open files)"
