@@ -588,15 +588,14 @@ def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
     """In words what in a value is not of its shape; see read_json."""
     if isinstance(shape, dict) and isinstance(value, dict):
         for key, part in shape.items():
+            name = key.removesuffix("?") if key is not str else ""
             if key is str:
-                for name, entry in value.items():
-                    yield from _misfits(entry, part, f"{place}.{name}")
-            elif (name := key.removesuffix("?")) != key and value.get(name) is None:
-                continue
-            elif name in value:
-                yield from _misfits(value[name], part, f"{place}.{name}")
-            else:
+                for each, entry in value.items():
+                    yield from _misfits(entry, part, f"{place}.{each}")
+            elif name not in value and name == key:
                 yield f"{place}.{key} is missing".removeprefix(".")
+            elif name == key or value.get(name) is not None:
+                yield from _misfits(value[name], part, f"{place}.{name}")
     elif isinstance(shape, list) and isinstance(value, list):
         for index, entry in enumerate(value):
             yield from _misfits(entry, shape[0], f"{place}[{index}]")
@@ -605,20 +604,17 @@ def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
             shape(value)
         except ValueError as error:
             yield f"{place.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
-    elif not _is_of_type(value, shape):
+    elif not _is_of_type(value, get_args(shape) or (shape,)):
         kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
         yield f"{place.removeprefix('.') or 'its content'} is {kind}, which it cannot be"
 
 
-def _is_of_type(value: Any, shape: Any) -> bool:
-    if isinstance(shape, (dict, list)):
-        return False
-    kinds = get_args(shape) or (shape,)
+def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
     if type(value) is int and int in kinds:
         return 0 <= value < 2**63
     if type(value) in (int, float) and float in kinds:
         return abs(value) < 1e30
-    return isinstance(value, tuple(kind for kind in kinds if kind is not int or type(value) is not bool))
+    return object in kinds or type(value) in kinds
 
 
 def json_line(value: Any) -> str:

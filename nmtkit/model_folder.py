@@ -145,8 +145,7 @@ def save_model(
 
 def read_provenance(folder: Path) -> dict[str, Any]:
     """Reads provenance.json; raises ModelError where it is missing or damaged."""
-    provenance: dict[str, Any] = read_json(folder / "provenance.json", _PROVENANCE, ModelError)
-    return provenance
+    return read_json(folder / "provenance.json", _PROVENANCE, ModelError)
 
 
 def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
@@ -180,8 +179,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
-    description: dict[str, Any] = read_json(folder / "model.json", _DESCRIPTION, ModelError)
-    return description
+    return read_json(folder / "model.json", _DESCRIPTION, ModelError)
 
 
 def _check_format(found: Any) -> None:

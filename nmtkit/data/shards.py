@@ -28,23 +28,14 @@ _MANIFEST = {
                  "files": [{"path": str, "url?": str, "bytes": int, "sha256": str}]}],
     "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
 }  # fmt: skip
+_COUNTS = ("tokens", "words", "unknown", "vocabulary", "entries_used", "entries_frequent", "most_frequent_half")
 _CUT = {
-    "lengths": {str: int}, **dict.fromkeys(("tokens_per_word", "characters_per_token"), float),
-    **dict.fromkeys(("tokens", "words", "unknown", "vocabulary", "entries_used", "entries_frequent"), int),
-    "most_frequent_half": int,
+    **dict.fromkeys(_COUNTS, int), "tokens_per_word": float, "characters_per_token": float, "lengths": {str: int},
 }  # fmt: skip
-
-
-def _check_place(found: Any) -> None:
-    if not (isinstance(found, list) and len(found) == 2):
-        raise ValueError("not a corpus and a line")
-
-
 _REPORT = {
-    "rules": {str: {"count": int, "lines": [object], "action": str}}, "places": {str: [_check_place]},
+    "rules": {str: {"count": int, "lines": [object], "action": str}}, "places": {str: [[object]]},
     "pairs": {"read": int, "kept?": int}, "left_out": {str: int}, "corpora": [{"name": str, "role": str}],
-    "words": {str: {str: int}},
-    "subwords?": {str: {str: _CUT}},
+    "words": {str: {str: int}}, "subwords?": {str: {str: _CUT}},
 }  # fmt: skip
 SIDES = ("source", "target")
 FORMAT = "nmtkit shards 2"
@@ -158,14 +149,12 @@ class ShardWriter:
 
 def read_manifest(data: Path) -> dict[str, Any]:
     """Reads RUN/data/manifest.json; raises DataError where it is missing or damaged."""
-    manifest: dict[str, Any] = read_json(data / "manifest.json", _MANIFEST)
-    return manifest
+    return read_json(data / "manifest.json", _MANIFEST)
 
 
 def read_report(data: Path) -> dict[str, Any]:
     """Reads RUN/data/report.json; raises DataError where it is missing or damaged."""
-    report: dict[str, Any] = read_json(data / "report.json", _REPORT)
-    return report
+    return read_json(data / "report.json", _REPORT)
 
 
 class PairData:

@@ -22,26 +22,22 @@ _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 _MEASURED: dict[str, Any] = {
     "target_tokens": int, "seconds": float, "processes": int, "device": str, "precision": str, "flops": float,
     **dict.fromkeys(("device_seconds?", "gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float),
-    **dict.fromkeys(("flops_attention?", "flops_padding?"), float),
-    **dict.fromkeys(("flops_encoder?", "flops_decoder?", "flops_output?"), float),
+    **dict.fromkeys([f"flops_{part}?" for part in ("attention", "padding", "encoder", "decoder", "output")], float),
 }  # fmt: skip
-_RECIPE = {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}}
 _OF_STATE = {
     **_MEASURED, "step": int, "epoch?": int, "matmul_flops_per_second": float, "versions?": {str: str},
-    "processor?": str | None, "recipe": _RECIPE,
+    "processor?": str | None,
+    "recipe": {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}},
 }  # fmt: skip
-"""The file that knows most of the training."""
 _OF_PREDICTION = {
-    "limit": str, "mfu_source": str,
     **dict.fromkeys(("updates", "target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
-    **dict.fromkeys(("mfu", "memory_bytes"), float | None),
+    "limit": str, "mfu_source": str, "mfu": float | None, "memory_bytes": float | None,
 }  # fmt: skip
 _OF_COST = {
-    **_MEASURED, "updates": int, "sustained_source": str, "prediction?": dict, "peak_source?": str,
-    "source_language?": str, "target_language?": str, "newstest2014?": str, "memory_bytes?": float,
+    **_MEASURED, "updates": int, "prediction?": dict, "memory_bytes?": float, "mfu?": float, "mfu_of_peak?": float,
+    **dict.fromkeys(("sustained_source", "peak_source?", "source_language?", "target_language?"), str),
     **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
-    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "mfu?", "mfu_of_peak?"), float),
-    **dict.fromkeys(("flops_forward?", "flops_backward?"), float),
+    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "flops_forward?", "flops_backward?"), float),
 }  # fmt: skip
 _OF_METRICS = {
     "step": int, "samples?": [{"source": str, "reference": str, "hypothesis": str}],
@@ -146,14 +142,12 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
 
 def read_state(path: Path) -> dict[str, Any]:
     """The file that knows most of a training; raises DataError where it is damaged."""
-    state: dict[str, Any] = read_json(path, _OF_STATE)
-    return state
+    return read_json(path, _OF_STATE)
 
 
 def read_cost(path: Path) -> dict[str, Any]:
     """RUN/cost.json; raises DataError where it is damaged."""
-    cost: dict[str, Any] = read_json(path, _OF_COST)
-    return cost
+    return read_json(path, _OF_COST)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:

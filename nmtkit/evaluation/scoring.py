@@ -504,8 +504,7 @@ def read_scores(path: Path) -> dict[str, dict[str, Any]]:
     """Reads ``scores.json``; raises DataError where it is damaged."""
     interval = {"mean": float, "half_width": float, "resamples": int}
     score = {"score": float, "signature?": str, "details?": str, "interval?": interval}
-    scores: dict[str, dict[str, Any]] = read_json(path, {str: {str: score}})
-    return scores
+    return read_json(path, {str: {str: score}})
 
 
 def _require_known(metric: str) -> None:

@@ -130,7 +130,7 @@ def test_the_most_memory_of_all_reports_is_taken(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     (run / "prediction.json").write_text("{}")
-    with pytest.raises(DataError, match=r"prediction\.json: limit is missing"):
+    with pytest.raises(DataError, match=r"prediction\.json: updates is missing"):
         training_cost(run)
     (run / "resume" / "step-00001000" / "state.json").write_text('{"step": 1000}')
     with pytest.raises(DataError, match=r"state\.json: target_tokens is missing"):
