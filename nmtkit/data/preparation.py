@@ -45,6 +45,7 @@ from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReade
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     LineReader,
+    read_json,
     read_lines,
     remove_leftovers,
     scratch_folder,
@@ -228,7 +229,7 @@ def store_recipe(recipe: Recipe, run_dir: Path) -> None:
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
     """Return the tokenizer of BLEU that was chosen when a run was prepared, so that all scores of the run compare."""
     path = run_dir / "data" / "manifest.json"
-    tokenizer = read_manifest(path.parent).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
+    tokenizer = read_json(path, {"bleu_tokenizer?": str}).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
     if tokenizer not in BLEU_TOKENIZERS:
         raise DataError(f"{path}: bleu_tokenizer must be one of {', '.join(BLEU_TOKENIZERS)}, not {tokenizer!r}")
     return str(tokenizer)

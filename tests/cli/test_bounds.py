@@ -122,4 +122,4 @@ def test_threads_that_cannot_be_started_are_told_in_one_line(
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     outcome = run_command("train", "quickstart", "--device", "cpu")
     assert outcome.code == 1
-    assert outcome.err.splitlines()[-1].startswith("error: the system starts no more threads; ")
+    assert outcome.err.splitlines()[-1].startswith("error: no more threads can be started; ")

@@ -18,8 +18,9 @@ import pytest
 from nmtkit.cli.main import main
 from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
-from nmtkit.files import nmtkit_version
+from nmtkit.files import nmtkit_version, read_json, write_json
 from nmtkit.interpreter import STOP_SIGNALS
+from nmtkit.training.state import sum_of_state
 from nmtkit.workers import Workers
 
 COMMANDS = [
@@ -133,8 +134,10 @@ def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Pr
         assert nmtkit(*command, f"training.max_steps={steps}").code == 0
     verify = [*command, "training.max_steps=3", "--verify-resume"]
     assert nmtkit(*verify) == Outcome(0, "identical: updates 3 to 3\n", "")
-    state = project.run / "resume" / "step-00000003" / "state.json"
-    state.write_text(state.read_text().replace('"epoch": ', '"epoch": 1'))
+    path = project.run / "resume" / "step-00000003" / "state.json"
+    state = read_json(path)
+    state["progress"]["epoch"] += 10
+    write_json(path, {**state, "sha256": sum_of_state(state)})
     found = nmtkit(*verify)
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("error: ")
