@@ -336,7 +336,11 @@ def read_save(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: they are not.
     """
-    saved, files = _read_state(folder), sha256_of_files(folder)
+    saved = _read_state(folder)
+    try:
+        files = sha256_of_files(folder)
+    except DataError as error:
+        raise ModelError(str(error)) from None
     files.pop("state.json")
     if saved["files"] != files:
         raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")
