@@ -128,7 +128,7 @@ def test_every_install_hint_has_one_spelling_and_names_an_extra() -> None:
         text = text_of(page)
         hints = re.findall(r"pip\s+install\s+'nmtkit\[([\w{}]+)\]'", text)
         assert len(hints) == text.count("nmtkit["), f"{page}: write pip install 'nmtkit[NAME]'"
-        assert set(hints) <= {*extras, "{name}"}, page
+        assert set(hints) <= {*extras, "{name}", "{language}", "{extra}"}, page
 
 
 def test_the_tables_of_the_recipes_page_are_those_of_the_code() -> None:

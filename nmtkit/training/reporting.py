@@ -68,9 +68,7 @@ class Reporter:
         self._trackers = trackers
         self._start, self._start_seconds = shares_done(self._training, place, self._pairs_per_epoch), place.seconds
         self._last_line = time.monotonic()
-        if self._workers.is_main and self._path.is_file():
-            for line in read_metrics(self._run_dir):
-                self._scores = self._scores.after(line)
+        self.read_scores()
         with ExitStack() as stack:
             for tracker in self._trackers:
                 stack.callback(tracker.finish)
@@ -84,10 +82,14 @@ class Reporter:
 
     def went_back(self, meter: Meter) -> None:
         """Forgets the updates that the run went back over, which metrics.jsonl does not have any more."""
-        self.meter, self._recent, self._scores = meter, Recent(), Scores()
-        if self._workers.is_main and self._path.is_file():
-            for line in read_metrics(self._run_dir):
-                self._scores = self._scores.after(line)
+        self.meter, self._recent = meter, Recent()
+        self.read_scores()
+
+    def read_scores(self) -> None:
+        """Takes the last and the best scores from metrics.jsonl."""
+        self._scores = Scores()
+        for line in read_metrics(self._run_dir) if self._workers.is_main else ():
+            self._scores = self._scores.after(line)
         if self._panel is not None:
             self._panel.scores = self._scores
 
@@ -148,7 +150,7 @@ class Reporter:
 
         Args:
             rate: the learning rate of the last update.
-            is_end: mark what the end of training adds, so that `forget_end` can remove it: the whole line, or the
+            is_end: mark what the end of training adds, so that `forget_ends` can remove it: the whole line, or the
                 validation in a line that was due without it.
         """
         line = self._line(place, rate)

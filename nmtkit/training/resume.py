@@ -1,5 +1,6 @@
 """Going on with a run: from its latest whole save, after a check that data and settings are those it began with."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from nmtkit.config import Recipe, changes_that_matter, differences
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import read_json, remove_folder, write_json_lines
-from nmtkit.model_folder import checkpoints, step_of
+from nmtkit.model_folder import checkpoints, read_provenance, step_of
 from nmtkit.training.finite import forget_later_nonfinite
 from nmtkit.training.initialization import check_initial_weights, initial_sha256
 from nmtkit.training.state import Progress, TrainingState, remove_old_saves, saves, whole_saves
@@ -47,6 +48,7 @@ def resume(
         done = step - 1 if saved.get("unfinished") else step
         _forget_later_metrics(run_dir, done)
         _forget_later(checkpoints(run_dir), done)
+        forget_ends(run_dir, step)
         _forget_later(saves(run_dir), step)  # damaged ones: their updates are made again
         forget_later_nonfinite(run_dir, state.progress)
         remove_old_saves(run_dir)  # a kill may have come before that
@@ -75,20 +77,21 @@ def forget_after_going_back(run_dir: Path, place: Progress) -> None:
     _forget_later(saves(run_dir), place.step)
 
 
-def forget_end(run_dir: Path, step: int, *, has_checkpoint: bool) -> None:
-    """Removes what only the end of training added to update ``step``, so that training goes on as if it had not ended.
-
-    Args:
-        has_checkpoint: the checkpoint of that update was due without the end, and stays.
-    """
-    path = run_dir / "metrics.jsonl"
-    lines = [line for line in read_metrics(run_dir) if line.get("end") != "line"]
-    for line in [line for line in lines if "end" in line]:
-        for key in [key for key in line if key.startswith("valid_") or key in ("samples", "end")]:
-            del line[key]
-    write_json_lines(path, lines)
-    if not has_checkpoint:
-        _forget_later(checkpoints(run_dir), step - 1)
+def forget_ends(run_dir: Path, step: int) -> None:
+    """Removes what an end of training before update ``step`` added, so that the run is as if it had not ended there."""
+    kept = []
+    for line in read_metrics(run_dir):
+        end = line.pop("end", None) if line["step"] < step else None
+        if end == "validation":
+            line = {key: value for key, value in line.items() if not key.startswith("valid_") and key != "samples"}
+        if end != "line":
+            kept.append(line)
+    write_json_lines(run_dir / "metrics.jsonl", kept)
+    for folder in checkpoints(run_dir):
+        if step_of(folder) < step:
+            with suppress(NmtkitError):  # a damaged one is reported where it is used
+                if read_provenance(folder).get("end"):
+                    remove_folder(folder)
 
 
 def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:

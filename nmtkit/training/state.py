@@ -26,7 +26,7 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
@@ -333,7 +333,11 @@ def read_save(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: they are not.
     """
-    saved, files = _read_state(folder), sha256_of_files(folder)
+    saved = _read_state(folder)
+    try:
+        files = sha256_of_files(folder)
+    except DataError as error:
+        raise ModelError(str(error)) from None
     files.pop("state.json")
     if saved["files"] != files:
         raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")

@@ -39,7 +39,7 @@ from nmtkit.training.meters import Meter, memory_bytes
 from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
-from nmtkit.training.resume import check_same_place, forget_after_going_back, forget_end, resume
+from nmtkit.training.resume import check_same_place, forget_after_going_back, forget_ends, resume
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import FLOPS, Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
@@ -207,8 +207,6 @@ class _Session:
             self._try_passes()
         if self._workers.is_main:
             store_recipe(self._recipe, self._run_dir)
-            if limit is None and self._progress.step:
-                forget_end(self._run_dir, self._progress.step, has_checkpoint=self._has_saved)
         self._start_clocks()  # what was tried is no part of the training
         with self._stop.listening(), self._reporter.showing(self._progress, self._open_trackers()):
             if limit is not None:
@@ -339,12 +337,14 @@ class _Session:
             self._reporter.report(place, update.learning_rate, validation)
         self._reporter.show(update, place)
         self._has_validated, self._has_saved = validation is not None, checkpoint_is_due
-        if self._workers.is_main:
+        if self._workers.is_main and (checkpoint_is_due or asked or limit is not None):
             if checkpoint_is_due:
                 self._save_checkpoint(validation)
+            forget_ends(self._run_dir, place.step)  # only now is there more than an end that was passed
+            self._reporter.read_scores()
+            if checkpoint_is_due:
                 self._remove_old_checkpoints()
-            if checkpoint_is_due or asked or limit is not None:
-                self._save(is_regular=checkpoint_is_due)
+            self._save(is_regular=checkpoint_is_due)
         if asked:
             return f"stopped by {self._stop.name}"
         return None if limit is None else self._end(limit)
@@ -375,7 +375,7 @@ class _Session:
             rate = learning_rate(self._progress.step, self._training, self._recipe.model.d_model)
             self._reporter.report(self._progress, rate, validation, is_end=True)
         if not has_checkpoint and self._workers.is_main:
-            self._save_checkpoint(validation)  # beside those that a longer training would keep
+            self._save_checkpoint(validation, is_end=True)  # beside those that a longer training would keep
         return limit
 
     def _go_back(self) -> None:
@@ -452,7 +452,7 @@ class _Session:
             "recipe": self._recipe.model_dump(mode="json"),
         }
 
-    def _save_checkpoint(self, validation: Validation | None) -> None:
+    def _save_checkpoint(self, validation: Validation | None, *, is_end: bool = False) -> None:
         folder = self._run_dir / "checkpoints" / f"step-{self._progress.step:08d}"
         provenance = {
             "kind": "checkpoint",
@@ -460,6 +460,7 @@ class _Session:
             "best_metric": self._training.best_metric,
             "valid_nll": validation.metrics["valid_nll"] if validation is not None else None,
             "valid_bleu": validation.bleu if validation is not None else None,
+            "end": is_end,
         }
         recipe = self._recipe
         save_model(

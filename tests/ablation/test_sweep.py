@@ -100,7 +100,7 @@ def test_results_are_those_of_the_last_checkpoint_on_the_validation_set(swept: S
         run = swept.folder / f"{name}-seed1"
         result = row["runs"][0]["result"]
         last = checkpoints(run)[-1]
-        assert result["checkpoint"] == 12 and last.name == "step-00000012"
+        assert result["checkpoint"] == 14 and last.name == "step-00000014"
         assert (result["updates"], result["checkpoint_is"]) == (14, "last")
         sources, references = read_text_pair(run / "data" / "valid")
         translations = Translator.load([last], "cpu").translate(sources)

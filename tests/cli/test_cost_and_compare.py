@@ -15,6 +15,8 @@ from tests.conftest import TinyProject
 Command = Callable[..., tuple[int, str, str]]
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
 
+MANIFEST = '{"fingerprint": "FINGERPRINT", "pairs": {}, "cleaning": {}, "files": {}, "corpora": []}'
+
 
 @pytest.fixture
 def nmtkit(restored_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -178,7 +180,7 @@ def write_run(
     (folder / "recipe.toml").write_text(
         '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["multi30k/train"]\n' + recipe
     )
-    (folder / "data" / "manifest.json").write_text('{"fingerprint": "0123456789abcdef"}')
+    (folder / "data" / "manifest.json").write_text(MANIFEST.replace("FINGERPRINT", "0123456789abcdef"))
     write_lines(folder / "data" / "test" / f"{test}.source.txt", [f"Satz {n}" for n in range(len(references))])
     write_lines(folder / "data" / "test" / f"{test}.reference.txt", references)
     write_lines(folder / "translations" / f"{test}.txt", translations)
@@ -273,7 +275,7 @@ def test_a_damaged_file_of_a_run_is_one_line(
 
 
 def test_other_text_under_the_same_name_counts_as_a_difference(nmtkit: Command, base: Path, better: Path) -> None:
-    (better / "data" / "manifest.json").write_text('{"fingerprint": "fedcba9876543210"}')
+    (better / "data" / "manifest.json").write_text(MANIFEST.replace("FINGERPRINT", "fedcba9876543210"))
     code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert "0123456789ab" in out

@@ -604,7 +604,7 @@ class TestGoingOn:
                 process.kill()
                 assert process.stderr is not None
                 told = process.stderr.read().decode()
-            assert (f"resuming: {20 * there:,} lines" in told) == (there > 0), told
+            assert (f"resuming after {20 * there:,} lines" in told) == (there > 0), told
             if process.returncode == 0:
                 break
             assert process.returncode == -signal.SIGKILL, told

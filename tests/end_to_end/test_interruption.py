@@ -104,10 +104,12 @@ def weights(run: Path) -> dict[str, bytes]:
 
 
 def determined_metrics(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run without those that depend on time and machine."""
+    """The metrics of a run without those that depend on time and machine, and without what only its end has added."""
+    lines = [line for line in read_json_lines(run / "metrics.jsonl") if line.get("end") != "line"]
+    scores = ("valid_nll", "valid_perplexity")
     return [
-        {key: line[key] for key in ("step", *DETERMINED, "valid_nll", "valid_perplexity") if key in line}
-        for line in read_json_lines(run / "metrics.jsonl")
+        {key: line[key] for key in ("step", *DETERMINED, *(() if "end" in line else scores)) if key in line}
+        for line in lines
     ]
 
 
@@ -519,4 +521,6 @@ def test_a_tracker_goes_on_where_the_training_does(
     train(recipe, run, Workers(0, 1, torch.device("cpu"), "float32"), ["tensorboard"])
     lines = read_json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 10))
-    assert told == [("tensorboard", run, 8), *((line["step"], line["loss"]) for line in lines[7:]), "finished"]
+    # The line of the last update comes once more, with the validation of the end.
+    expected = [(line["step"], line["loss"]) for line in [*lines[7:], lines[-1]]]
+    assert told == [("tensorboard", run, 8), *expected, "finished"]

@@ -149,6 +149,28 @@ class TestRaisedLimit:
             assert find_model(run) in checkpoints(run)
         assert all_of(run) == all_of(uninterrupted)
 
+    @pytest.mark.parametrize(
+        ("place", "name", "number"),
+        [
+            (training, "save_model", 1),
+            (training, "forget_ends", 1),
+            (state, "write_json", 1),
+            (training, "remove_folder", 1),
+        ],
+    )
+    def test_a_kill_around_the_first_save_after_an_end_changes_nothing(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        place: Any, name: str, number: int,
+    ) -> None:  # fmt: skip
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=10")
+        assert steps(run) == [4, 8, 10]
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
+            call_at(patch, place, name, number, die)
+            tiny.train(run)
+        tiny.train(run)
+        assert all_of(run) == all_of(uninterrupted)
+
     def test_patience_does_not_count_the_end(self, tiny: TinyProject, tmp_path: Path) -> None:
         settings = ("training.patience_validations=2", "training.peak_learning_rate=9", "training.schedule=constant")
         run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
@@ -176,16 +198,27 @@ class TestRaisedLimit:
         tiny.train(run, "training.max_steps=10")
         assert tiny.verify(run, "training.max_steps=10") == (9, 10)
 
-    def test_a_start_that_fails_before_its_first_update_leaves_the_end(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_longer_training_that_fails_before_its_first_save_leaves_the_end(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = tiny.copy(tmp_path / "run")
-        tiny.train(run, "training.max_steps=7")
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
-            call_at(patch, training, "settle_tokens_per_pass", 1, die)
-            tiny.train(run)
-        assert steps(run)[-1] == 7
-        assert metrics_without_time(run)[-1]["step"] == 7
+        tiny.train(run, "training.max_steps=6")
+        for place, name, number in (
+            (training, "settle_tokens_per_pass", 1),
+            (loop, "_update", 1),
+            (loop, "_update", 2),
+        ):
+            with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
+                call_at(patch, place, name, number, die)
+                tiny.train(run)
+            assert steps(run)[-1] == 6
+            ends = {line["step"]: line["end"] for line in metrics_without_time(run) if "end" in line}
+            assert ends == {6: "validation"}
+        before = contents(run)
+        assert tiny.train(run, "training.max_steps=6").reason == "max_steps = 6"
+        assert contents(run) == before
+        tiny.train(run)
+        assert all_of(run) == all_of(uninterrupted)
 
 
 class TestInterruptedEnd:
