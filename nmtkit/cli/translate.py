@@ -408,7 +408,7 @@ def _translate_file(
             there = parts.begin()
         done_before = min(there * parts.window_lines, total)
         if there:
-            console.log.info("going on: translated already: %s", console.counted(done_before, "line"))
+            console.log.info("going on: %s translated already", console.counted(done_before, "line"))
         if workers:
             workers.wait()
             parts.check()
