@@ -98,11 +98,12 @@ def bound_numbers(command: Callable[..., None]) -> None:
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
-    """Raises BadParameter where a file that is written is a folder, one of the others or one of a model.
+    """Raises BadParameter where a file that is written is one of the others or of a model, and DataError for a folder.
 
     Args:
         written, read: each with the option that it was given with.
     """
+    from nmtkit.errors import DataError
     from nmtkit.files import is_stream
 
     written = list(written)
@@ -112,7 +113,7 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
             continue  # such as /dev/null
         if path.is_dir():
             if (name, path) in written:
-                raise typer.BadParameter(f"{path} is a folder; name a file", param_hint=name)
+                raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
         if (name, path) in written and _is_of_a_model(path.resolve()):
             raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)

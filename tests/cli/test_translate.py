@@ -959,5 +959,5 @@ class TestSignals:
             process.stdout.close()
             process.stdin.write(b"the cat\n")
             process.stdin.flush()
-            assert process.wait(timeout=60) == 1
+            assert process.wait(timeout=60) == 0  # `head` has seen enough: no mistake
             assert process.stderr.read() == b""

@@ -195,7 +195,7 @@ def test_a_run_keeps_the_tokenizer_that_it_began_with(
         write_json(run / "data" / "manifest.json", {**manifest, "bleu_tokenizer": damage})
         outcome = run_command("score", run)
         assert outcome.code == 1
-        assert "bleu_tokenizer must be one of 13a" in outcome.err
+        assert "manifest.json: bleu_tokenizer " in outcome.err
 
 
 def test_validation_finds_a_missing_tokenizer_before_the_training(
