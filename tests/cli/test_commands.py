@@ -19,7 +19,9 @@ import pytest
 from nmtkit.cli.main import main
 from nmtkit.config import builtin_recipes, load_recipe
 from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json
 from nmtkit.interpreter import STOP_SIGNALS
+from nmtkit.training.state import sum_of_state
 from nmtkit.workers import Workers
 
 COMMANDS = [
@@ -134,7 +136,9 @@ def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Pr
     verify = [*command, "training.max_steps=3", "--verify-resume"]
     assert nmtkit(*verify) == Outcome(0, "identical: updates 3 to 3\n", "")
     state = project.run / "resume" / "step-00000003" / "state.json"
-    state.write_text(state.read_text().replace('"epoch": ', '"epoch": 1'))
+    saved = read_json(state)
+    saved["progress"]["epoch"] += 10
+    state.write_text(json.dumps({**saved, "sha256": sum_of_state(saved)}))
     found = nmtkit(*verify)
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("error: ")
