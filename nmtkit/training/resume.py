@@ -87,11 +87,18 @@ def forget_ends(run_dir: Path, step: int) -> None:
         if end != "line":
             kept.append(line)
     write_json_lines(run_dir / "metrics.jsonl", kept)
-    for folder in checkpoints(run_dir):
+    for folder in end_checkpoints(run_dir):
         if step_of(folder) < step:
-            with suppress(NmtkitError):  # a damaged one is reported where it is used
-                if read_provenance(folder).get("end"):
-                    remove_folder(folder)
+            remove_folder(folder)
+
+
+def end_checkpoints(run_dir: Path) -> list[Path]:
+    """The checkpoints that were written only because training ended there."""
+    found = []
+    for folder in checkpoints(run_dir):
+        with suppress(NmtkitError):  # a damaged one is reported where it is used
+            found += [folder] * bool(read_provenance(folder).get("end"))
+    return found
 
 
 def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:

@@ -39,7 +39,7 @@ from nmtkit.training.meters import Meter, memory_bytes
 from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
-from nmtkit.training.resume import check_same_place, forget_after_going_back, forget_ends, resume
+from nmtkit.training.resume import check_same_place, end_checkpoints, forget_after_going_back, forget_ends, resume
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import FLOPS, Progress, TrainingState, execution_facts
 from nmtkit.training.stop_request import StopRequest
@@ -340,11 +340,10 @@ class _Session:
         if self._workers.is_main and (checkpoint_is_due or asked or limit is not None):
             if checkpoint_is_due:
                 self._save_checkpoint(validation)
-            forget_ends(self._run_dir, place.step)  # only now is there more than an end that was passed
-            self._reporter.read_scores()
-            if checkpoint_is_due:
                 self._remove_old_checkpoints()
             self._save(is_regular=checkpoint_is_due)
+            forget_ends(self._run_dir, place.step)  # now there is more than what they had
+            self._reporter.read_scores()
         if asked:
             return f"stopped by {self._stop.name}"
         return None if limit is None else self._end(limit)
@@ -375,7 +374,7 @@ class _Session:
             rate = learning_rate(self._progress.step, self._training, self._recipe.model.d_model)
             self._reporter.report(self._progress, rate, validation, is_end=True)
         if not has_checkpoint and self._workers.is_main:
-            self._save_checkpoint(validation, is_end=True)  # beside those that a longer training would keep
+            self._save_checkpoint(validation, is_end=not self._has_saved)  # beside those that a longer training keeps
         return limit
 
     def _go_back(self) -> None:
@@ -468,9 +467,11 @@ class _Session:
         )
 
     def _remove_old_checkpoints(self) -> None:
-        kept = set(checkpoints(self._run_dir)[-self._training.keep_last :])
-        kept.update(best_checkpoints(self._run_dir, self._training.keep_best, check=False))
-        for old in set(checkpoints(self._run_dir)) - kept:
+        """Keeps the last and the best; those of an end that was passed are not counted, and go after the save."""
+        ends, count = end_checkpoints(self._run_dir), self._training.keep_best
+        found = [folder for folder in checkpoints(self._run_dir) if folder not in ends]
+        best = [each for each in best_checkpoints(self._run_dir, count + len(ends), check=False) if each not in ends]
+        for old in set(found) - {*found[-self._training.keep_last :], *best[:count]}:
             remove_folder(old)
 
 

@@ -299,6 +299,19 @@ class TestInterruptedEnd:
             tiny.train(run)
             assert all_of(run) == all_of(uninterrupted)
 
+    def test_a_damaged_checkpoint_that_was_due_at_the_end_stays_one_that_was_due(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=12")
+        damage(run / "checkpoints/step-00000012")
+        tiny.train(run, "training.max_steps=12")
+        tiny.train(run)
+        found, expected = all_of(run), all_of(uninterrupted)
+        for each in (found, expected):
+            each.pop("step-00000012, scores")  # the one made again knows the validation of that end
+        assert found == expected
+
     def test_a_limit_lowered_below_what_was_trained_ends_the_run_where_it_is(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
