@@ -502,17 +502,13 @@ def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
 def read_scores(path: Path) -> dict[str, dict[str, Any]]:
     """Reads ``scores.json``; raises DataError where it is damaged."""
 
-    def is_number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-
     def is_score(one: Any) -> bool:
-        if not isinstance(one, dict) or not is_number(one.get("score")):
-            return False
-        interval = one.get("interval", {"mean": 0, "half_width": 0})
-        is_text = all(isinstance(one.get(key, ""), str) for key in ("signature", "details"))
-        return (
-            is_text and isinstance(interval, dict) and all(is_number(interval.get(k)) for k in ("mean", "half_width"))
-        )
+        match one:
+            case {"score": int() | float(), "interval": {"mean": int() | float(), "half_width": int() | float()}}:
+                return all(isinstance(one.get(key, ""), str) for key in ("signature", "details"))
+            case {"score": _} if "interval" not in one:
+                return is_score({**one, "interval": {"mean": 0, "half_width": 0}})
+        return False
 
     scores = read_object(path)
     for name, of_set in scores.items():
