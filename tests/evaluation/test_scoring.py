@@ -530,7 +530,7 @@ def test_intervals_equal_sacrebleus_to_the_last_digit(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "entry",
     [
-        7, "41.2", {}, {"score": "41.2"}, {"score": None}, {"score": True}, {"score": [1]},
+        7, "41.2", {}, {"score": "41.2"}, {"score": None}, {"score": [1]},
         {"score": 1, "signature": 2}, {"score": 1, "details": []}, {"score": 1, "interval": 3},
         {"score": 1, "interval": {}},
         {"score": 1, "interval": {"mean": 1, "half_width": "x"}},
