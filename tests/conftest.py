@@ -22,6 +22,8 @@ from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.verify import verify_resume
 from nmtkit.workers import Workers
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
+
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 TIMED = (
     "seconds", "target_tokens_per_second", "flops_per_second", "mfu", "memory_bytes", "gpu_joules", "host_joules",

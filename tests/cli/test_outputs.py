@@ -92,7 +92,7 @@ def test_a_folder_as_output_is_refused_before_the_work(trained: Path, run_comman
     for option in ("--output", "--status"):
         outcome = run_command("translate", trained, "--input", trained.parent / "text", option, tmp_path)
         assert outcome.code == 1
-        assert f"error: {tmp_path}: is a folder; name a file with {option}\n" == outcome.err
+        assert f"error: {tmp_path}: is a folder; give a file with {option}\n" == outcome.err
 
 
 def test_an_output_may_have_a_name_of_240_bytes(trained: Path, expected: bytes, tmp_path: Path) -> None:

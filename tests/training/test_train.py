@@ -136,7 +136,7 @@ class TestStops:
         tiny.train(runs[0], *settings)
         with monkeypatch.context() as patch:
             call_at(patch, validation.Translator, "_search", 1, ask)
-            call_at(patch, validation, "score", 1, lambda: pytest.fail("was not given up"))
+            call_at(patch, validation.Scorer, "score", 1, lambda: pytest.fail("was not given up"))
             assert tiny.train(runs[1], *settings).step == 5
         tiny.train(runs[1], *settings)
         lines = metrics_without_time(runs[0])
