@@ -57,7 +57,7 @@ def command(
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option("--target-language", metavar="de", help="Target language, for the Moses tokeniser."),
+        typer.Option("--target-language", metavar="de", help="Target language; it decides how text is tokenised."),
     ] = None,
     mirror: MirrorOption = None,
     text: Annotated[

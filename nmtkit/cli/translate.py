@@ -58,8 +58,8 @@ def command(
         typer.Option(
             "--status",
             metavar="FILE",
-            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, length_limit, "
-            "unmet (a constraint), copied_source, repeats, leftover (markup); for trees: mended.",
+            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, short, "
+            "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for trees: mended.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
@@ -161,7 +161,10 @@ def command(
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-source-tokens", metavar="N", min=1, help="Split longer sources at sentence ends; join the output."
+            "--max-source-tokens",
+            metavar="N",
+            min=1,
+            help="Split longer sources at sentence ends; join the output.  [default: the longest source in training]",
         ),
     ] = None,
     batch_size: Annotated[
