@@ -321,8 +321,9 @@ def sum_of_state(state: dict[str, Any]) -> str:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     """Reads state.json; raises ModelError where it is not as it was written."""
-    saved: dict[str, Any] = read_json(folder / "state.json", {"sha256": str}, ModelError)
-    if saved["sha256"] != sum_of_state(saved):
+    shape = {"sha256?": str, "progress": dict, "files": dict}
+    saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
+    if "sha256" in saved and saved["sha256"] != sum_of_state(saved):  # runs of an older nmtkit have none, and go on
         raise ModelError(f"{folder / 'state.json'}: damaged, it does not have the sum that is written in it")
     return saved
 
