@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -391,9 +392,12 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     for key in ("train", "valid", "test"):
         entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
-        if isinstance(entries, tuple) and (len(prepared) != len(entries) or not all(prepared)):
+        pairs = list(zip_longest(entries, prepared)) if isinstance(entries, tuple) else []
+        if any(
+            entry is None or files is None or (isinstance(entry, LocalPair) and not files) for entry, files in pairs
+        ):
             raise DataError("the manifest of the data has other corpora than their recipe; prepare the run again")
-        for entry, files in zip(entries, prepared, strict=True) if isinstance(entries, tuple) else ():
+        for entry, files in pairs:
             if not isinstance(entry, LocalPair):
                 if _is_other_treebank(data, _public_name(entry), files):
                     changes.append(

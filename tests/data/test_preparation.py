@@ -13,7 +13,7 @@ import pytest
 
 from nmtkit.config import load_recipe, stored_recipe
 from nmtkit.data import preparation
-from nmtkit.data.preparation import Preparation, load_tokenizer, prepare
+from nmtkit.data.preparation import Preparation, changed_text, load_tokenizer, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
@@ -553,3 +553,13 @@ class TestMissingPreparation:
         project.prepare()
         with pytest.raises(NmtkitError, match=r"data\.vocab_size = 91 \(was 90\)"):
             train(project.recipe("data.vocab_size=91"), project.run, Workers.start("cpu", "float32", 1))
+
+
+def test_the_built_in_corpora_have_no_files_that_could_change(tmp_path: Path) -> None:
+    recipe = load_recipe("quickstart", ["data.train=['builtin/valid']", "data.vocab_size=300"])
+    prepare(recipe, tmp_path / "run")
+    manifest = read_json(tmp_path / "run" / "data" / "manifest.json")
+    assert changed_text(recipe.data, manifest) == []
+    manifest["corpora"].pop()
+    with pytest.raises(DataError, match="prepare the run again"):
+        changed_text(recipe.data, manifest)
