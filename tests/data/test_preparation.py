@@ -16,7 +16,7 @@ from nmtkit.data import preparation
 from nmtkit.data.preparation import Preparation, changed_text, load_tokenizer, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, sha256_of_files
+from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
 from nmtkit.text.cleaning import RULES
 from nmtkit.text.tokenizer import UNK
 from nmtkit.training.train import train
