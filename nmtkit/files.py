@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -481,7 +482,12 @@ def sha256_of(path: Path) -> str:
 def open_plain(path: Path) -> BinaryIO:
     """Opens a file for reading its bytes as they are, compressed or not; raises DataError as open_binary does."""
     try:
-        return path.open("rb")
+        file = path.open("rb")
+        status = os.fstat(file.fileno())
+        if stat.S_ISCHR(status.st_mode) and not file.isatty() and status.st_rdev != Path(os.devnull).stat().st_rdev:
+            file.close()
+            raise DataError(f"{path}: a device such as /dev/zero, which never ends; name a file")
+        return file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -569,3 +569,10 @@ def test_errors_inside_a_folder_name_it_as_it_will_be_called(tmp_path: Path) -> 
     with pytest.raises(OSError, match="full") as caught, write_folder_atomically(tmp_path / "data"):
         raise OSError(28, "full")
     assert caught.value.filename == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_a_device_that_never_ends_is_refused_and_an_empty_one_is_read(device: str) -> None:
+    with pytest.raises(DataError, match=f"{device}: a device"):
+        read_lines(Path(device))
+    assert read_lines(Path("/dev/null")) == []
