@@ -237,7 +237,8 @@ def command(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
     )
-    from_file_to_file = input_ is not None and output is not None and input_.is_file() and not is_stream(output)
+    has_stream = any(path is not None and is_stream(path) for path in (output, status))
+    from_file_to_file = input_ is not None and output is not None and input_.is_file() and not has_stream
     launched = console.environment_number("WORLD_SIZE", 1)
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
