@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Prepare, train, average, translate and score. Steps that are finished are skipped.
 
-    With --processes N, N additional processes train, and this process does the other steps.
+    With --processes N, the training step runs in N new processes; the other steps run in this one.
 
     \b
     Examples:
