@@ -52,7 +52,7 @@ def cost_tables(cost: Mapping[str, Any], scores: Scores | None = None) -> list[T
     """What a training took; the paper's Table 2 with this run in it; and how a prediction made before it fared.
 
     Args:
-        cost: as RUN/cost.json has it; what an older one lacks is not shown.
+        cost: as RUN/cost.json has it.
         scores: as RUN/scores.json has it.
     """
     tables = [training_table(cost), table_two(cost, scores or {})]
@@ -79,11 +79,9 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         ("softmax (output embedding)", "flops_output"),
         ("attention's products", "flops_attention"),
     )
-    for name, key in parts:
-        if cost.get(key) is not None:
-            rows.append([f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"])
-    if cost.get("flops_padding") is not None:
-        rows.append(["  besides, for padding", f"{scientific(cost['flops_padding'])} (+{_padding(cost)})"])
+    rows += [[f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"] for name, key in parts]
+    padding = cost["flops_padding"]
+    rows.append(["  besides, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
     rows += _utilisation_rows(cost)
     rows.append(["FLOPs, the paper's estimate", _paper_estimate(cost)])
     for name, kind, how in (
@@ -102,10 +100,6 @@ def training_table(cost: Mapping[str, Any]) -> Table:
 def _processor(cost: Mapping[str, Any]) -> str:
     """The processor that computed or is to compute, where it is known."""
     return f", {cost['processor']}" if cost.get("processor") else ""
-
-
-def _padding(cost: Mapping[str, Any]) -> str:
-    return percent(cost["flops_padding"], cost["flops"])
 
 
 def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
@@ -130,7 +124,7 @@ def energy(cost: Mapping[str, Any], kind: str) -> str:
         return "not measured"
     seconds = cost[f"{kind}_seconds"]
     share = ""
-    if kind == "gpu" and cost.get("device_seconds"):  # how many machines there were is not known
+    if kind == "gpu" and cost["device_seconds"]:  # how many machines there were is not known
         share = f", {percent(seconds, cost['device_seconds'])} of the time"
     return f"{cost[f'{kind}_joules'] / 3.6e6:.3g} kWh (measured over {duration(seconds)}{share})"
 
