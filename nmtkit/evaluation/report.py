@@ -25,7 +25,7 @@ from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, rea
 from nmtkit.translation_record import read_translated, translation_of
 
 _TRIED = {
-    "n": int, "spacing": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "n": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
     "last_step": int,
 }  # fmt: skip
 

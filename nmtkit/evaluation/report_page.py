@@ -256,7 +256,6 @@ def _metrics_table(runs: Sequence[Run], run: Run) -> str:
 
 AVERAGING_COLUMNS = {
     "n": ("checkpoints", "count"),
-    "spacing": ("every", "count"),
     "metric": ("metric", "text"),
     "score": ("score", "two"),
     "nll": ("nll", "four"),

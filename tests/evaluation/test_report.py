@@ -340,22 +340,17 @@ def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path,
     write_json(copy / "scores.json", scores)
     write_json(copy / "cost.json", {**read_json(copy / "cost.json"), "new_key": "<i>"})
     tried = [
-        {"n": n, "spacing": spacing, "metric": "sacrebleu", "score": 40.0 + n / spacing, "nll": 2.5,
-         "first_step": 8 - n, "last_step": 8}
-        for n, spacing in ((1, 1), (2, 1), (3, 1), (2, 2))
+        {"n": n, "metric": "sacrebleu", "score": 40.0 + n, "nll": 2.5, "first_step": 8 - n, "last_step": 8}
+        for n in (1, 2, 3)
     ]  # fmt: skip
     write_json(copy / "averaging.json", {"best": tried[2], "tried": tried, "made_from": {}})
     found = Page(report_page([read_run(copy)], with_attention=False))
     averages = found.data["curves"]["averages"]
     assert list(averages) == ["sacrebleu"]
-    drawn = {line["spacing"]: line for line in averages["sacrebleu"]}
-    assert {spacing: (trace["x"], trace["y"]) for spacing, trace in drawn.items()} == {
-        1: ([1, 2, 3], [41.0, 42.0, 43.0]),
-        2: ([2], [41.0]),
-    }
-    rows = [row for row in found.rows if "sacrebleu" in row[2:3]]
+    assert [(line["x"], line["y"]) for line in averages["sacrebleu"]] == [([1, 2, 3], [41.0, 42.0, 43.0])]
+    rows = [row for row in found.rows if "sacrebleu" in row[1:2]]
     assert [row[0] for row in rows if row[-1] == "best"] == ["3"]
-    assert [float(row[3]) for row in rows] == [one["score"] for one in tried]
+    assert [float(row[2]) for row in rows] == [one["score"] for one in tried]
     assert "± 1.75" in found.text
     assert found.text.count("± is half of the 95 % interval, by 1,000 bootstrap resamples") == 1
     assert "± 1.75" in card(read_run(copy))
@@ -488,7 +483,7 @@ def test_a_file_of_another_form_is_named(finished: Path, tmp_path: Path, file: s
 def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path) -> None:
     run = read_run(finished)
     first, best = ({**run.metrics[-1], "valid_nll": value} for value in (math.nan, 2.5))
-    tried = [{"n": n, "spacing": 1, "metric": metric, "score": score, "nll": score}
+    tried = [{"n": n, "metric": metric, "score": score, "nll": score}
              for n, metric, score in ((1, "nll", math.nan), (2, "nll", 1.5), (1, "sacrebleu", 40.0))]  # fmt: skip
     files = {**run.files, "averaging.json": {"best": tried[1], "tried": tried}}
     found = Page(report_page([Run("r", finished, files, [first, best])], with_attention=False))
@@ -538,7 +533,7 @@ def test_a_picture_without_numbers_is_left_out(finished: Path) -> None:
     assert figures([Run("r", Path("r"), {})])["figures"] == {}
 
 
-TRIED = {"n": 2, "spacing": 1, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
+TRIED = {"n": 2, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
 
 
 @pytest.mark.parametrize(
