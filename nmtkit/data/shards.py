@@ -219,10 +219,6 @@ class PairData:
         part: npt.NDArray[np.unsignedinteger] = self._ids[side][offsets[index] : offsets[index + 1]]
         return part
 
-    def all_ids(self, side: int) -> npt.NDArray[np.unsignedinteger]:
-        """The ids of all sentences in one row, memory-mapped."""
-        return self._ids[side]
-
     def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
         """The ids of several sentences in one row, in the order of ``indices``, and how many are of each sentence."""
         begins, ends = self._offsets[side][indices], self._offsets[side][indices + 1]

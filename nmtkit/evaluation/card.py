@@ -7,7 +7,6 @@ from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.evaluation.report import (
     Run,
-    corpus_files,
     form_of_score,
     num_parameters,
     prepare_command,
@@ -57,7 +56,7 @@ def _data(run: Run) -> list[str]:
         for corpus in manifest["corpora"]
     ]
     parts = ["## Data", "", *_table(["corpus", "used for", "pairs", "sha256 of the text"], rows)]
-    files = corpus_files(run)
+    files = [file for corpus in manifest["corpora"] for file in corpus["files"]]
     if files:
         rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
         parts += _table(["file", "bytes", "sha256"], rows)

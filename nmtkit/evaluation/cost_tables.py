@@ -83,7 +83,8 @@ def training_table(cost: Mapping[str, Any]) -> Table:
     padding = cost["flops_padding"]
     rows.append(["  besides, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
     rows += _utilisation_rows(cost)
-    rows.append(["FLOPs, the paper's estimate", _paper_estimate(cost)])
+    how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"
+    rows.append(["FLOPs, the paper's estimate", f"{scientific(cost['flops_paper_estimate'])} ({how})"])
     for name, kind, how in (
         ("energy, GPUs", "gpu", "W a GPU on average, by NVML"),
         ("energy, processors and memory", "host", "W a machine on average, by RAPL: all that ran on it"),
@@ -111,11 +112,6 @@ def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
         rate = amount(cost["peak_flops_per_second"])
         rows.append(["MFU, of the data sheet", f"{100 * cost['mfu_of_peak']:.1f} % of {rate}FLOP/s each"])
     return rows
-
-
-def _paper_estimate(cost: Mapping[str, Any]) -> str:
-    rate = f"{amount(cost['sustained_flops_per_second'])}FLOP/s"
-    return f"{scientific(cost['flops_paper_estimate'])} (time x devices x {rate}, {cost['sustained_source']})"
 
 
 def energy(cost: Mapping[str, Any], kind: str) -> str:
@@ -241,6 +237,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     """What was predicted before the training, and what came of it."""
     predicted = cost["prediction"]
     updates = (predicted["updates"], cost["updates"])
+    whole = cost["device_seconds"] * predicted["rate"]  # what the rate that the prediction went by would have made
     pairs: list[tuple[str, float | None, float | None]] = [
         ("updates", *updates),
         ("target tokens", predicted["target_tokens"], cost["target_tokens"]),
@@ -248,7 +245,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         ("FLOPs for padding", predicted["flops_padding"], cost["flops_padding"]),
         ("seconds", predicted["seconds"], cost["seconds"]),
         ("seconds an update", predicted["seconds"] / updates[0], cost["seconds"] / updates[1] if updates[1] else None),
-        ("MFU", predicted["mfu"], _reached_mfu(cost, predicted)),
+        ("MFU", predicted["mfu"], cost["flops"] / whole if whole else None),
         ("memory, bytes", predicted["memory_bytes"], cost["memory_bytes"]),
     ]
     rows = [
@@ -267,12 +264,6 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     if updates[1] < updates[0]:
         notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare what is of an update.")
     return Table("What was predicted, and what came of it", ["what", "predicted", "outcome", "ratio"], rows, notes)
-
-
-def _reached_mfu(cost: Mapping[str, Any], predicted: Mapping[str, Any]) -> float | None:
-    """The share of the rate that the prediction went by."""
-    whole = cost["device_seconds"] * predicted["rate"]
-    return cost["flops"] / whole if whole else None
 
 
 def _figure(value: float | int) -> str:

@@ -250,12 +250,3 @@ def num_parameters(run: Run) -> int | None:
     description = read_description(run.folder / run.model)
     sizes = description["vocab_sizes"]
     return count_parameters(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
-
-
-def corpus_files(run: Run) -> list[dict[str, Any]]:
-    """Every file that the run's data came from: corpus, role, URL or path, bytes, sha256."""
-    return [
-        {"corpus": corpus["name"], "role": corpus["role"], **file}
-        for corpus in run.get("data/manifest.json", "corpora", default=[])
-        for file in corpus["files"]
-    ]
