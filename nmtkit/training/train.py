@@ -163,6 +163,11 @@ class _Session:
         place = self._progress
         self._energy_before = Energy(place.gpu_joules, place.gpu_seconds, place.host_joules, place.host_seconds)
 
+    def _start_clocks(self) -> None:
+        """From here on time and energy count."""
+        self._begun = time.monotonic()
+        self._energy = EnergyMeter.start(self._workers.device)
+
     @property
     def _progress(self) -> Progress:
         return self._state.progress
@@ -204,8 +209,7 @@ class _Session:
             store_recipe(self._recipe, self._run_dir)
             if limit is None and self._progress.step:
                 forget_end(self._run_dir, self._progress.step, has_checkpoint=self._has_saved)
-        # From here on time and energy count: what was tried is no part of the training.
-        self._begun, self._energy = time.monotonic(), EnergyMeter.start(self._workers.device)
+        self._start_clocks()  # what was tried is no part of the training
         with self._stop.listening(), self._reporter.showing(self._progress, self._open_trackers()):
             if limit is not None:
                 return self._end(limit)
