@@ -133,20 +133,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from
         rows: cells, as HTML.
         numbers_from: the first column that is set to the right.
     """
-    is_number = [numbers_from is not None and index >= numbers_from for index in range(len(columns))]
-    head = "".join(
-        f"<th scope=col{' class=number' if right else ''}>{text(column)}</th>"
-        for column, right in zip(columns, is_number, strict=True)
-    )
-    body = "".join(
-        f"<tr>{''.join(_cell(cell, right) for cell, right in zip(row, is_number, strict=True))}</tr>" for row in rows
-    )
+    first = len(columns) if numbers_from is None else numbers_from
+    marks = [" class=number" if index >= first else "" for index in range(len(columns))]
+    head = "".join(f"<th scope=col{mark}>{text(column)}</th>" for mark, column in zip(marks, columns, strict=True))
+    lines = ("".join(f"<td{mark}>{cell}</td>" for mark, cell in zip(marks, row, strict=True)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide" tabindex="0" role="group" aria-label="table">{whole}</div>'
-
-
-def _cell(content: str, is_number: bool) -> str:
-    return f"<td{' class=number' if is_number else ''}>{content}</td>"
 
 
 def json_script(name: str, value: Any) -> str:

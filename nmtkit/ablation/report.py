@@ -154,7 +154,7 @@ def row_cells(report: dict[str, Any]) -> list[list[str]]:
             _of_seeds(row, "bleu", 1),
             f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
             amount(row["flops"]["mean"]) if row["flops"] else "",
-            *(_published(row["paper"][key], digits) for key, digits in published),
+            *("" if row["paper"][key] is None else f"{row['paper'][key]:.{digits}f}" for key, digits in published),
         ]
         for row in report["rows"]
     ]
@@ -199,10 +199,6 @@ def _of_seeds(row: dict[str, Any], key: str, digits: int) -> str:
 
 def _unfinished(row: dict[str, Any]) -> str:
     return "failed" if any(run["error"] for run in row["runs"]) else "to do"
-
-
-def _published(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _heading(report: dict[str, Any]) -> str:

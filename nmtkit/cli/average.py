@@ -100,11 +100,10 @@ def _print(run: Path, found: "Search") -> None:
     for one in found.tried:
         updates = f"{one.first_step:,} to {one.last_step:,}" if one.n > 1 else f"{one.last_step:,}"
         numbers = [] if by_nll else [f"{one.score:.2f}"]
-        rows.append([f"{one.n}", f"{one.spacing}", updates, *numbers, f"{one.nll:.4f}", "best" if one == best else ""])
-    spacing = f" --spacing {best.spacing}" if best.spacing > 1 else ""
+        rows.append([f"{one.n}", updates, *numbers, f"{one.nll:.4f}", "best" if one == best else ""])
     notes = [
         "The best was chosen by this very score, so on other text it is likely a little worse.",
-        f"To make it: nmtkit average {run} --last {best.n}{spacing}",
+        f"To make it: nmtkit average {run} --last {best.n}",
     ]
-    columns = ["N", "spacing", "updates", *([] if by_nll else [best.metric]), "nll", ""]
+    columns = ["N", "updates", *([] if by_nll else [best.metric]), "nll", ""]
     console.print_table("Averages of checkpoints on the validation set", columns, rows, notes=notes)

@@ -668,13 +668,12 @@ def _description(corpus: Corpus, role: str, counts: dict[str, Any]) -> dict[str,
         "name": corpus.name,
         "role": role,
         **counts,
-        "files": [_describe(entry) for entry in corpus.files],
+        "files": [
+            {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
+            for file in corpus.files
+        ],
         "sha256": corpus.fingerprint,
     }
-
-
-def _describe(file: CorpusFile) -> dict[str, Any]:
-    return {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
 
 
 def read_text_pair(prefix: Path) -> tuple[list[str], list[str]]:

@@ -39,8 +39,6 @@ _REPORT = {
 }  # fmt: skip
 SIDES = ("source", "target")
 FORMAT = "nmtkit shards 2"
-_BEFORE_FORMATS = {"pairs", "types", "tokens"}
-"""What shards.json held before it named a format; such shards have no lengths and one corpus."""
 _TYPES = ("<u2", "<u4")
 
 
@@ -174,7 +172,7 @@ class PairData:
         _check_description(folder / "shards.json", description)
         self.num_pairs: int = description["pairs"]
         self.folder = folder
-        self.parts = [Part(**part) for part in description.get("corpora", [{"pairs": self.num_pairs, "weight": 1.0}])]
+        self.parts = [Part(**part) for part in description["corpora"]]
         self._ids = []
         self._offsets = []
         lengths = []
@@ -185,10 +183,7 @@ class PairData:
             if offsets[0] != 0 or offsets[-1] != count:
                 raise _damaged(folder / f"{side}.offsets.bin", f"does not belong to {side}.ids.bin")
             self._offsets.append(offsets)
-            is_old = "format" not in description
-            lengths.append(
-                np.diff(offsets) + 1 if is_old else _map(folder / f"{side}.lengths.bin", "<i8", self.num_pairs)
-            )
+            lengths.append(_map(folder / f"{side}.lengths.bin", "<i8", self.num_pairs))
         self.source_lengths, self.target_lengths = (np.asarray(side) for side in lengths)
         self.lines = _map(folder / "lines.bin", "<i8", self.num_pairs)
 
@@ -213,10 +208,6 @@ class PairData:
         part: npt.NDArray[np.unsignedinteger] = self._ids[side][offsets[index] : offsets[index + 1]]
         return part
 
-    def all_ids(self, side: int) -> npt.NDArray[np.unsignedinteger]:
-        """The ids of all sentences in one row, memory-mapped."""
-        return self._ids[side]
-
     def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
         """The ids of several sentences in one row, in the order of ``indices``, and how many are of each sentence."""
         begins, ends = self._offsets[side][indices], self._offsets[side][indices + 1]
@@ -228,21 +219,18 @@ class PairData:
 
 def _check_description(path: Path, description: Any) -> None:
     """Raises DataError unless shards.json is one of nmtkit, of a format that is known here."""
-    is_known = isinstance(description, dict) and (
-        description.get("format") == FORMAT or set(description) == _BEFORE_FORMATS
-    )
-    if not is_known:
-        named = description.get("format") if isinstance(description, dict) else None
+    named = description.get("format") if isinstance(description, dict) else None
+    if named != FORMAT:
         what = f"of the format {named!r}, which this version does not read" if named else "not of nmtkit"
         raise _damaged(path, what)
     try:
         numbers = [description["pairs"], *(description["tokens"][side] for side in SIDES)]
-        parts = [Part(**part) for part in description.get("corpora", [])]
+        parts = [Part(**part) for part in description["corpora"]]
         is_whole = (
             all(type(number) is int and number >= 0 for number in numbers)
             and all(description["types"][side] in _TYPES for side in SIDES)
             and all(type(part.weight) in (int, float) and 0 < part.weight <= 1000 for part in parts)
-            and (not parts or sum(part.pairs for part in parts) == description["pairs"])
+            and sum(part.pairs for part in parts) == description["pairs"]
         )
     except (KeyError, TypeError):
         is_whole = False

@@ -6,9 +6,7 @@ import shlex
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.evaluation.report import (
-    Fact,
     Run,
-    corpus_files,
     form_of_score,
     num_parameters,
     prepare_command,
@@ -58,7 +56,7 @@ def _data(run: Run) -> list[str]:
         for corpus in manifest["corpora"]
     ]
     parts = ["## Data", "", *_table(["corpus", "used for", "pairs", "sha256 of the text"], rows)]
-    files = corpus_files(run)
+    files = [file for corpus in manifest["corpora"] for file in corpus["files"]]
     if files:
         rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
         parts += _table(["file", "bytes", "sha256"], rows)
@@ -80,13 +78,13 @@ def _training(run: Run, folder: str) -> list[str]:
     parts = ["## Training", ""]
     if run.state is None:
         return [*parts, f"Not trained yet: {_code(train_command(run))}.", ""]
-    facts: list[tuple[str, Fact | None]] = [
-        ("seed", run.fact("text", "recipe.toml", "training", "seed")),
-        ("epochs", run.fact("count", run.state, "epoch")),
-        ("threads of a process", run.fact("count", run.state, "threads")),
-        ("kind of processor", run.fact("text", run.state, "cpu_capability")),
+    values = [
+        ("seed", run.shown("text", "recipe.toml", "training", "seed")),
+        ("epochs", run.shown("count", run.state, "epoch")),
+        ("threads of a process", run.shown("count", run.state, "threads")),
+        ("kind of processor", run.shown("text", run.state, "cpu_capability")),
     ]
-    rows = [[label, _code(fact.shown)] for label, fact in facts if fact is not None]
+    rows = [[label, _code(value)] for label, value in values if value is not None]
     if "cost.json" in run.files:
         rows += [[label.strip(), _code(value)] for label, value in training_table(run.files["cost.json"]).rows]
     parts += _table(["", "value"], rows)
@@ -122,10 +120,10 @@ def _scores(run: Run, folder: str) -> list[str]:
         rows = []
         for metric in metrics:
             form = form_of_score(metric)
-            score = run.fact(form, "scores.json", name, metric, "score")
-            half = run.fact(form, "scores.json", name, metric, "interval", "half_width")
+            score = run.shown(form, "scores.json", name, metric, "score")
+            half = run.shown(form, "scores.json", name, metric, "interval", "half_width")
             signature = run.get("scores.json", name, metric, "signature", default="")
-            shown = "" if score is None else score.shown + (f" ± {half.shown}" if half is not None else "")
+            shown = (score or "") + (f" ± {half}" if half is not None else "")
             rows.append([_code(metric), shown, _code(signature)])
         parts += [f"### {_plain(name)}", "", *_table(["metric", "score", "signature"], rows)]
     return parts

@@ -261,10 +261,6 @@ def _against_baseline(result: PairedResult) -> list[str]:
 
 
 def _costs_table(comparison: Comparison) -> Table:
-    def part(cost: Mapping[str, Any]) -> str:
-        padding = cost.get("flops_padding")
-        return "" if padding is None else percent(padding, cost["flops"])
-
     def share(cost: Mapping[str, Any], key: str) -> str:
         return "" if cost.get(key) is None else f"{100 * cost[key]:.1f} %"
 
@@ -274,7 +270,7 @@ def _costs_table(comparison: Comparison) -> Table:
         "time": lambda cost: duration(cost["seconds"]),
         "devices": lambda cost: f"{cost['processes']} x {cost['device']} ({cost['precision']})",
         "FLOPs, counted": lambda cost: scientific(cost["flops"]),
-        "padding, besides": part,
+        "padding, besides": lambda cost: percent(cost["flops_padding"], cost["flops"]),
         "FLOPs, the paper's estimate": lambda cost: scientific(cost["flops_paper_estimate"]),
         "MFU, of measured products": lambda cost: share(cost, "mfu"),
         "MFU, of the data sheet": lambda cost: share(cost, "mfu_of_peak"),

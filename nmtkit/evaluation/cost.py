@@ -19,10 +19,11 @@ from nmtkit.model_folder import latest_state
 from nmtkit.workers import ComputedPrecision
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_PARTS = ("flops_encoder", "flops_decoder", "flops_output", "flops_attention", "flops_padding")
 _MEASURED: dict[str, Any] = {
-    "target_tokens": int, "seconds": float, "processes": int, "device": str, "precision": str, "flops": float,
-    **dict.fromkeys(("device_seconds?", "gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float),
-    **dict.fromkeys([f"flops_{part}?" for part in ("attention", "padding", "encoder", "decoder", "output")], float),
+    "target_tokens": int, "processes": int, "device": str, "precision": str,
+    **dict.fromkeys(("seconds", "device_seconds", "flops", *_PARTS), float),
+    **dict.fromkeys(("gpu_joules?", "gpu_seconds?", "host_joules?", "host_seconds?"), float),
 }  # fmt: skip
 _OF_STATE = {
     **_MEASURED, "step": int, "epoch?": int, "matmul_flops_per_second": float, "versions?": {str: str},
@@ -37,7 +38,8 @@ _OF_COST = {
     **_MEASURED, "updates": int, "prediction?": dict, "memory_bytes?": float, "mfu?": float, "mfu_of_peak?": float,
     **dict.fromkeys(("sustained_source", "peak_source?", "source_language?", "target_language?"), str),
     **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
-    **dict.fromkeys(("matmul_flops_per_second?", "peak_flops_per_second?", "flops_forward?", "flops_backward?"), float),
+    **dict.fromkeys(("flops_forward", "flops_backward", "matmul_flops_per_second"), float),
+    "peak_flops_per_second?": float, "newstest2014?": str | None,
 }  # fmt: skip
 _OF_METRICS = {
     "step": int, "samples?": [{"source": str, "reference": str, "hypothesis": str}],
@@ -95,7 +97,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     state = read_state(path)
     data = state["recipe"]["data"]
     kind = device_of(state["device"])
-    device_seconds = state.get("device_seconds", state["seconds"] * state["processes"])
+    device_seconds = state["device_seconds"]
     peak = kind.rates.get(state["precision"]) if kind is not None else None
     matmul = state["matmul_flops_per_second"]
     sustained, source = _sustained(kind, state["precision"], matmul)
@@ -119,9 +121,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "flops": flops,
         "flops_forward": flops // TRAINING_FACTOR,
         "flops_backward": flops - flops // TRAINING_FACTOR,
-        **_parts(state),
-        "flops_attention": state.get("flops_attention"),
-        "flops_padding": state.get("flops_padding"),
+        **{part: state[part] for part in _PARTS},
         "flops_per_second": flops / state["seconds"] if state["seconds"] else 0.0,
         "matmul_flops_per_second": matmul,
         "mfu": _ratio(flops, device_seconds * matmul),
@@ -162,14 +162,6 @@ def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[
     if kind is not None and precision in kind.rates:
         return kind.rates[precision], f"dense peak in {precision}: {kind.source}"
     return matmul, "measured: plain matrix products on this device, in the last session"
-
-
-def _parts(state: dict[str, Any]) -> dict[str, int | None]:
-    """The operations of encoder, decoder and output; of none, where a part of the run was made before they were
-    counted."""
-    names = ("flops_encoder", "flops_decoder", "flops_output")
-    is_whole = sum(state.get(name, 0) for name in names) == state["flops"]
-    return {name: state.get(name, 0) if is_whole else None for name in names}
 
 
 def _ratio(part: float | int, whole: float) -> float | None:

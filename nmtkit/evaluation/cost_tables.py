@@ -52,7 +52,7 @@ def cost_tables(cost: Mapping[str, Any], scores: Scores | None = None) -> list[T
     """What a training took; the paper's Table 2 with this run in it; and how a prediction made before it fared.
 
     Args:
-        cost: as RUN/cost.json has it; what an older one lacks is not shown.
+        cost: as RUN/cost.json has it.
         scores: as RUN/scores.json has it.
     """
     tables = [training_table(cost), table_two(cost, scores or {})]
@@ -79,13 +79,12 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         ("softmax (output embedding)", "flops_output"),
         ("attention's products", "flops_attention"),
     )
-    for name, key in parts:
-        if cost.get(key) is not None:
-            rows.append([f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"])
-    if cost.get("flops_padding") is not None:
-        rows.append(["  besides, for padding", f"{scientific(cost['flops_padding'])} (+{_padding(cost)})"])
+    rows += [[f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"] for name, key in parts]
+    padding = cost["flops_padding"]
+    rows.append(["  besides, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
     rows += _utilisation_rows(cost)
-    rows.append(["FLOPs, the paper's estimate", _paper_estimate(cost)])
+    how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"
+    rows.append(["FLOPs, the paper's estimate", f"{scientific(cost['flops_paper_estimate'])} ({how})"])
     for name, kind, how in (
         ("energy, GPUs", "gpu", "W a GPU on average, by NVML"),
         ("energy, processors and memory", "host", "W a machine on average, by RAPL: all that ran on it"),
@@ -104,10 +103,6 @@ def _processor(cost: Mapping[str, Any]) -> str:
     return f", {cost['processor']}" if cost.get("processor") else ""
 
 
-def _padding(cost: Mapping[str, Any]) -> str:
-    return percent(cost["flops_padding"], cost["flops"])
-
-
 def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     if cost.get("mfu") is not None:
@@ -119,18 +114,13 @@ def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _paper_estimate(cost: Mapping[str, Any]) -> str:
-    rate = f"{amount(cost['sustained_flops_per_second'])}FLOP/s"
-    return f"{scientific(cost['flops_paper_estimate'])} (time x devices x {rate}, {cost['sustained_source']})"
-
-
 def energy(cost: Mapping[str, Any], kind: str) -> str:
     """The energy of the GPUs ("gpu") or the machines' processors ("host"), and how long it was measured, added up."""
     if not _is_measured(cost, kind):
         return "not measured"
     seconds = cost[f"{kind}_seconds"]
     share = ""
-    if kind == "gpu" and cost.get("device_seconds"):  # how many machines there were is not known
+    if kind == "gpu" and cost["device_seconds"]:  # how many machines there were is not known
         share = f", {percent(seconds, cost['device_seconds'])} of the time"
     return f"{cost[f'{kind}_joules'] / 3.6e6:.3g} kWh (measured over {duration(seconds)}{share})"
 
@@ -247,6 +237,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     """What was predicted before the training, and what came of it."""
     predicted = cost["prediction"]
     updates = (predicted["updates"], cost["updates"])
+    whole = cost["device_seconds"] * predicted["rate"]  # what the rate that the prediction went by would have made
     pairs: list[tuple[str, float | None, float | None]] = [
         ("updates", *updates),
         ("target tokens", predicted["target_tokens"], cost["target_tokens"]),
@@ -254,7 +245,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         ("FLOPs for padding", predicted["flops_padding"], cost["flops_padding"]),
         ("seconds", predicted["seconds"], cost["seconds"]),
         ("seconds an update", predicted["seconds"] / updates[0], cost["seconds"] / updates[1] if updates[1] else None),
-        ("MFU", predicted["mfu"], _reached_mfu(cost, predicted)),
+        ("MFU", predicted["mfu"], cost["flops"] / whole if whole else None),
         ("memory, bytes", predicted["memory_bytes"], cost["memory_bytes"]),
     ]
     rows = [
@@ -273,12 +264,6 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     if updates[1] < updates[0]:
         notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare what is of an update.")
     return Table("What was predicted, and what came of it", ["what", "predicted", "outcome", "ratio"], rows, notes)
-
-
-def _reached_mfu(cost: Mapping[str, Any], predicted: Mapping[str, Any]) -> float | None:
-    """The share of the rate that the prediction went by."""
-    whole = cost["device_seconds"] * predicted["rate"]
-    return cost["flops"] / whole if whole else None
 
 
 def _figure(value: float | int) -> str:

@@ -105,21 +105,15 @@ def _label(runs: Sequence[Run], index: int, label: str) -> str:
 
 
 def averages(runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
-    """The averages of checkpoints that `average --search` tried: for each metric a line per run and spacing."""
-    found: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = {}
+    """The averages of checkpoints that `average --search` tried: for each metric a line per run."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for index, run in enumerate(runs):
-        for tried in run.get("averaging.json", "tried", default=[]):
-            if is_number(tried["score"]):
-                lines = found.setdefault(tried["metric"], {})
-                lines.setdefault((index, tried["spacing"]), []).append((tried["n"], tried["score"]))
-    return {
-        metric: [
-            {"run": index, "spacing": spacing, "label": _label(runs, index, f"spacing {spacing}"),
-             "dotted": spacing > 1, "x": [n for n, _ in points], "y": [score for _, score in points]}
-            for (index, spacing), points in sorted(lines.items())
-        ]
-        for metric, lines in found.items()
-    }  # fmt: skip
+        rows = [row for row in run.get("averaging.json", "tried", default=[]) if is_number(row["score"])]
+        for metric in dict.fromkeys(row["metric"] for row in rows):
+            of_metric = [row for row in rows if row["metric"] == metric]
+            x, y = [row["n"] for row in of_metric], [row["score"] for row in of_metric]
+            found.setdefault(metric, []).append({"run": index, "label": _label(runs, index, ""), "x": x, "y": y})
+    return found
 
 
 STYLE = """

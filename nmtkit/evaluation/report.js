@@ -118,7 +118,6 @@ document.addEventListener("change", event => {
   else if (name === "log") shown.log = checked;
   else if (name === "runs" && checked) shown.hidden.delete(Number(value));
   else if (name === "runs") shown.hidden.add(Number(value));
-  else if (name === "origin") { document.body.classList.toggle("origins", checked); return; }
   else if (name.startsWith("validation")) { showValidation(event.target.closest(".samples"), value); return; }
   else return;
   drawCurves();

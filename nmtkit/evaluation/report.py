@@ -1,9 +1,8 @@
 """What the files of a run hold, for the report and the card of the run.
 
-    RUN --read_run--> Run: its files as they are --fact--> Fact: a value, where it stands, how it is shown
+    RUN --read_run--> Run: its files as they are --get, shown--> a value of a file, in the form in which it is shown
 
-Every number that a file holds is a Fact: it is looked up there at a place, and the page says which. What a run does
-not have yet is None, never a guess.
+What a run does not have yet is None, never a guess.
 """
 
 import json
@@ -26,7 +25,7 @@ from nmtkit.model_folder import best_checkpoints, checkpoints, latest_state, rea
 from nmtkit.translation_record import read_translated, translation_of
 
 _TRIED = {
-    "n": int, "spacing": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "n": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
     "last_step": int,
 }  # fmt: skip
 
@@ -80,34 +79,6 @@ def form_of_score(metric: str) -> str:
 
 
 @dataclass(frozen=True)
-class Fact:
-    """A value of a file.
-
-    Attributes:
-        file: relative to the run.
-        keys: the way to the value in it; of metrics.jsonl the first is the line, from 1.
-        value: never None.
-        form: a key of FORMS.
-    """
-
-    file: str
-    keys: tuple[str | int, ...]
-    value: Any
-    form: str
-
-    @property
-    def shown(self) -> str:
-        """The value in words."""
-        return FORMS[self.form](self.value)
-
-    @property
-    def place(self) -> str:
-        """Where it stands, as a JSON pointer behind the file's name (RFC 6901)."""
-        parts = (str(key).replace("~", "~0").replace("/", "~1") for key in self.keys)
-        return f"{self.file}#/{'/'.join(parts)}"
-
-
-@dataclass(frozen=True)
 class Run:
     """A run as its files have it.
 
@@ -127,25 +98,20 @@ class Run:
     model: str | None = None
     state: str | None = None
 
-    def fact(self, form: str, file: str | None, *keys: str | int) -> Fact | None:
-        """What stands in a file, or None where file, key or value is missing."""
-        if file is None:
-            return None
-        value: Any = self.files.get(file)
-        way: Sequence[str | int] = keys
-        if file == "metrics.jsonl":
-            value, way = self.metrics, [int(keys[0]) - 1, *keys[1:]]
-        for key in way:
+    def get(self, file: str | None, *keys: str | int, default: Any = None) -> Any:
+        """Return a value of a file, or the default where file, key or value is missing."""
+        value: Any = self.metrics if file == "metrics.jsonl" else self.files.get(file or "")
+        for key in keys:
             try:
                 value = value[key]
             except (KeyError, IndexError, TypeError):
-                return None
-        return None if value is None else Fact(file, keys, value, form)
+                return default
+        return default if value is None else value
 
-    def get(self, file: str | None, *keys: str | int, default: Any = None) -> Any:
-        """The value itself, or the default."""
-        fact = self.fact("text", file, *keys)
-        return default if fact is None else fact.value
+    def shown(self, form: str, file: str | None, *keys: str | int) -> str | None:
+        """Return a value of a file in one of FORMS, or None where it is missing."""
+        value = self.get(file, *keys)
+        return None if value is None else FORMS[form](value)
 
     @property
     def validations(self) -> list[int]:
@@ -201,29 +167,20 @@ def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def settings(run: Run) -> dict[tuple[str, str], Fact]:
-    """Every setting of the run's recipe, by section and key."""
-    recipe = run.files["recipe.toml"]
-    return {
-        (section, key): Fact("recipe.toml", (section, key), value, "text")
-        for section, values in recipe.items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-    }
+def setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, list[Any]]]:
+    """Section, key and the value in each run, None where it has none, in the order of the recipes."""
+    recipes = [run.files["recipe.toml"] for run in runs]
+    sections = dict.fromkeys(name for recipe in recipes for name, values in recipe.items() if isinstance(values, dict))
+    return [
+        (section, key, [run.get("recipe.toml", section, key) for run in runs])
+        for section in sections
+        for key in dict.fromkeys(key for recipe in recipes for key in recipe.get(section, {}))
+    ]
 
 
-def setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, list[Fact | None]]]:
-    """Section, key and the value in each run, in the order of the recipes."""
-    found = [settings(run) for run in runs]
-    keys = list(dict.fromkeys(key for values in found for key in values))
-    sections = list(dict.fromkeys(section for section, _ in keys))
-    keys.sort(key=lambda key: sections.index(key[0]))
-    return [(section, key, [values.get((section, key)) for values in found]) for section, key in keys]
-
-
-def differs(facts: Sequence[Fact | None]) -> bool:
-    """Whether runs have different values."""
-    return len({"" if fact is None else json.dumps(fact.value, sort_keys=True) for fact in facts}) > 1
+def differs(values: Sequence[Any]) -> bool:
+    """Return whether runs have different values."""
+    return len({json.dumps(value, sort_keys=True) for value in values}) > 1
 
 
 @dataclass(frozen=True)
@@ -293,12 +250,3 @@ def num_parameters(run: Run) -> int | None:
     description = read_description(run.folder / run.model)
     sizes = description["vocab_sizes"]
     return count_parameters(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
-
-
-def corpus_files(run: Run) -> list[dict[str, Any]]:
-    """Every file that the run's data came from: corpus, role, URL or path, bytes, sha256."""
-    return [
-        {"corpus": corpus["name"], "role": corpus["role"], **file}
-        for corpus in run.get("data/manifest.json", "corpora", default=[])
-        for file in corpus["files"]
-    ]

@@ -2,7 +2,7 @@
 
 Run (report.py) -> sections, as HTML -> the page, with the curves (curves.py) and attention (attention_plot.py)
 
-Numbers name the file of the run and the place in it that they were taken from; text of corpora and users stays text.
+Each section names the files of the run that it shows; text of corpora and users stays text.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.curves import CURVES, OVER, averages, figures, is_number, reports_shown, spacing_of_reports
 from nmtkit.evaluation.curves import STYLE as CURVE_STYLE
 from nmtkit.evaluation.report import (
-    Fact,
     Run,
     Sentence,
     differs,
@@ -46,8 +45,6 @@ _STYLE = """
 .run::before { flex: none; content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 50%;
   margin-right: .35em; background: var(--run); }
 .missing, .todo { color: var(--faint); }
-.origins [title]:not(button)::after { content: attr(title); display: block; font: .7rem/1.3 ui-monospace, monospace;
-  color: var(--faint); overflow-wrap: anywhere; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
 .curves figure { margin: 0; min-width: 0; } .curves h3 { font-size: 1rem; margin: 0; }
 .sentence { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .8rem; margin: .75rem 0; }
@@ -69,8 +66,6 @@ def report_page(runs: Sequence[Run], *, with_attention: bool = True) -> str:
     names = ", ".join(run.name for run in runs)
     body = [
         f"<h1>{'Report' if len(runs) == 1 else 'Runs compared'}: {', '.join(_name(runs, run) for run in runs)}</h1>",
-        '<div class="controls">' + switches("checkbox", "origin", "Numbers", [("origin", "show sources")], [])
-        + "</div>",
         _headline(runs),
         *_scores(runs),
         *_samples(runs),
@@ -94,18 +89,16 @@ def _name(runs: Sequence[Run], run: Run) -> str:
     return f'<span class="run run-{runs.index(run) % len(HUES)}">{text(run.name)}</span>'
 
 
-def shown(fact: Fact | None, run: Run) -> str:
-    """A value with the place that it was taken from."""
-    if fact is None:
+def _heading(title: str, *files: str) -> str:
+    """Return the heading of a section and the files of each run that it is made from."""
+    names = ", ".join(f"<code>{file}</code>" for file in files)
+    return f"<h2>{title}</h2><small>From {names}</small>"
+
+
+def _text(content: str | None) -> str:
+    """Text, or a sign that it is empty or missing."""
+    if content is None:
         return NOTHING
-    return (
-        f'<span data-run="{plain(run.name)}" data-place="{plain(fact.place)}" data-form="{fact.form}" '
-        f'title="{plain(fact.place)}">{_text(fact.shown)}</span>'
-    )
-
-
-def _text(content: str) -> str:
-    """Text, or a sign that it is empty."""
     return text(content) if content.strip() else '<span class="missing">(empty)</span>'
 
 
@@ -121,26 +114,24 @@ def _headline(runs: Sequence[Run]) -> str:
     """For each run the few numbers that everybody asks for first."""
     parts = []
     for run in runs:
-        cells: list[tuple[str, Fact | None]] = []
+        cells: list[tuple[str, str | None]] = []
         for name, metrics in run.files.get("scores.json", {}).items():
             metric = next((metric for metric in (*METRICS, BRACKET_SCORES[0]) if metric in metrics), None)
             if metric is not None:
-                cells.append((f"{metric}, {name}", run.fact("two", "scores.json", name, metric, "score")))
+                cells.append((f"{metric}, {name}", run.shown("two", "scores.json", name, metric, "score")))
         # A run may be saved before its first report.
-        place = ("metrics.jsonl", len(run.metrics)) if run.metrics else (run.state,)
+        place = ("metrics.jsonl", -1) if run.metrics else (run.state,)
         cells += [
-            ("updates", run.fact("count", *place, "step")),
-            ("target tokens", run.fact("amount", *place, "target_tokens")),
-            ("training time", run.fact("duration", *place, "seconds")),
-            ("FLOPs", run.fact("flops", *place, "flops")),
+            ("updates", run.shown("count", *place, "step")),
+            ("target tokens", run.shown("amount", *place, "target_tokens")),
+            ("training time", run.shown("duration", *place, "seconds")),
+            ("FLOPs", run.shown("flops", *place, "flops")),
         ]
         finite = [number for number in run.validations if is_number(run.metrics[number - 1]["valid_nll"])]
         if finite:
             best = min(finite, key=lambda number: run.metrics[number - 1]["valid_nll"])
-            cells.append(("best validation nll", run.fact("four", "metrics.jsonl", best, "valid_nll")))
-        found = "".join(
-            f"<div><b>{shown(fact, run)}</b>{text(label)}</div>" for label, fact in cells if fact is not None
-        )
+            cells.append(("best validation nll", run.shown("four", "metrics.jsonl", best - 1, "valid_nll")))
+        found = "".join(f"<div><b>{_text(value)}</b>{text(label)}</div>" for label, value in cells if value is not None)
         if len(runs) > 1:
             parts.append(f"<h3>{_name(runs, run)}</h3>")
         parts.append(f'<div class="numbers">{found}</div>' if found else f"<p>{_not_trained(run)}</p>")
@@ -154,7 +145,7 @@ def _not_trained(run: Run) -> str:
 
 def _scores(runs: Sequence[Run]) -> list[str]:
     """One table a test set: a row for each metric, a column for each run; signatures below."""
-    parts = ["<h2>Scores</h2>"]
+    parts = [_heading("Scores", "scores.json")]
     for run in runs:
         if "scores.json" not in run.files:
             parts.append(f"<p>{_name(runs, run)}: {_todo('not scored yet', _command('score', run))}</p>")
@@ -179,11 +170,9 @@ def _scores(runs: Sequence[Run]) -> list[str]:
 
 def _score(run: Run, name: str, metric: str) -> str:
     form = form_of_score(metric)
-    parts = [f"<b>{shown(run.fact(form, 'scores.json', name, metric, 'score'), run)}</b>"]
-    half = run.fact(form, "scores.json", name, metric, "interval", "half_width")
-    if half is not None:
-        parts.append(f" ± {shown(half, run)}")
-    return "".join(parts)
+    half = run.shown(form, "scores.json", name, metric, "interval", "half_width")
+    interval = "" if half is None else f" ± {text(half)}"
+    return f"<b>{_text(run.shown(form, 'scores.json', name, metric, 'score'))}</b>{interval}"
 
 
 def _meaning(runs: Sequence[Run], name: str) -> list[str]:
@@ -195,24 +184,24 @@ def _meaning(runs: Sequence[Run], name: str) -> list[str]:
 
 
 def _signatures(runs: Sequence[Run], name: str, metric: str) -> str:
-    lines = [f"<code>{shown(fact, run)}</code>" for run, fact in _given_signatures(runs, name, metric)]
+    lines = [f"<code>{_text(signature)}</code>" for signature in _given_signatures(runs, name, metric)]
     for run in runs:
-        details = run.fact("text", "scores.json", name, metric, "details")
+        details = run.shown("text", "scores.json", name, metric, "details")
         if details is not None:
-            lines.append(f"<small>{_name(runs, run)}: {shown(details, run)}</small>")
+            lines.append(f"<small>{_name(runs, run)}: {_text(details)}</small>")
     with contextlib.suppress(DataError):  # of a name that another version gave
         lines.append(f"<small>{escape(comparable_to(metric))}</small>")
     return "<br>".join(lines)
 
 
-def _given_signatures(runs: Sequence[Run], name: str, metric: str) -> list[tuple[Run, Fact]]:
+def _given_signatures(runs: Sequence[Run], name: str, metric: str) -> list[str]:
     """The different signatures under which the runs have a score."""
-    facts = [(run, run.fact("text", "scores.json", name, metric, "signature")) for run in runs]
-    return list({fact.value: (run, fact) for run, fact in facts if fact is not None}.values())
+    signatures = (run.shown("text", "scores.json", name, metric, "signature") for run in runs)
+    return list(dict.fromkeys(signature for signature in signatures if signature is not None))
 
 
 def _curves(runs: Sequence[Run], pictures: dict[str, Any]) -> list[str]:
-    parts = ["<h2>Curves</h2>"]
+    parts = [_heading("Curves", "metrics.jsonl")]
     if not pictures:
         return [*parts, f"<p>{' '.join(_not_trained(run) for run in runs)}</p>"]
     controls = [
@@ -252,14 +241,13 @@ def _metrics_table(runs: Sequence[Run], run: Run) -> str:
         "padding": ("padding", "percent"),
         "mfu": ("MFU", "percent"),
     }
-    facts = [
-        [run.fact(form, "metrics.jsonl", number, key) for key, (_, form) in columns.items()]
+    rows = [
+        [run.shown(form, "metrics.jsonl", number - 1, key) or NOTHING for key, (_, form) in columns.items()]
         for number in reports_shown(run)
     ]
-    rows = [[NOTHING if fact is None else fact.shown for fact in of_report] for of_report in facts]
     every = spacing_of_reports(run)
     left_out = "" if every == 1 else f", one report in {every} and all validations, as in the curves"
-    summary = f"The numbers of metrics.jsonl: {_name(runs, run)}{left_out}"
+    summary = f"The same in numbers: {_name(runs, run)}{left_out}"
     return (
         f"<details><summary>{summary}</summary>"
         f"{table([title for title, _ in columns.values()], rows, numbers_from=0)}</details>"
@@ -268,7 +256,6 @@ def _metrics_table(runs: Sequence[Run], run: Run) -> str:
 
 AVERAGING_COLUMNS = {
     "n": ("checkpoints", "count"),
-    "spacing": ("every", "count"),
     "metric": ("metric", "text"),
     "score": ("score", "two"),
     "nll": ("nll", "four"),
@@ -284,7 +271,7 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
     if not searched:
         return []
     parts = [
-        "<h2>Averages of checkpoints</h2>",
+        _heading("Averages of checkpoints", "averaging.json"),
         "<p>Scores on the validation set by number of checkpoints, counted back from the last one.</p>",
         *(
             f'<figure><h3>{text(metric)}</h3><div class="curve" id="{plain(f"curve-averages-{metric}")}" role="img" '
@@ -296,10 +283,10 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
         tried, best = run.get("averaging.json", "tried"), run.get("averaging.json", "best")
         rows = []
         for index, one in enumerate(tried):
-            facts = [
-                run.fact(form, "averaging.json", "tried", index, key) for key, (_, form) in AVERAGING_COLUMNS.items()
-            ]
-            rows.append([*(shown(fact, run) for fact in facts), "best" if one == best else ""])
+            cells = (
+                run.shown(form, "averaging.json", "tried", index, key) for key, (_, form) in AVERAGING_COLUMNS.items()
+            )
+            rows.append([*map(_text, cells), "best" if one == best else ""])
         columns = [*(title for title, _ in AVERAGING_COLUMNS.values()), ""]
         parts.append(
             f"<details><summary>The same in numbers: {_name(runs, run)}</summary>{table(columns, rows)}</details>"
@@ -308,16 +295,16 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
 
 
 def _settings(runs: Sequence[Run]) -> list[str]:
-    parts = ["<h2>Settings</h2>"]
+    parts = [_heading("Settings", "recipe.toml")]
     rows = setting_rows(runs)
 
-    def drawn(chosen: list[tuple[str, str, list[Fact | None]]]) -> str:
+    def drawn(chosen: list[tuple[str, str, list[Any]]]) -> str:
         cells = [
             [
                 f"<code>{text(f'{section}.{key}')}</code>",
-                *(shown(fact, run) for fact, run in zip(facts, runs, strict=True)),
+                *(_text(run.shown("text", "recipe.toml", section, key)) for run in runs),
             ]
-            for section, key, facts in chosen
+            for section, key, _ in chosen
         ]
         return table(["setting", *(run.name for run in runs)], cells)
 
@@ -331,8 +318,8 @@ def _settings(runs: Sequence[Run]) -> list[str]:
 
 def _data(runs: Sequence[Run]) -> list[str]:
     """Pairs, tokens, and what was left out and why."""
-    parts = ["<h2>Data</h2>"]
     manifest = "data/manifest.json"
+    parts = [_heading("Data", manifest, "data/report.json")]
     prepared = [run for run in runs if manifest in run.files]
     for run in runs:
         if run not in prepared:
@@ -341,7 +328,7 @@ def _data(runs: Sequence[Run]) -> list[str]:
         return parts
 
     def row(label: str, form: str, *keys: str, file: str = manifest) -> list[str]:
-        return [label, *(shown(run.fact(form, file, *keys), run) for run in prepared)]
+        return [label, *(_text(run.shown(form, file, *keys)) for run in prepared)]
 
     sets = dict.fromkeys(name for run in prepared for name in run.files[manifest]["pairs"])
     sizes = dict.fromkeys(side for run in prepared for side in run.files[manifest]["vocab_sizes"])
@@ -375,23 +362,20 @@ def _data(runs: Sequence[Run]) -> list[str]:
 
 
 def _rule(run: Run, rule: str) -> str:
-    found = run.fact("count", "data/manifest.json", "rules", rule)
-    left_out = run.fact("count", "data/manifest.json", "cleaning", rule)
-    parts = [f"{shown(found, run)} found"] if found is not None else []
-    parts += [f"{shown(left_out, run)} left out"] if left_out is not None else []
-    return ", ".join(parts) or NOTHING
+    found = run.shown("count", "data/manifest.json", "rules", rule)
+    left_out = run.shown("count", "data/manifest.json", "cleaning", rule)
+    counts = ((found, "found"), (left_out, "left out"))
+    return ", ".join(f"{count} {done}" for count, done in counts if count is not None) or NOTHING
 
 
 def _corpora(runs: Sequence[Run], run: Run) -> str:
     rows = []
     for index, corpus in enumerate(run.files["data/manifest.json"]["corpora"]):
         keys = ("data/manifest.json", "corpora", index)
-        urls = [run.fact("text", *keys, "files", place, "url") for place in range(len(corpus["files"]))]
-        cells = [run.fact("text", *keys, "name"), run.fact("text", *keys, "role"), run.fact("count", *keys, "pairs")]
-        cells.append(run.fact("sum", *keys, "sha256"))
-        rows.append(
-            [*(shown(cell, run) for cell in cells), "<br>".join(shown(url, run) for url in urls if url) or NOTHING]
-        )
+        forms = {"name": "text", "role": "text", "pairs": "count", "sha256": "sum"}
+        urls = [text(file["url"]) for file in corpus["files"] if file.get("url")]
+        cells = [_text(run.shown(form, *keys, key)) for key, form in forms.items()]
+        rows.append([*cells, "<br>".join(urls) or NOTHING])
     return (
         f"<details><summary>Corpora: {_name(runs, run)}</summary>"
         f"{table(['corpus', 'used for', 'pairs', 'sha256', 'from'], rows)}</details>"
@@ -399,7 +383,7 @@ def _corpora(runs: Sequence[Run], run: Run) -> str:
 
 
 def _cost(runs: Sequence[Run]) -> list[str]:
-    parts = ["<h2>Cost</h2>"]
+    parts = [_heading("Cost", "cost.json")]
     counted = [run for run in runs if "cost.json" in run.files]
     for run in runs:
         if run not in counted:
@@ -432,7 +416,7 @@ def _is_main(label: str, values: Sequence[dict[str, str]]) -> bool:
 
 def _samples(runs: Sequence[Run]) -> list[str]:
     """The same few sentences as each validation translated them."""
-    parts = ["<h2>Samples</h2>"]
+    parts = [_heading("Samples", "metrics.jsonl")]
     for run in runs:
         numbers = [number for number in run.validations if run.metrics[number - 1].get("samples")]
         if len(runs) > 1:
@@ -449,19 +433,13 @@ def _samples(runs: Sequence[Run]) -> list[str]:
         choices = switches("radio", name, "At update", [*labels, ("all", "all")], [labels[-1][0]])
         parts.append(f'<div class="controls">{choices}</div>')
         for number in numbers:
-            step, bleu = (
-                run.fact(form, "metrics.jsonl", number, key) for form, key in (("count", "step"), ("two", "valid_bleu"))
-            )
+            step = run.shown("count", "metrics.jsonl", number - 1, "step")
+            bleu = run.shown("two", "metrics.jsonl", number - 1, "valid_bleu")
             hidden = "" if number == numbers[-1] else " hidden"
-            parts.append(
-                f'<div data-validation="{number}"{hidden}><p>Update {shown(step, run)}, BLEU {shown(bleu, run)}</p>'
-            )
-            for index in range(len(run.metrics[number - 1]["samples"])):
-                facts = {
-                    name: run.fact("text", "metrics.jsonl", number, "samples", index, part)
-                    for name, part in (("source", "source"), ("reference", "reference"), ("translation", "hypothesis"))
-                }
-                parts.append(_sentence({part: shown(fact, run) for part, fact in facts.items()}))
+            parts.append(f'<div data-validation="{number}"{hidden}><p>Update {_text(step)}, BLEU {_text(bleu)}</p>')
+            for sample in run.metrics[number - 1]["samples"]:
+                names = {"source": "source", "reference": "reference", "translation": "hypothesis"}
+                parts.append(_sentence({name: _text(sample.get(key)) for name, key in names.items()}))
             parts.append("</div>")
         parts.append("</div>")
     return parts
@@ -473,7 +451,7 @@ def _sentence(fields: dict[str, str]) -> str:
 
 
 def _best_and_worst(runs: Sequence[Run]) -> list[str]:
-    parts = ["<h2>Best and worst translations of the test sets</h2>"]
+    parts = [_heading("Best and worst translations of the test sets", "translations/", "data/test/")]
     by = " and ".join("EVALB's F1" if trees else "chrF2" for trees in sorted({makes_trees(run) for run in runs}))
     parts.append(f"<p>By {by} of each sentence alone.</p>")
     before = len(parts)
@@ -485,28 +463,21 @@ def _best_and_worst(runs: Sequence[Run]) -> list[str]:
                 parts.append(f'<p class="todo">{text(found)}</p>')
                 continue
             best = sorted(found, key=lambda sentence: (-sentence.quality, sentence.line))[:NUM_SENTENCES]
-            parts += _sentences(run, name, "Worst", found[:NUM_SENTENCES], is_open=True)
-            parts += _sentences(run, name, "Best", best, is_open=False)
+            parts += _sentences("Worst", found[:NUM_SENTENCES], is_open=True)
+            parts += _sentences("Best", best, is_open=False)
     return parts if len(parts) > before else [parts[0], "<p>There is no test set.</p>"]
 
 
-def _sentences(run: Run, name: str, title: str, sentences: Sequence[Sentence], *, is_open: bool) -> list[str]:
-    def of_file(file: str, line: int, content: str) -> str:
-        place = f"{file}:{line}"
-        return (
-            f'<span data-run="{plain(run.name)}" data-line="{plain(place)}" title="{plain(place)}">'
-            f"{_text(content)}</span>"
-        )
-
+def _sentences(title: str, sentences: Sequence[Sentence], *, is_open: bool) -> list[str]:
     parts = [f"<details{' open' if is_open else ''}><summary>{title} translations</summary>"]
     for sentence in sentences:
         parts.append(
             _sentence(
                 {
                     f"line {sentence.line:,}": f"{sentence.metric} {sentence.quality:.1f}",
-                    "source": of_file(f"data/test/{name}.source.txt", sentence.line, sentence.source),
-                    "reference": of_file(f"data/test/{name}.reference.txt", sentence.line, sentence.reference),
-                    "translation": of_file(f"translations/{name}.txt", sentence.line, sentence.hypothesis),
+                    "source": _text(sentence.source),
+                    "reference": _text(sentence.reference),
+                    "translation": _text(sentence.hypothesis),
                 }
             )
         )
@@ -546,23 +517,24 @@ def _attention(runs: Sequence[Run]) -> list[str]:
 
 def _origin(runs: Sequence[Run]) -> list[str]:
     """The seed, versions and device, and the file with the rest."""
-    parts = ["<h2>Reproduction</h2>"]
+    states = dict.fromkeys(run.state for run in runs if run.state)
+    parts = [_heading("Reproduction", "recipe.toml", "data/manifest.json", *states)]
     packages = dict.fromkeys(package for run in runs for package in run.get(run.state, "versions", default={}))
     keys = (
         ("seed", "text", "recipe.toml", "training", "seed"),
         ("fingerprint of settings and corpora", "sum", "data/manifest.json", "fingerprint"),
         ("sha256 of the tokenizer", "sum", "data/manifest.json", "tokenizer_sha256"),
     )
-    rows = [[label, *(shown(run.fact(*place), run) for run in runs)] for label, *place in keys]
+    rows = [[label, *(_text(run.shown(*place)) for run in runs)] for label, *place in keys]
     rows += [
-        [text(name), *(shown(run.fact("text", run.state, "versions", name), run) for run in runs)] for name in packages
+        [text(name), *(_text(run.shown("text", run.state, "versions", name)) for run in runs)] for name in packages
     ]
     for label, key in (
         ("device", "device"),
         ("threads of a process", "threads"),
         ("kind of processor", "cpu_capability"),
     ):
-        rows.append([label, *(shown(run.fact("text", run.state, key), run) for run in runs)])
+        rows.append([label, *(_text(run.shown("text", run.state, key)) for run in runs)])
     parts.append(table(["", *(run.name for run in runs)], rows))
     cards = ", ".join(f"<code>{text(str(run.folder / 'card.md'))}</code>" for run in runs)
     parts.append(f"<p>Recipe, checksums, versions and signatures in full: {cards}.</p>")

@@ -57,7 +57,7 @@ def choose_checkpoints(
             )
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
-    chosen = spaced(whole_checkpoints(run_dir, (number - 1) * spacing + 1), number, spacing)
+    chosen = whole_checkpoints(run_dir, (number - 1) * spacing + 1)[::-spacing][:number][::-1]
     if not chosen:
         raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run anew")
     if last is not None and len(chosen) < last:
@@ -66,11 +66,6 @@ def choose_checkpoints(
             f"{len(chosen)} are there; take fewer, or raise training.keep_last"
         )
     return chosen
-
-
-def spaced(folders: list[Path], number: int, spacing: int) -> list[Path]:
-    """The last ones of some checkpoints: at most ``number``, every so-manieth, oldest first as they come."""
-    return folders[::-1][::spacing][:number][::-1]
 
 
 def _average_last(folders: list[Path]) -> int:

@@ -1,12 +1,12 @@
-"""`average --search`: how many checkpoints, and how far apart, make the average that is best on the validation set.
+"""`average --search`: how many of the last checkpoints make the average that is best on the validation set.
 
-    checkpoints --candidates--> (N, spacing) --mean of the weights, Validator--> RUN/averaging.json, a row for each
+    checkpoints --candidates--> N --mean of the weights, Validator--> RUN/averaging.json, a row for each
 
 Every result is written at once, and a search that was stopped goes on where it was.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +19,12 @@ from nmtkit.evaluation.report import read_averaging
 from nmtkit.files import sha256_of, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_description, read_provenance, step_of, whole_checkpoints
-from nmtkit.training.averaging import check_alike, mean_weights, spaced
+from nmtkit.training.averaging import check_alike, mean_weights
 from nmtkit.training.validation import Validator
 from nmtkit.workers import Workers
 
 Criterion = Literal["bleu", "nll"]
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
-SPACINGS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class Tried:
     """One average and how good it is on the validation set.
 
     Attributes:
-        n: how many checkpoints.
-        spacing: every so-manieth checkpoint, counted back from the last one.
+        n: how many checkpoints, the last ones.
         metric: ``sacrebleu`` (of plain text), ``bleu-tokenized`` or ``nll``.
         score: by that metric.
         nll: of a target token, in nats.
@@ -42,7 +40,6 @@ class Tried:
     """
 
     n: int
-    spacing: int
     metric: str
     score: float
     nll: float
@@ -50,10 +47,10 @@ class Tried:
     last_step: int
 
     @property
-    def cost(self) -> tuple[float, int, int]:
+    def cost(self) -> tuple[float, int]:
         """Smaller is better, and anything than a score that is no number; of equal scores the smaller average is."""
         cost = self.score if self.metric == "nll" else -self.score
-        return (cost if math.isfinite(cost) else math.inf, self.n, self.spacing)
+        return (cost if math.isfinite(cost) else math.inf, self.n)
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,9 @@ class Search:
         return min(self.tried, key=lambda one: one.cost)
 
 
-def candidates(
-    num_checkpoints: int, counts: Sequence[int] = COUNTS, spacings: Sequence[int] = SPACINGS
-) -> list[tuple[int, int]]:
-    """The (N, spacing) that so many checkpoints allow, that of all of them too; of one there is one average."""
-    return [
-        (count, spacing)
-        for count in sorted({*counts, num_checkpoints})
-        for spacing in spacings
-        if (count - 1) * spacing < num_checkpoints and (count > 1 or spacing == 1)
-    ]
+def candidates(num_checkpoints: int) -> list[int]:
+    """The numbers of checkpoints to try where there are so many: those of COUNTS, and all of them."""
+    return [*(count for count in COUNTS if count < num_checkpoints), num_checkpoints]
 
 
 def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iterator[Search]:
@@ -116,19 +106,16 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     model = Transformer(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
     model.to(workers.device)
     metric = "nll" if criterion == "nll" else "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"
-    done = {(one.n, one.spacing) for one in tried}
-    for count, spacing in wanted:
-        if (count, spacing) in done:
+    done = {one.n for one in tried}
+    for count in wanted:
+        if count in done:
             continue
-        chosen = spaced(folders, count, spacing)
+        chosen = folders[-count:]
         model.load_state_dict(mean_weights(chosen))
         found = validator(model)
         assert found is not None  # nobody asks it to stop
         score = found.nll if criterion == "nll" else math.nan if found.bleu is None else found.bleu
-        tried = sorted(
-            [*tried, Tried(count, spacing, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))],
-            key=lambda one: (one.n, one.spacing),
-        )
+        tried = [*tried, Tried(count, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))]
         so_far = Search(tried, len(wanted))
         rows = [asdict(one) for one in tried]
         write_json(run_dir / "averaging.json", {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})

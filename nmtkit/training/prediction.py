@@ -297,22 +297,18 @@ def _all_work(
     return work
 
 
-def _sampled_passes(lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int) -> list[Indices]:
-    """The passes of updates spread evenly over the epoch, of fewer updates where each has passes on many devices."""
+def _share_of_padding(
+    model: ModelConfig, vocab: int, lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int
+) -> float:
+    """That of updates spread evenly over the epoch, of fewer updates where each has passes on many devices."""
     count = max(8, SAMPLED_UPDATES // devices)
     chosen = np.unique(np.linspace(0, len(plan.updates) - 1, count).astype(int))
-    return [
+    passes = [
         passed
         for index in chosen
         for share in share_update(plan.updates[index], lengths.source, lengths.target, per_pass, devices)
         for passed in share
     ]
-
-
-def _share_of_padding(
-    model: ModelConfig, vocab: int, lengths: PairLengths, plan: EpochPlan, per_pass: int, devices: int
-) -> float:
-    passes = _sampled_passes(lengths, plan, per_pass, devices)
     real = sum(_work(model, vocab, lengths, np.concatenate(passes))[:3])
     return padding_flops(model, lengths.source, lengths.target, passes) / real
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunCommand, TinyProject
+from tests.conftest import RunCommand, TinyProject
 
 from nmtkit.files import read_json_lines
 

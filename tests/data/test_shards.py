@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.shards import PairData, Part, ShardWriter
+from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import DataError
 
 PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([10], [])]
@@ -169,20 +169,6 @@ def test_files_of_different_shards_are_not_taken_for_one(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=r"source\.offsets\.bin: does not belong to source\.ids\.bin"):
         PairData(tmp_path / "train")
-
-
-def test_shards_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    new = write(tmp_path / "new", PAIRS)
-    write(tmp_path / "old", PAIRS)
-    path = tmp_path / "old" / "shards.json"
-    description = json.loads(path.read_text())
-    path.write_text(json.dumps({key: description[key] for key in ("pairs", "types", "tokens")}))
-    for side in ("source", "target"):
-        (tmp_path / "old" / f"{side}.lengths.bin").unlink()
-    old = PairData(tmp_path / "old")
-    assert content(old) == content(new)
-    assert old.source_lengths.tolist() == new.source_lengths.tolist()
-    assert old.parts == new.parts == [Part(3, 1.0)]
 
 
 def test_opening_reads_neither_ids_nor_lengths_into_memory(tmp_path: Path) -> None:

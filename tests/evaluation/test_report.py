@@ -1,4 +1,4 @@
-"""The report: every number is one of a file of the run, text stays text, and what is missing is named."""
+"""The report: its numbers are those of the files of the run, text stays text, and what is missing is named."""
 
 import json
 import math
@@ -18,21 +18,20 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.card import card
 from nmtkit.evaluation.cost_tables import scientific, training_table
 from nmtkit.evaluation.curves import MOST_REPORTS, OVER, figures, reports_shown
-from nmtkit.evaluation.report import FORMS, Fact, Run, differs, read_averaging, read_run, setting_rows, translated
-from nmtkit.evaluation.report_page import report_page, shown
+from nmtkit.evaluation.report import FORMS, Run, differs, read_averaging, read_run, setting_rows, translated
+from nmtkit.evaluation.report_page import report_page
 from nmtkit.files import read_json, read_json_lines, read_lines, sha256_of, write_json
 from nmtkit.page import json_script, live_page, page, switches, table, text
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: its tags, scripts, text, and the text inside of each element with a place."""
+    """What a browser makes of a page: its tags, scripts, text and tables."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.scripts: list[str] = []
         self.text = ""
-        self.facts: list[tuple[dict[str, Any], str]] = []
         self.data: dict[str, Any] = {}
         self.rows: list[list[str]] = []
         self._open: list[tuple[str, dict[str, Any]]] = []
@@ -50,8 +49,6 @@ class Page(HTMLParser):
             self.rows[-1].append("")
         if tag not in ("meta", "link", "input", "br"):
             self._open.append((tag, attributes))
-        if tag == "span" and ("data-place" in attributes or "data-line" in attributes):
-            self.facts.append((attributes, ""))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop()[0] == tag
@@ -66,24 +63,6 @@ class Page(HTMLParser):
             self.text += data
             if any(outer == "td" for outer, _ in self._open):
                 self.rows[-1][-1] += data
-            if any("data-place" in inner or "data-line" in inner for _, inner in self._open):
-                attributes, before = self.facts[-1]
-                self.facts[-1] = (attributes, before + data)
-
-
-def value_at(run: Path, place: str) -> Any:
-    """What stands at FILE#/A/B, read without any code of the report."""
-    file, _, pointer = place.partition("#/")
-    keys = [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")]
-    if file.endswith(".toml"):
-        value: Any = tomllib.loads((run / file).read_text(encoding="utf-8"))
-    elif file.endswith(".jsonl"):
-        value = read_json_lines(run / file)[int(keys.pop(0)) - 1]
-    else:
-        value = read_json(run / file)
-    for key in keys:
-        value = value[int(key)] if isinstance(value, list) else value[key]
-    return value
 
 
 def visible(content: str) -> str:
@@ -103,27 +82,89 @@ def both(finished: Path, finished_otherwise: Path) -> tuple[list[Path], Page, st
     return folders, Page(content), content
 
 
-def test_every_number_is_that_of_a_file(both: tuple[list[Path], Page, str]) -> None:
-    folders, found, _ = both
-    places = [(attributes, inner) for attributes, inner in found.facts if "data-place" in attributes]
-    for attributes, inner in places:
-        run = next(folder for folder in folders if attributes["data-run"] == folder.name)
-        value = value_at(run, attributes["data-place"])
-        assert inner == or_empty(FORMS[attributes["data-form"]](value)), attributes
-    files = {attributes["data-place"].partition("#")[0] for attributes, _ in places}
-    expected = {"recipe.toml", "data/manifest.json", "data/report.json", "metrics.jsonl", "scores.json"}
-    assert expected <= files
-    assert len(places) > 300
+def section(content: str, title: str) -> Page:
+    """The part of a page below a heading."""
+    return Page(re.split("<h2>|<script", content.partition(f"<h2>{title}</h2>")[2])[0])
 
 
-def test_every_sentence_is_the_line_of_a_file(both: tuple[list[Path], Page, str]) -> None:
-    folders, found, _ = both
-    lines = [(attributes, inner) for attributes, inner in found.facts if "data-line" in attributes]
-    for attributes, inner in lines:
-        run = next(folder for folder in folders if attributes["data-run"] == folder.name)
-        file, _, number = attributes["data-line"].rpartition(":")
-        assert inner == or_empty(read_lines(run / file)[int(number) - 1])
-    assert len(lines) == 2 * 2 * 5 * 3  # runs, best and worst, sentences, sides
+def as_set(value: Any) -> str:
+    """A setting as the report shows it."""
+    return or_empty(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def test_scores_settings_and_metrics_are_those_of_the_files(both: tuple[list[Path], Page, str]) -> None:
+    folders, _, content = both
+    scores = [read_json(folder / "scores.json") for folder in folders]
+    rows = section(content, "Scores").rows
+    for metric in scores[0]["hostile"]:
+        shown = []
+        for entry in (of_run["hostile"][metric] for of_run in scores):
+            interval = entry.get("interval")
+            shown.append(f"{entry['score']:.2f}" + (f" ± {interval['half_width']:.2f}" if interval else ""))
+        assert [metric, *shown] in rows
+    recipes = [tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8")) for folder in folders]
+    rows = section(content, "Settings").rows
+    for name, values in recipes[0].items():
+        for key in values:
+            assert [f"{name}.{key}", *(as_set(recipe[name][key]) for recipe in recipes)] in rows
+    numbers = [row for row in section(content, "Curves").rows if row]
+    lines = [line for folder in folders for line in read_json_lines(folder / "metrics.jsonl")]
+    assert [row[0] for row in numbers] == [f"{line['step']:,}" for line in lines]
+    assert [row[4] for row in numbers] == [f"{line['loss']:.4f}" for line in lines]
+    found = [line.get("valid_bleu") for line in lines]
+    assert [row[7] for row in numbers] == ["–" if value is None else f"{value:.2f}" for value in found]
+
+
+def test_numbers_of_the_data_and_checksums_are_those_of_the_files(both: tuple[list[Path], Page, str]) -> None:
+    folders, _, content = both
+    manifests = [read_json(folder / "data" / "manifest.json") for folder in folders]
+    reports = [read_json(folder / "data" / "report.json") for folder in folders]
+    rows = section(content, "Data").rows
+    assert ["training pairs read", *(f"{report['pairs']['read']:,}" for report in reports)] in rows
+    for name in manifests[0]["pairs"]:
+        assert [f"pairs kept: {name}", *(f"{manifest['pairs'][name]:,}" for manifest in manifests)] in rows
+    for side in ("source", "target"):
+        shown = [f"{manifest['train_tokens'][side]:,}" for manifest in manifests]
+        assert [f"training tokens, {side}", *shown] in rows
+    for corpus in manifests[0]["corpora"]:
+        assert [corpus["name"], corpus["role"], f"{corpus['pairs']:,}", corpus["sha256"][:12]] in [
+            row[:4] for row in rows
+        ]
+    rows = section(content, "Reproduction").rows
+    assert ["fingerprint of settings and corpora", *(manifest["fingerprint"][:12] for manifest in manifests)] in rows
+
+
+def test_samples_and_best_and_worst_sentences_are_lines_of_the_files(both: tuple[list[Path], Page, str]) -> None:
+    folders, _, content = both
+    files = ("data/test/hostile.source.txt", "data/test/hostile.reference.txt", "translations/hostile.txt")
+    names = ("source", "reference", "translation")
+    number_of_sentences = 0
+    for folder, part in zip(folders, re.split("<h3>", content.partition("Best and worst")[2])[1:3], strict=True):
+        lines = [read_lines(folder / file) for file in files]
+        sentences = re.findall(r"<dl><dt>line ([\d,]+)</dt>.*?</dl>", part)
+        texts = [Page(one).text for one in re.findall(r"<dl><dt>line .*?</dl>", part)]
+        for number, shown in zip(sentences, texts, strict=True):
+            sides = (or_empty(side[int(number) - 1]) for side in lines)
+            assert shown.endswith("".join(f"{name}{side}" for name, side in zip(names, sides, strict=True)))
+        number_of_sentences += len(sentences)
+    assert number_of_sentences == 2 * 2 * 5  # runs, best and worst, sentences
+    samples = section(content, "Samples").text
+    for line in read_json_lines(folders[0] / "metrics.jsonl"):
+        for sample in line.get("samples") or []:
+            sides = (or_empty(sample[key]) for key in ("source", "reference", "hypothesis"))
+            assert "".join(f"{name}{side}" for name, side in zip(names, sides, strict=True)) in samples
+
+
+def test_every_section_names_its_files(both: tuple[list[Path], Page, str]) -> None:
+    _, _, content = both
+    named = {title: re.findall("<code>(.*?)</code>", files)
+             for title, files in re.findall("<h2>([^<]*)</h2><small>From (.*?)</small>", content)}  # fmt: skip
+    assert named["Scores"] == ["scores.json"]
+    assert named["Samples"] == named["Curves"] == ["metrics.jsonl"]
+    assert named["Data"] == ["data/manifest.json", "data/report.json"]
+    assert named["Cost"] == ["cost.json"]
+    assert named["Settings"] == ["recipe.toml"]
+    assert named["Reproduction"][:2] == ["recipe.toml", "data/manifest.json"]
 
 
 def test_curves_are_the_numbers_of_metrics_jsonl(both: tuple[list[Path], Page, str]) -> None:
@@ -232,7 +273,7 @@ def test_a_script_that_would_end_early_is_refused() -> None:
 def test_settings_that_differ_are_told_and_no_others(both: tuple[list[Path], Page, str]) -> None:
     folders, _, content = both
     rows = setting_rows([read_run(folder, folders) for folder in folders])
-    different = {f"{section}.{key}" for section, key, facts in rows if differs(facts)}
+    different = {f"{section}.{key}" for section, key, values in rows if differs(values)}
     assert different == {"training.seed", "model.d_ff"}
     told = content.partition("<h3>Settings that differ</h3>")[2].partition("<details>")[0]
     assert set(re.findall(r"<code><bdi>([\w.]+)</bdi></code>", told)) == different
@@ -299,22 +340,17 @@ def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path,
     write_json(copy / "scores.json", scores)
     write_json(copy / "cost.json", {**read_json(copy / "cost.json"), "new_key": "<i>"})
     tried = [
-        {"n": n, "spacing": spacing, "metric": "sacrebleu", "score": 40.0 + n / spacing, "nll": 2.5,
-         "first_step": 8 - n, "last_step": 8}
-        for n, spacing in ((1, 1), (2, 1), (3, 1), (2, 2))
+        {"n": n, "metric": "sacrebleu", "score": 40.0 + n, "nll": 2.5, "first_step": 8 - n, "last_step": 8}
+        for n in (1, 2, 3)
     ]  # fmt: skip
     write_json(copy / "averaging.json", {"best": tried[2], "tried": tried, "made_from": {}})
     found = Page(report_page([read_run(copy)], with_attention=False))
     averages = found.data["curves"]["averages"]
     assert list(averages) == ["sacrebleu"]
-    drawn = {line["spacing"]: line for line in averages["sacrebleu"]}
-    assert {spacing: (trace["x"], trace["y"]) for spacing, trace in drawn.items()} == {
-        1: ([1, 2, 3], [41.0, 42.0, 43.0]),
-        2: ([2], [41.0]),
-    }
-    rows = [row for row in found.rows if "sacrebleu" in row[2:3]]
+    assert [(line["x"], line["y"]) for line in averages["sacrebleu"]] == [([1, 2, 3], [41.0, 42.0, 43.0])]
+    rows = [row for row in found.rows if "sacrebleu" in row[1:2]]
     assert [row[0] for row in rows if row[-1] == "best"] == ["3"]
-    assert [float(row[3]) for row in rows] == [one["score"] for one in tried]
+    assert [float(row[2]) for row in rows] == [one["score"] for one in tried]
     assert "± 1.75" in found.text
     assert found.text.count("± is half of the 95 % interval, by 1,000 bootstrap resamples") == 1
     assert "± 1.75" in card(read_run(copy))
@@ -369,12 +405,6 @@ def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpu
 
 def test_flops_are_written_as_in_the_tables_of_cost() -> None:
     assert FORMS["flops"](3.3e18) == "3.3e18"
-
-
-def test_a_place_is_a_json_pointer() -> None:
-    fact = Fact("scores.json", ("a/b~c", 0), 3, "count")
-    assert fact.place == "scores.json#/a~1b~0c/0"
-    assert 'title="scores.json#/a~1b~0c/0"' in shown(fact, Run("r", Path("r"), {}))
 
 
 class TestCommand:
@@ -453,7 +483,7 @@ def test_a_file_of_another_form_is_named(finished: Path, tmp_path: Path, file: s
 def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path) -> None:
     run = read_run(finished)
     first, best = ({**run.metrics[-1], "valid_nll": value} for value in (math.nan, 2.5))
-    tried = [{"n": n, "spacing": 1, "metric": metric, "score": score, "nll": score}
+    tried = [{"n": n, "metric": metric, "score": score, "nll": score}
              for n, metric, score in ((1, "nll", math.nan), (2, "nll", 1.5), (1, "sacrebleu", 40.0))]  # fmt: skip
     files = {**run.files, "averaging.json": {"best": tried[1], "tried": tried}}
     found = Page(report_page([Run("r", finished, files, [first, best])], with_attention=False))
@@ -481,8 +511,8 @@ def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(
         (copy / name).unlink()
     run = read_run(copy)
     found = Page(report_page([run]))
-    places = {attributes.get("data-place"): shown for attributes, shown in found.facts}
-    assert places[f"{run.state}#/step"] == "8"
+    assert "8updates" in found.text
+    assert f"{run.state}" in section(report_page([run]), "Reproduction").text
     assert "no update reported yet, which is done every 3 updates" in found.text
     assert "This run has had no validation" in found.text
     assert card(run)
@@ -503,7 +533,7 @@ def test_a_picture_without_numbers_is_left_out(finished: Path) -> None:
     assert figures([Run("r", Path("r"), {})])["figures"] == {}
 
 
-TRIED = {"n": 2, "spacing": 1, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
+TRIED = {"n": 2, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
 
 
 @pytest.mark.parametrize(

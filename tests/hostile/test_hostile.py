@@ -41,7 +41,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A small project: corpora, a recipe, and a run that is prepared, trained, averaged, scored and exported."""
-    from conftest import write_corpus
+    from tests.conftest import write_corpus
 
     folder = tmp_path_factory.mktemp("hostile") / "base"
     folder.mkdir()

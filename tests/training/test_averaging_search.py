@@ -15,7 +15,7 @@ from nmtkit.files import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.training import averaging_search
 from nmtkit.training.averaging import average, choose_checkpoints
-from nmtkit.training.averaging_search import Search, Tried, candidates, search
+from nmtkit.training.averaging_search import COUNTS, Search, Tried, candidates, search
 from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
 
@@ -41,7 +41,7 @@ def all_of(run: Path, project: TinyProject, criterion: Any = "nll") -> list[Sear
 
 @pytest.mark.parametrize("metric", ["nll", "sacrebleu"])
 def test_a_score_that_is_no_number_is_never_the_best(metric: str) -> None:
-    tried = [Tried(n, 1, metric, score, score, 1, 2) for n, score in ((1, math.nan), (2, 1.0), (3, math.inf))]
+    tried = [Tried(n, metric, score, score, 1, 2) for n, score in ((1, math.nan), (2, 1.0), (3, math.inf))]
     assert Search(tried[:2], 3).best.n == 2
     assert Search(tried[:1], 3).best.n == 1
     if metric == "nll":
@@ -49,13 +49,11 @@ def test_a_score_that_is_no_number_is_never_the_best(metric: str) -> None:
 
 
 def test_candidates_are_what_the_checkpoints_allow() -> None:
-    assert candidates(1) == [(1, 1)]
-    assert candidates(3) == [(1, 1), (2, 1), (2, 2), (3, 1)]
-    assert candidates(7)[-1] == (7, 1)  # all of them
-    found = candidates(20)
-    assert found[0] == (1, 1) and found[-1] == (20, 1)
-    assert {(10, 2), (5, 4), (4, 4)} <= set(found)
-    assert not {(1, 2), (11, 2), (12, 2), (6, 4)} & set(found)
+    assert candidates(1) == [1]
+    assert candidates(3) == [1, 2, 3]
+    assert candidates(7) == [1, 2, 3, 4, 5, 6, 7]  # all of them, which is none of COUNTS
+    assert candidates(20) == list(COUNTS)
+    assert candidates(30) == [*COUNTS, 30]
 
 
 def test_each_score_is_that_of_validating_the_average_that_average_makes(
@@ -63,10 +61,10 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
 ) -> None:
     run = copy(trained, tmp_path)
     *_, found = all_of(run, tiny)
-    assert [(one.n, one.spacing) for one in found.tried] == candidates(5)
+    assert [one.n for one in found.tried] == candidates(5)
     validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), run, load_tokenizer(run), tiny.workers())
     for one in found.tried:
-        chosen = choose_checkpoints(run, last=one.n, spacing=one.spacing)
+        chosen = choose_checkpoints(run, last=one.n)
         assert (step_of(chosen[0]), step_of(chosen[-1])) == (one.first_step, one.last_step)
         average(chosen, tmp_path / "averaged")
         validation = validator(load_model(tmp_path / "averaged").model)
@@ -79,13 +77,13 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
 def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
     run = copy(trained, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(averaging_search, "candidates", lambda number: [(1, 1), (2, 2)])
+        patch.setattr(averaging_search, "candidates", lambda number: [1, 2])
         *_, found = all_of(run, tiny, "bleu")
     assert [one.metric for one in found.tried] == ["sacrebleu"] * 2
     recipe = stored_recipe(run / "recipe.toml", "tiny")
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_bleu": True})})
     validator = Validator(recipe, run, load_tokenizer(run), tiny.workers())
-    average(choose_checkpoints(run, last=2, spacing=2), tmp_path / "averaged")
+    average(choose_checkpoints(run, last=2), tmp_path / "averaged")
     validation = validator(load_model(tmp_path / "averaged").model)
     assert validation is not None
     assert (found.tried[1].score, found.tried[1].nll) == (validation.bleu, validation.nll)
@@ -98,7 +96,7 @@ def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(
     *_, found = all_of(run, tiny)
     content = read_json(run / "averaging.json")
     assert list(content) == ["best", "tried", "made_from"]
-    keys = ["n", "spacing", "metric", "score", "nll", "first_step", "last_step"]
+    keys = ["n", "metric", "score", "nll", "first_step", "last_step"]
     assert [list(row) for row in content["tried"]] == [keys] * len(found.tried)
     assert [Tried(**row) for row in content["tried"]] == found.tried
     assert Tried(**content["best"]) == found.best
@@ -130,12 +128,12 @@ def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
 
 
 def test_of_equal_scores_the_smaller_average_is_the_best() -> None:
-    rows = [Tried(n, spacing, "sacrebleu", 20.0, 2.0, 1, 9) for n, spacing in ((5, 1), (2, 4), (2, 1))]
+    rows = [Tried(n, "sacrebleu", 20.0, 2.0, 1, 9) for n in (5, 3, 2)]
     assert Search(rows, 3).best == rows[2]
-    higher = Tried(20, 1, "sacrebleu", 20.5, 3.0, 1, 9)
+    higher = Tried(20, "sacrebleu", 20.5, 3.0, 1, 9)
     assert Search([*rows, higher], 4).best == higher
-    lower = Tried(20, 1, "nll", 1.5, 1.5, 1, 9)
-    assert Search([Tried(1, 1, "nll", 2.0, 2.0, 9, 9), lower], 2).best == lower
+    lower = Tried(20, "nll", 1.5, 1.5, 1, 9)
+    assert Search([Tried(1, "nll", 2.0, 2.0, 9, 9), lower], 2).best == lower
 
 
 def test_one_checkpoint_leaves_nothing_to_search(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
     assert (outcome.code, outcome.err) == (0, "")
     best = read_json(run / "averaging.json")["best"]
     (row,) = (line.split() for line in outcome.out.split("\n") if line.endswith("best"))
-    assert row[:2] == [str(best["n"]), str(best["spacing"])]
+    assert row[0] == str(best["n"])
     assert f"{best['score']:.4f}" in row
     assert not (run / "averaged").exists()
     made = next(line for line in outcome.out.split("\n") if "nmtkit average" in line).split("nmtkit average ")[1]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nmtkit.config import load_recipe
@@ -22,6 +23,11 @@ from tests.conftest import TinyProject, determined
 
 SAMPLING = "training.subword_sampling=0.2"
 STEPS = 14
+
+
+def source_ids(data: PairData) -> list[int]:
+    """All source ids of shards in one row."""
+    return data.joined_ids(0, np.arange(len(data)))[0].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +107,10 @@ def test_a_drawing_that_somebody_ended_is_begun_again(
 
 def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = tiny.copy(tmp_path / "run")
-    before = epochs(tiny, run).of_epoch(0).all_ids(0).tolist()
+    before = source_ids(epochs(tiny, run).of_epoch(0))
     damaged = run / "drawn" / "epoch-00000000"
     (damaged / "pairs" / "source.ids.bin").write_bytes(b"cut")
-    assert epochs(tiny, run).of_epoch(0).all_ids(0).tolist() == before
+    assert source_ids(epochs(tiny, run).of_epoch(0)) == before
     assert f"{damaged} is damaged and is drawn anew" in caplog.text
 
 
@@ -193,12 +199,12 @@ def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny:
         data = pairs.of_epoch(epoch)
         assert data is pairs.of_epoch(epoch)
         assert data.lines.tolist() == pairs.lines.tolist()
-        seen.append(data.all_ids(0).tolist())
+        seen.append(source_ids(data))
         there = {path.name for path in (run / "drawn").iterdir() if path.name.startswith("epoch")}
         assert f"epoch-{epoch:08d}" in there
         assert there <= {f"epoch-{epoch:08d}", f"epoch-{epoch + 1:08d}"}
     assert len({str(ids) for ids in seen}) == 3
-    assert pairs.of_epoch(1).all_ids(0).tolist() == seen[1]  # as after going back to a save
+    assert source_ids(pairs.of_epoch(1)) == seen[1]  # as after going back to a save
     pairs.close(is_finished=True)
     assert not (run / "drawn").exists()
 
