@@ -258,7 +258,7 @@ class TrainingState:
                 average.copy_(tensors["average"][name])
         except (RuntimeError, KeyError) as error:
             raise ModelError(
-                f"{folder}: does not belong to this model ({' '.join(str(error).split())[:200]})"
+                f"{folder}: the saved state does not belong to this model ({' '.join(str(error).split())[:200]})"
             ) from None
         self.progress = Progress(**saved["progress"])
         return saved
@@ -309,7 +309,7 @@ def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
             try:
                 return folder, read_save(folder)
             except ModelError as error:
-                log.warning("%s; using the save before it", error)
+                log.warning("%s; using the previous saved state", error)
     return None
 
 
@@ -323,7 +323,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
     """Reads state.json; raises ModelError where it is not as it was written."""
     saved: dict[str, Any] = read_json(folder / "state.json", {"sha256": str}, ModelError)
     if saved["sha256"] != sum_of_state(saved):
-        raise ModelError(f"{folder / 'state.json'}: damaged, it does not have the sum that is written in it")
+        raise ModelError(f"{folder / 'state.json'}: damaged (its contents do not match its own checksum)")
     return saved
 
 
@@ -336,7 +336,7 @@ def read_save(folder: Path) -> dict[str, Any]:
     saved, files = _read_state(folder), sha256_of_files(folder)
     files.pop("state.json")
     if saved["files"] != files:
-        raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")
+        raise ModelError(f"{folder}: damaged (its files do not match the checksums in state.json)")
     return saved
 
 
@@ -355,7 +355,7 @@ def whole_saves(run_dir: Path, count: int) -> list[tuple[Path, dict[str, Any]]]:
         try:
             found.append((folder, read_save(folder)))
         except ModelError as error:
-            log.warning("%s; using the save before it", error)
+            log.warning("%s; using the previous saved state", error)
     if available and not found:
-        raise ModelError(f"{run_dir / 'resume'}: no save is whole; remove the folder to train from the beginning")
+        raise ModelError(f"{run_dir / 'resume'}: every saved state is damaged; remove the folder to train from scratch")
     return found
