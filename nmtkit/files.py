@@ -571,7 +571,7 @@ def _from_json(content: bytes, place: str) -> Any:
 
 def _fitting(value: Any, shape: Any, place: str) -> Any:
     for misfit in _misfits(value, shape, ""):
-        raise DataError(f"{place}: {misfit}; the file is damaged or of another version of nmtkit")
+        raise DataError(f"{place}: {misfit}; the file is damaged or was written by another version of nmtkit")
     return value
 
 

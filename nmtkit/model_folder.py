@@ -78,7 +78,7 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
     different = [name for name, tensor in written.items() if name not in found or not same_bits(found[name], tensor)]
     if different:
         raise NmtkitError(
-            f"{path}: reads back otherwise than it was written ({different[0]}); check the disk, and run the same "
+            f"{path}: does not read back as it was written ({different[0]}); check the disk, and run the same "
             "command again"
         )
 
@@ -101,7 +101,7 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise ModelError(f"{path}: no such file; its folder is not whole")
+        raise ModelError(f"{path}: no such file; the model folder is incomplete")
     path.open("rb").close()  # safetensors calls a file missing that cannot be opened, such as with too many open
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
@@ -110,7 +110,7 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     except (OSError, RuntimeError) as error:  # such as too many open files
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
     if other := next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None):
-        raise ModelError(f"{path}: {other} is of type {tensors[other].dtype} and no floating-point numbers")
+        raise ModelError(f"{path}: {other} is of type {tensors[other].dtype} and not floating-point numbers")
     return tensors
 
 
@@ -152,7 +152,7 @@ def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
     """Raises ModelError when weights or description are not those that were written."""
     for name in ("model.safetensors", "model.json"):
         if provenance["files"][name] != sha256_of(folder / name):
-            raise ModelError(f"{folder / name}: damaged, it does not have the sum in provenance.json")
+            raise ModelError(f"{folder / name}: damaged (it does not match provenance.json)")
 
 
 def damage(folder: Path) -> str | None:
@@ -160,7 +160,7 @@ def damage(folder: Path) -> str | None:
     try:
         for name, expected in read_provenance(folder)["files"].items():
             if sha256_of(folder / name) != expected:
-                return f"{folder / name}: damaged, it does not have the sum in provenance.json"
+                return f"{folder / name}: damaged (it does not match provenance.json)"
     except (DataError, ModelError) as error:
         return str(error)
     return None
@@ -214,15 +214,15 @@ def load_ensemble(
         kind, _, number = device.partition(":")
         chosen = choose_device(kind)
         if number and not (kind == "cuda" and number.isdigit() and int(number) < torch.cuda.device_count()):
-            raise NmtkitError(f"device {device}: this machine has none of that number")
+            raise NmtkitError(f"device {device}: this machine has no device of that number")
         device = torch.device(device) if number else chosen
     folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
     if not folders:
-        raise ModelError("no model is named")
+        raise ModelError("no model is given")
     loaded = [load_model(folder, device) for folder in folders]
     for folder, other in zip(folders, loaded, strict=True):
         if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
-            raise ModelError(f"{folder}: its vocabulary is not that of {folders[0]}; an ensemble shares one")
+            raise ModelError(f"{folder}: its vocabulary differs from that of {folders[0]}; an ensemble shares one")
     return loaded
 
 
@@ -243,7 +243,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     # Before layers are built, which may take hours for sizes that are wrong.
     num_weights = sum(tensor.numel() for tensor in weights.values())
     if count_parameters(config, *sizes) > 2 * num_weights or (config.share_embeddings == "all" and len(set(sizes)) > 1):
-        raise ModelError(f"{folder}: the weights do not belong to model.json (they are of other sizes)")
+        raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
     with holding_model():
         model = Transformer(config, *sizes)
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
@@ -304,7 +304,7 @@ def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
         if fault is None:
             found.append(folder)
         else:
-            log.warning("%s; this checkpoint is passed over, remove %s", fault, folder)
+            log.warning("%s; skipping this checkpoint; remove %s", fault, folder)
     return found
 
 
@@ -320,7 +320,7 @@ def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[P
         try:
             cost = validation_cost(read_provenance(path))
         except ModelError as error:
-            log.warning("%s; this checkpoint is passed over, remove %s", error, path)
+            log.warning("%s; skipping this checkpoint; remove %s", error, path)
             continue
         if cost is not None:
             scored.append((cost, step_of(path), path))
@@ -352,7 +352,7 @@ def find_model(path: Path) -> Path:
     if candidates:
         return candidates[0]
     if checkpoints(path):
-        raise ModelError(f"{path / 'checkpoints'}: every checkpoint is damaged; train the run anew")
+        raise ModelError(f"{path / 'checkpoints'}: every checkpoint is damaged; train the run again")
     if (path / "data").is_dir() or (path / "recipe.toml").is_file():
         raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
     raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")

@@ -84,14 +84,14 @@ def run(
     chosen = choose_checkpoints(run_dir, at_most=wanted)
     if len(chosen) < wanted:
         there = counted(len(chosen), "checkpoint")
-        log.warning("average_last = %d, but there are only %s to average", wanted, there)
+        log.warning("average_last = %d, but only %s can be averaged", wanted, there)
     if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
         log.info("%s is up to date", run_dir / "averaged")
     else:
         average(chosen, run_dir / "averaged", recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
     if not recipe.data.test:
-        log.info("4/5 translate, 5/5 score: the recipe names no test set")
+        log.info("4/5 translate, 5/5 score: skipped, as the recipe names no test set")
         write_json(run_dir / "cost.json", training_cost(run_dir))
         return RunResult(0)
     log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)

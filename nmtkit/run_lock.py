@@ -103,5 +103,5 @@ def _check_writable(run_dir: Path) -> None:
 
 def _unwritable(path: Path, reason: str) -> NmtkitError:
     return NmtkitError(
-        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); correct this, or use another --run-dir"
+        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); fix this, or use another --run-dir"
     )

@@ -56,7 +56,7 @@ def choose_device(device: str) -> torch.device:
     if device not in available:
         raise NmtkitError(f"--device {device}: choose auto, cpu, cuda or mps")
     if not available[device]:
-        raise NmtkitError(f"--device {device}: this machine has none that torch can use; choose auto or cpu")
+        raise NmtkitError(f"--device {device}: torch finds no such device on this machine; choose auto or cpu")
     return torch.device(device)
 
 
@@ -71,8 +71,8 @@ def check_processes(processes: int, device: str) -> None:
     if available is not None and processes > available:
         devices = counted(available, f"{chosen.type} device")
         raise NmtkitError(
-            f"{counted(processes, 'process')} on a machine with {devices}: each needs one of its own; "
-            f"ask for at most {available}"
+            f"{counted(processes, 'process')} on a machine with {devices}: each process needs its own; "
+            f"start at most {available}"
         )
 
 
@@ -104,7 +104,7 @@ def holding_model() -> Iterator[None]:
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
         raise NmtkitError(
-            "out of memory: the model itself does not fit, whatever the batches; take a smaller model, or a device "
+            "out of memory: the model itself does not fit, whatever the batch size; take a smaller model, or a device "
             "with more free memory"
         ) from None
 

@@ -450,7 +450,7 @@ class TestJson:
         ("content", "told"),
         [
             ("[]", "its content is a list, which it cannot be; the file is damaged"),
-            ('{"step": 1}', "rows is missing; the file is damaged or of another version"),
+            ('{"step": 1}', "rows is missing; the file is damaged or was written by another version"),
             ('{"step": true, "rows": []}', "step is true or false, which"),
             ('{"step": 1.5, "rows": []}', "step is the number 1.5, which"),
             ('{"step": -1, "rows": []}', "step is the number -1, which"),

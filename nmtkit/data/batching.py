@@ -47,7 +47,7 @@ class EpochPlan:
         if not self.updates and len(self.too_long):
             raise DataError(f"no training pair fits into tokens_per_update = {tokens_per_update}; raise it")
         if not self.updates:
-            raise DataError("an epoch sees no training pair: the weights of data.train make less than one; raise them")
+            raise DataError("the weights of data.train leave less than one training pair per epoch; raise them")
 
 
 @lru_cache(maxsize=1)

@@ -77,7 +77,7 @@ def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int
             for block, pairs in zip(blocks, in_order(BlockDrawer, (data, draw), blocks, processes), strict=True):
                 writer.add(pairs, prepared.lines[block.first : block.stop].tolist(), block.corpus)
                 if parent is not None and os.getppid() != parent:
-                    raise NmtkitError("the training that asked for these subwords is gone")
+                    raise NmtkitError("the training process that needs these subwords has ended")
         write_json(temporary / "draw.json", asdict(draw))
 
 

@@ -87,14 +87,14 @@ def _locate(described: list[dict[str, Any]], line: int, corpus: str | None, run_
     """The corpus of a line by its place, and the line in it."""
     names = [entry["name"] for entry in described]
     if corpus is not None and corpus not in names:
-        raise DataError(f"{run_dir}: was not prepared from {corpus!r}; it has {', '.join(names)}")
+        raise DataError(f"{run_dir}: there is no corpus {corpus!r} in this run; it has {', '.join(names)}")
     last = 0
     for index, entry in enumerate(described):
         if corpus in (None, entry["name"]):
             if 1 <= line - last <= entry["pairs"]:
                 return index, line - last
             last += entry["pairs"]
-    raise DataError(f"{run_dir}: there is no line {line}; {corpus or 'the data'} has {last:,} in all, from 1")
+    raise DataError(f"{run_dir}: there is no line {line}; {corpus or 'the data'} has lines 1 to {last:,}")
 
 
 def _inspect_side(

@@ -143,11 +143,11 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             remove_abandoned_lock(run_dir, "prepare")
             return Preparation(manifest, is_new=False)
         _refuse_after_training(recipe, run_dir)
-        log.info("the recipe or its corpora have changed: preparing %s anew", folder)
+        log.info("the recipe or its corpora have changed; preparing %s again", folder)
     with locked_run(run_dir, "prepare"):
         manifest = _write_data(recipe, run_dir, workers, fingerprint, tokenizer, (train, valid, tests))
         store_recipe(recipe, run_dir)
-    log.info("what was found in the text, with pictures: %s", folder / "report.html")
+    log.info("data report: %s", folder / "report.html")
     return Preparation(manifest, is_new=True)
 
 
@@ -278,10 +278,10 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
     if isinstance(entry, LocalPair) and data.has_trees:
         if entry.source != entry.target:
             raise DataError(
-                f"{entry.source}, {entry.target}: words and trees come from one file: name it for both sides"
+                f"{entry.source}, {entry.target}: words and trees are read from one file; give it for both sides"
             )
         if entry.source_column or entry.target_column:
-            raise DataError(f"{entry.source}: a file of trees has no columns; take source_column and target_column out")
+            raise DataError(f"{entry.source}: a file of trees has no columns; remove source_column and target_column")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
@@ -381,8 +381,8 @@ def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
     changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
     changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
     raise NmtkitError(
-        f"{run_dir} has been trained with other data; changed: {', '.join(changes) or 'the text of a corpus'}. "
-        "Take another --run-dir, or undo the change"
+        f"{run_dir} has been trained with other data (changed: {', '.join(changes) or 'the text of a corpus'}); "
+        "take another --run-dir, or undo the change"
     )
 
 
@@ -396,7 +396,7 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
         if any(
             entry is None or files is None or (isinstance(entry, LocalPair) and not files) for entry, files in pairs
         ):
-            raise DataError("the manifest of the data has other corpora than their recipe; prepare the run again")
+            raise DataError("data/manifest.json and the stored recipe list different corpora; prepare the run again")
         for entry, files in pairs:
             if not isinstance(entry, LocalPair):
                 if _is_other_treebank(data, _public_name(entry), files):
@@ -590,7 +590,7 @@ class _Preparer:
         for rule in ("overlap_valid", "overlap_test"):
             if self._findings.count(rule) and self._findings.actions[rule] == "keep":
                 log.warning(
-                    '%d training pairs are %s, whose scores they flatter; [cleaning] %s = "drop" leaves them out',
+                    '%d training pairs are %s, which inflates its scores; [cleaning] %s = "drop" removes them',
                     self._findings.count(rule),
                     MEANINGS[rule],
                     rule,
@@ -688,7 +688,7 @@ def load_tokenizer(run_dir: Path) -> Tokenizer:
         DataError: the run has not been prepared.
     """
     if not (run_dir / "data" / "manifest.json").is_file():
-        raise DataError(f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` first")
+        raise DataError(f"{run_dir / 'data'}: there is no prepared data here; run `nmtkit prepare` first")
     return Tokenizer.load(run_dir / "data" / "tokenizer")
 
 

@@ -82,8 +82,8 @@ def _started(make: Callable[..., Any], arguments: tuple[Any, ...], num_processes
         return _Processes(make, arguments, num_processes)
     except (OSError, EOFError) as error:
         log.warning(
-            "%d processes cannot be started (%s), so one does all, which takes longer; the temporary folder (TMPDIR) "
-            "has to be there, and its path short",
+            "%d processes cannot be started (%s), so a single process does the work, more slowly; check that the "
+            "temporary folder (TMPDIR) exists and has a short path",
             num_processes, error,
         )  # fmt: skip
         return None

@@ -37,8 +37,8 @@ def report_page(report: dict[str, Any], name: str) -> str:
     parts = [
         f"<h1>Data report: {escape(name)}</h1>",
         _headline(report),
-        "<h2>What was found in the training text</h2>",
-        "<p>Pairs that each rule concerns, before any rule acts; one pair may stand under several.</p>",
+        "<h2>Findings in the training text</h2>",
+        "<p>Pairs that match each rule, before any rule acts; one pair may match several rules.</p>",
         _rules_table(report),
         "<h2>Corpora</h2>",
         table(
@@ -102,8 +102,8 @@ def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
         ["tokens per word", *(f"{part['tokens_per_word']:.2f}" for part in parts)],
         ["characters per token", *(f"{part['characters_per_token']:.2f}" for part in parts)],
         ["unknown tokens", *(share(part["unknown"], part["tokens"]) for part in parts)],
-        ["entries of the vocabulary", *(f"{part['vocabulary']:,}" for part in parts)],
-        ["of these used", *(share(part["entries_used"], part["vocabulary"]) for part in parts)],
+        ["vocabulary entries", *(f"{part['vocabulary']:,}" for part in parts)],
+        ["vocabulary entries used", *(share(part["entries_used"], part["vocabulary"]) for part in parts)],
         [f"used {FREQUENT} times or more", *(share(part["entries_frequent"], part["vocabulary"]) for part in parts)],
         ["entries that make up half the text", *(f"{part['most_frequent_half']:,}" for part in parts)],
     ]
@@ -126,7 +126,7 @@ def _headline(report: dict[str, Any]) -> str:
     if left_out.get(HELD_OUT_COPY):
         notes = f"<p>{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.</p>"
     if pairs["kept"] is None:
-        notes += "<p>The text was only checked: no rule acted, and no subwords were cut.</p>"
+        notes += "<p>The text was only checked: no pair was removed, and no subwords were learned.</p>"
     return f'<div class="numbers">{cells}</div>{notes}'
 
 

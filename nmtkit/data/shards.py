@@ -167,7 +167,7 @@ class PairData:
     def __init__(self, folder: Path) -> None:
         """Raises DataError when the folder is missing, empty, not whole or not of nmtkit."""
         if not (folder / "shards.json").is_file():
-            raise DataError(f"{folder}: no prepared data here; run `nmtkit prepare` first")
+            raise DataError(f"{folder}: there is no prepared data here; run `nmtkit prepare` first")
         description = read_json(folder / "shards.json")
         _check_description(folder / "shards.json", description)
         self.num_pairs: int = description["pairs"]

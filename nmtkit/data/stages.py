@@ -42,7 +42,7 @@ def finished_stage(folder: Path, fingerprint: str, make: Callable[[Path], dict[s
         # Read back, so that a preparation that goes on from here and one that was not stopped see the same.
         facts = read_json(folder / _FACTS)["facts"]
     else:
-        log.info("%s is there already: nothing that decides it has changed", folder)
+        log.info("%s is up to date", folder)
     found: dict[str, Any] = facts
     return found
 

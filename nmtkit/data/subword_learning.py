@@ -56,7 +56,7 @@ def plan_sample(text: TrainingText, data: DataConfig) -> Sample:
         fitting = pairs * available // sample.memory_bytes
         raise DataError(
             f"learning subwords from {pairs:,} pairs takes about {sample.memory_bytes / 1e9:.1f} GB of memory, and "
-            f"{available / 1e9:.1f} GB are free; take a smaller sample, such as --set data.subword_sample_pairs="
+            f"{available / 1e9:.1f} GB are free; use a smaller sample, such as --set data.subword_sample_pairs="
             f"{max(1, fitting * 8 // 10)}"
         )
     return sample
@@ -117,8 +117,8 @@ def lines_that_come_back(text: TrainingText, tokenizer: Tokenizer) -> dict[str, 
             unknown += UNK in ids
     if changed:
         log.info(
-            "%.2f %% of %s sampled target lines do not come back from subwords as they were (%s for something without "
-            "an entry in the vocabulary)",
+            "%.2f %% of %s sampled target lines change when cut into subwords and joined again (%s because a character "
+            "has no entry in the vocabulary)",
             100 * changed / looked_at, f"{looked_at:,}", f"{unknown:,}",
         )  # fmt: skip
     return {"lines": looked_at, "changed": changed, "unknown": unknown}

@@ -237,8 +237,8 @@ class CTranslate2Translator:
             return min(limit, self._max_positions - 1)
         if limit > self._max_positions:
             raise ModelError(
-                f"a translation of {limit} tokens needs as many positions, and the export has {self._max_positions}; "
-                "ask for less (--max-length), or choose --engine torch"
+                f"a translation of {limit} tokens needs as many positions, but the export has {self._max_positions}; "
+                "lower --max-length, or choose --engine torch"
             )
         return limit
 
@@ -255,7 +255,7 @@ def _check_sums(export: Export) -> None:
         except DataError as error:
             raise ModelError(str(error)) from None
         if found != expected:
-            raise ModelError(f"{export.folder / name}: damaged, it does not have the sum in manifest.json")
+            raise ModelError(f"{export.folder / name}: damaged (it does not match its checksum in manifest.json)")
 
 
 def _cores() -> int:

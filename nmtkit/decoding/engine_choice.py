@@ -68,7 +68,7 @@ class Export:
             return DecodingConfig.model_validate({**stated["decoding"], **overrides})
         except ValidationError as error:
             reason = " ".join(str(error).split())
-            raise ModelError(f"{place}: its decoding cannot be used ({reason})") from None
+            raise ModelError(f"{place}: its decoding settings are not valid ({reason})") from None
 
     @property
     def lengths(self) -> TrainingLengths | None:
@@ -120,7 +120,7 @@ def exports_of(path: Path) -> list[Export]:
             try:
                 export = Export.read(folder)
             except ModelError as error:
-                log.warning("%s; it is passed over", error)
+                log.warning("%s; this export is not used", error)
                 continue
             if export.is_made_from(model):
                 found.append(replace(export, model=model))
@@ -154,7 +154,7 @@ def choose_export(
     named = [path for path in models if is_export(path) and not is_model_folder(path)]
     if engine == "torch" or (engine == "auto" and not named):
         if named:
-            raise ModelError(f"{named[0]}: an export for CTranslate2; name the model itself, or --engine ctranslate2")
+            raise ModelError(f"{named[0]}: a CTranslate2 export; name the model itself, or use --engine ctranslate2")
         return (
             None if engine == "torch" else _same_translations(models, overrides, unsupported, max_source_tokens, device)
         )
@@ -165,17 +165,17 @@ def choose_export(
     exports = [Export.read(named[0])] if named else exports_of(models[0])
     if not exports:
         raise ModelError(
-            f"{models[0]}: no export for CTranslate2 that is made from exactly this model; "
+            f"{models[0]}: there is no CTranslate2 export made from exactly this model; "
             f"run `nmtkit export {models[0]} --format ctranslate2`"
         )
     chosen = exports[0]
     decoding = chosen.decoding(overrides)
     beam = decoding.beam
     if beam > 1 and decoding.coverage_penalty:
-        raise ModelError("CTranslate2 has another coverage penalty; choose --coverage-penalty 0 or --engine torch")
+        raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
     if decoding.whole_trees:
-        raise ModelError("CTranslate2's search says any sequence; choose --no-whole-trees or --engine torch")
-    note = "" if beam == 1 else f"; its beam search is not nmtkit's, see {chosen.folder / 'manifest.json'}"
+        raise ModelError("CTranslate2 cannot restrict its search to trees; choose --no-whole-trees or --engine torch")
+    note = "" if beam == 1 else f"; its beam search differs from nmtkit's, see {chosen.folder / 'manifest.json'}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
 
@@ -204,7 +204,7 @@ def _same_translations(
     )
     if not is_same:
         return None
-    log.info("engine: ctranslate2, %s: greedy search in float32 is the same", first.folder)
+    log.info("engine: ctranslate2, %s: in float32, greedy search gives nmtkit's translations", first.folder)
     return first
 
 

@@ -98,7 +98,7 @@ class ForcedDecoder:
         """
         place = torch.device("cpu" if device is None else device)
         if precision == "float64" and place.type == "mps":
-            raise NmtkitError("precision float64: the device mps has none; choose float32, or --device cpu")
+            raise NmtkitError("precision float64 is not available on mps; choose float32, or --device cpu")
         loaded = load_ensemble(models, place)
         first = loaded[0]
         if precision is None:
@@ -166,7 +166,7 @@ class ForcedDecoder:
             found = token_log_probs(self._models, batch.to(self._device)).cpu()
             if not bool(found.isfinite().all()):
                 raise ModelError(
-                    "the model gives no finite probabilities: its weights are damaged or its training diverged"
+                    "the model's probabilities are not finite: its weights are damaged or its training diverged"
                 )
             of_pairs = found.split(batch.target_lengths.tolist())
             log_probs.update((index, part.tolist()) for index, part in zip(here, of_pairs, strict=True))

@@ -126,8 +126,7 @@ def _original(entry: NBestList, candidate: Candidate, weight: float) -> float:
         return 0.0
     if candidate.score is None:
         raise DataError(
-            f"{entry.place}: a hypothesis has no score that is a number; correct the list, or give the original "
-            "score no weight"
+            f"{entry.place}: a hypothesis has no numeric score; correct the list, or give the original score no weight"
         )
     return weight * candidate.score
 
@@ -153,10 +152,10 @@ def read_lists(
     rest = itertools.chain([] if first is None else [first], rest)
     if first is not None and first.lstrip().startswith("{"):
         if sources is not None:
-            raise DataError(f"{lines.name}: its lines of JSON hold their sources; leave --source out")
+            raise DataError(f"{lines.name}: its JSON lines contain the source lines; remove --source")
         return _json_lists(lines.name, rest)
     if sources is None and first is not None:
-        raise DataError(f"{lines.name}: is not JSON, so it holds no sources; give their file with --source")
+        raise DataError(f"{lines.name}: is not JSON, so it contains no source lines; give their file with --source")
     if first is None or sources is None:
         return _divided_lists(lines.name, rest, sources or [], 0)
     if count_from is None:
@@ -175,7 +174,7 @@ def _count_from(name: str, first: str) -> int:
         return 0
     if number == 1 and candidate.fields["features"].startswith("log_prob="):
         return 1
-    raise DataError(f"{name}: begins with line {number}; give --count-from 0 or 1, the number of the first source line")
+    raise DataError(f"{name}: begins with line {number}; give the first source line's number, --count-from 0 or 1")
 
 
 def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
@@ -186,17 +185,17 @@ def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: not valid JSON ({error}); each line holds one list") from None
         if not (isinstance(fields, dict) and isinstance(fields.get("source"), str)):
-            raise DataError(f'{place}: no object with a text as "source"')
+            raise DataError(f'{place}: not a JSON object with a string "source"')
         hypotheses = fields.get("hypotheses")
         if not isinstance(hypotheses, list):
-            raise DataError(f'{place}: no list as "hypotheses"')
+            raise DataError(f'{place}: "hypotheses" is not a list')
         candidates = []
         for hypothesis in hypotheses:
             if not (isinstance(hypothesis, dict) and isinstance(hypothesis.get("text"), str)):
-                raise DataError(f'{place}: a hypothesis is no object with a text as "text"')
+                raise DataError(f'{place}: a hypothesis is not an object with a string "text"')
             score = hypothesis.get("score")
             if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
-                raise DataError(f'{place}: the "score" of a hypothesis is no number')
+                raise DataError(f'{place}: the "score" of a hypothesis is not a number')
             candidates.append(Candidate(_one_line(hypothesis["text"]), _number(score), hypothesis))
         yield NBestList(place, _one_line(fields["source"]), tuple(candidates), fields)
 
@@ -215,13 +214,13 @@ def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], coun
         place = entries[0][0]
         if number < expected:
             raise DataError(
-                f"{place}: source line {number} where {expected} or a later one was due; the hypotheses of a line "
-                "stand together, and lines in their order"
+                f"{place}: found source line {number} where {expected} or later was expected; keep the hypotheses of a "
+                "line together, and the lines in order"
             )
         if number >= end:
             raise DataError(
-                f"{place}: source line {number}, but there are {len(sources)}, counted from {count_from}; give the "
-                "source that the list was made from"
+                f"{place}: source line {number} does not exist (there are {len(sources)}, from {count_from}); give "
+                "the source that the list was made from"
             )
         yield from empty(range(expected, number))
         source = sources[number - count_from]
@@ -242,7 +241,7 @@ def _divided(place: str, line: str) -> tuple[str, int, Candidate]:
         features, score = fields[1:3]
     value = None if score is None else _number(score)
     if score is not None and value is None:
-        raise DataError(f"{place}: its score, {score[:40]!r}, is no number")
+        raise DataError(f"{place}: its score, {score[:40]!r}, is not a number")
     return place, int(number), Candidate(text, value, {"features": features, "further": further})
 
 

@@ -253,7 +253,7 @@ def beam_search(
             # Of a sentence that has a translation a chooser may drop all others.
             if not math.isfinite(most) and not (finished[sentence] and most == -math.inf):
                 raise ModelError(
-                    "the model gives no finite probabilities: its weights are damaged or its training diverged"
+                    "the model's probabilities are not finite: its weights are damaged or its training diverged"
                 )
         bounds = going_on.max(1)
         kept = [

@@ -240,7 +240,7 @@ class LineWork:
             if of_line[0].is_unmet and has_text(self.translator.tokenizer, line)
         ]
         if unmet:
-            log.warning("without their prefix or required phrases, which other wishes forbid: %s", listed(unmet))
+            log.warning("prefix or required phrases left out, as they contradict other constraints: %s", listed(unmet))
         return Written(output, status)
 
 
@@ -253,7 +253,7 @@ def _sum_of(wishes: Wishes | None) -> str | None:
 
 def _refuse(wishes: Wishes, other: str) -> NoReturn:
     there = counted(len(wishes.lines), "line")
-    raise DataError(f"{wishes.path} ({wishes.option}) has {there} and {other}; they must be equal")
+    raise DataError(f"{wishes.path} ({wishes.option}) has {there} and {other}; the numbers must be equal")
 
 
 def _phrases(line: str) -> list[str]:
@@ -313,7 +313,7 @@ class Parts:
         wanted = self.window_lines
         if self.folder.exists() and not self._go_on():
             if any(TEMPORARY_MARK not in entry.name for entry in self.folder.iterdir()):
-                log.info("%s: of another translation%s; beginning anew", self.folder, self._what_differs())
+                log.info("%s belongs to a different translation%s; starting over", self.folder, self._what_differs())
             remove_folder(self.folder)
         if not self._there():
             self.window_lines = wanted
@@ -332,8 +332,8 @@ class Parts:
         """For the other processes, once the folder is ready: raises DataError where it is for something else."""
         if not self._go_on():
             raise DataError(
-                f"{self.folder}: the processes found different models, text or devices; leave them as they are while "
-                "they are used, and run the same command again"
+                f"{self.folder}: the processes found different models, text or devices; do not change them while "
+                "they are in use, and run the same command again"
             )
 
     def _check_is_ours(self) -> None:
@@ -341,7 +341,7 @@ class Parts:
         if not (self.folder.exists() or self.folder.is_symlink()):
             return
         if not self.folder.is_dir() or self.folder.is_symlink():
-            other: str | None = "it is no folder"
+            other: str | None = "it is not a folder"
         else:
             names = [entry.name for entry in self.folder.iterdir()]
             other = next((f"{name} in it" for name in names if not _is_own_name(name)), None)
@@ -349,7 +349,7 @@ class Parts:
                 other = f"{_MANIFEST} in it"
         if other is not None:
             raise DataError(
-                f"{self.folder}: finished parts are to go there, but it is something else ({other}); rename it, or "
+                f"{self.folder}: needed for finished parts, but used for something else ({other}); rename it, or "
                 "take another --output"
             )
 

@@ -341,11 +341,11 @@ class Translator:
 
     def _check_search(self, asked: Asked) -> None:
         if asked.sampling is None and asked.n_best > self.decoding.beam:
-            raise DataError(f"{asked.n_best} translations of a line need a beam of as many, not {self.decoding.beam}")
+            raise DataError(f"{asked.n_best} translations per line need a beam that large, not {self.decoding.beam}")
         if self.decoding.whole_trees and not self.tokenizer.makes_trees:
-            raise DataError("whole_trees is for models of trees, and this one translates text; leave it out")
+            raise DataError("whole_trees is for models that produce trees, and this one translates text; remove it")
         if asked.sampling is not None and any(asked.required):
-            raise DataError("samples cannot be made to hold required phrases; search for the best instead")
+            raise DataError("sampling does not support required phrases; use beam search instead")
 
     def _wishes(
         self, asked: Asked, num_lines: int, prefix_file: str = "", required_file: str = ""
@@ -353,7 +353,7 @@ class Translator:
         """The prefix and the required phrases of each line."""
         for what, given in (("prefixes", asked.prefixes), ("lists of required phrases", asked.required)):
             if given and len(given) != num_lines:
-                raise DataError(f"{len(given)} {what} for {counted(num_lines, 'line')}: each line needs one")
+                raise DataError(f"{len(given)} {what} for {counted(num_lines, 'line')}; give one for each line")
         forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
         wishes = []
         for index in range(num_lines):
@@ -424,13 +424,11 @@ class Translator:
         found = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
         for text, ids in zip(texts, found, strict=True):
             if UNK in ids:
-                raise DataError(
-                    f"{where}the {what} {text!r} holds characters that the model's vocabulary does not have"
-                )
+                raise DataError(f"{where}the {what} {text!r} has characters that are not in the model's vocabulary")
             if not ids and what != "prefix":
                 raise DataError(f"{where}a {what} is empty; leave it out")
             if any(holds(ids, phrase) for phrase in forbidden):
-                raise DataError(f"{where}the {what} {text!r} holds what is forbidden; take back one of the two")
+                raise DataError(f"{where}the {what} {text!r} contains a forbidden phrase; remove one of the two")
         return found
 
     @torch.inference_mode()

@@ -51,11 +51,11 @@ def attention_maps(loaded: LoadedModel, source: str, target: str) -> list[Attent
 def _ids(tokenizer: Tokenizer, text: str, side: Side, limit: int) -> list[int]:
     ids = tokenizer.encode([tokenizer.normalize(text, side)], side, 1)[0]
     if not ids:
-        raise DataError(f"the {side} has no text; attention needs some")
+        raise DataError(f"the {side} is empty; attention needs text on both sides")
     if len(ids) > limit:
         raise DataError(
             f"the {side} has {counted(len(ids), 'token')}, and a picture of attention at most {limit}; "
-            "give a part of it"
+            "give a shorter part"
         )
     return ids
 

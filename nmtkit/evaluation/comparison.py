@@ -116,7 +116,7 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
         DataError: one is given twice, or there is only one.
     """
     if len({run.resolve() for run in run_dirs}) < len(run_dirs):
-        raise DataError("the same run is given twice; name different ones")
+        raise DataError("the same run is given twice; name different runs")
     if len(run_dirs) < 2:
         raise DataError("a comparison takes two runs or more")
     names = [as_text(run.resolve().name) for run in run_dirs]
@@ -169,7 +169,7 @@ def _check_same_text(recipes: Sequence[Recipe], names: Sequence[str]) -> None:
         if not same_text or recipe.data.target_language != first.target_language:
             raise DataError(
                 f"{names[0]} and {name} cannot be compared: data.text or data.target_language differ, so that scores "
-                "are taken in another way"
+                "are computed differently"
             )
 
 

@@ -81,20 +81,20 @@ def training_table(cost: Mapping[str, Any]) -> Table:
     )
     rows += [[f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"] for name, key in parts]
     padding = cost["flops_padding"]
-    rows.append(["  besides, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
+    rows.append(["  additional, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
     rows += _utilisation_rows(cost)
     how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"
     rows.append(["FLOPs, the paper's estimate", f"{scientific(cost['flops_paper_estimate'])} ({how})"])
     for name, kind, how in (
-        ("energy, GPUs", "gpu", "W a GPU on average, by NVML"),
-        ("energy, processors and memory", "host", "W a machine on average, by RAPL: all that ran on it"),
+        ("energy, GPUs", "gpu", "W per GPU on average, by NVML"),
+        ("energy, processors and memory", "host", "W per machine on average, by RAPL, of everything that ran on it"),
     ):
         watts = f"; {cost[f'{kind}_joules'] / cost[f'{kind}_seconds']:.0f} {how}" if _is_measured(cost, kind) else ""
         rows.append([name, energy(cost, kind) + watts])
     if cost.get("memory_bytes") is not None:
-        kind = "resident, of the first process" if cost["device"] in ("cpu", "mps") else "of a device"
-        rows.append(["most memory", f"{amount(cost['memory_bytes'])}B ({kind})"])
-    notes = ["Operations of matrix products (a x b times b x c: 2abc), for real tokens; validation is not counted."]
+        kind = "resident, first process" if cost["device"] in ("cpu", "mps") else "per device"
+        rows.append(["peak memory", f"{amount(cost['memory_bytes'])}B ({kind})"])
+    notes = ["FLOPs of matrix products (a x b times b x c: 2abc) for real tokens; validation is not counted."]
     return Table("Training cost", ["what", "value"], rows, notes)
 
 
@@ -107,10 +107,10 @@ def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     if cost.get("mfu") is not None:
         rate = amount(cost["matmul_flops_per_second"])
-        rows.append(["MFU, of measured products", f"{100 * cost['mfu']:.1f} % of {rate}FLOP/s each"])
+        rows.append(["MFU, relative to measured products", f"{100 * cost['mfu']:.1f} % of {rate}FLOP/s each"])
     if cost.get("mfu_of_peak") is not None:
         rate = amount(cost["peak_flops_per_second"])
-        rows.append(["MFU, of the data sheet", f"{100 * cost['mfu_of_peak']:.1f} % of {rate}FLOP/s each"])
+        rows.append(["MFU, relative to the data sheet", f"{100 * cost['mfu_of_peak']:.1f} % of {rate}FLOP/s each"])
     return rows
 
 
@@ -166,7 +166,7 @@ def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -
 
 
 def _table_two_notes(scores: Scores, name: str | None, reached: tuple[float, str] | None) -> list[str]:
-    notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products for real tokens."]
+    notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products of real tokens."]
     if reached is not None:
         return [*notes, f"BLEU of this run: {reached[1]} on newstest2014."]
     found = [
@@ -176,8 +176,8 @@ def _table_two_notes(scores: Scores, name: str | None, reached: tuple[float, str
         if metric in ("bleu-tokenized", "sacrebleu")
     ]
     if found:
-        other = "other text than the paper's newstest2014" if name is None else "no language and metric of the paper's"
-        notes.append(f"BLEU of this run is of {other}: {', '.join(found)}.")
+        other = "text other than the paper's newstest2014" if name is None else "languages or metrics not in the paper"
+        notes.append(f"BLEU of this run, on {other}: {', '.join(found)}.")
     return notes
 
 
@@ -197,25 +197,25 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
         )
     rows += [
-        ["  besides, for padding", _expected_padding(predicted)],
+        ["  additional, for padding", _expected_padding(predicted)],
         ["time", f"{duration(predicted['seconds'])} on {where}"],
-        ["  an update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
-        ["  rate of a device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
-        ["  share of it", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
+        ["  per update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
+        ["  rate per device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
+        ["  share of that rate", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
         [
-            "memory of a device",
+            "memory per device",
             f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
         ],
     ]
     rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
-    rows.append(["tokens in a pass", f"{predicted['tokens_per_pass']:,}, padding counted"])
+    rows.append(["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"])
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
     if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
         notes.append(
             "Do not trust the time: so short an update is bound by what the estimate leaves out (starting operations, "
             "exchanging gradients, making batches), not by the device's rate."
         )
-    return Table("What the training is expected to take", ["what", "value"], rows, notes)
+    return Table("Expected cost of the training", ["what", "value"], rows, notes)
 
 
 def _expected_padding(predicted: Mapping[str, Any]) -> str:
@@ -244,7 +244,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         ("FLOPs", predicted["flops"], cost["flops"]),
         ("FLOPs for padding", predicted["flops_padding"], cost["flops_padding"]),
         ("seconds", predicted["seconds"], cost["seconds"]),
-        ("seconds an update", predicted["seconds"] / updates[0], cost["seconds"] / updates[1] if updates[1] else None),
+        ("seconds per update", predicted["seconds"] / updates[0], cost["seconds"] / updates[1] if updates[1] else None),
         ("MFU", predicted["mfu"], cost["flops"] / whole if whole else None),
         ("memory, bytes", predicted["memory_bytes"], cost["memory_bytes"]),
     ]
@@ -260,10 +260,10 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     ]
     notes = [f"MFU {predicted['mfu_source']}."]
     if cost["device"] == "cpu" and cost["memory_bytes"]:
-        notes.append("Memory: most that was resident, validation included, which the prediction leaves out.")
+        notes.append("Memory: peak resident size including validation, which the prediction leaves out.")
     if updates[1] < updates[0]:
-        notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare what is of an update.")
-    return Table("What was predicted, and what came of it", ["what", "predicted", "outcome", "ratio"], rows, notes)
+        notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare the figures per update.")
+    return Table("Prediction and outcome", ["what", "predicted", "outcome", "ratio"], rows, notes)
 
 
 def _figure(value: float | int) -> str:

@@ -38,7 +38,7 @@ def read_averaging(path: Path) -> dict[str, Any]:
     """
     content: dict[str, Any] = read_json(path, {"tried": [_TRIED], "best": _TRIED, "made_from": dict})
     if not content["tried"] or any(row.keys() != _TRIED.keys() for row in content["tried"]):
-        raise DataError(f'{path}: the rows of "tried" have not just {", ".join(_TRIED)}; remove the file')
+        raise DataError(f'{path}: the rows of "tried" must have exactly the keys {", ".join(_TRIED)}; remove the file')
     return content
 
 

@@ -140,7 +140,7 @@ def _headline(runs: Sequence[Run]) -> str:
 
 def _not_trained(run: Run) -> str:
     every = run.get("recipe.toml", "training", "report_every_steps", default="few")
-    return _todo(f"no update reported yet, which is done every {every} updates", train_command(run))
+    return _todo(f"no update is reported yet (one report every {every} updates)", train_command(run))
 
 
 def _scores(runs: Sequence[Run]) -> list[str]:
@@ -288,9 +288,7 @@ def _averaging(runs: Sequence[Run], figures: dict[str, Any]) -> list[str]:
             )
             rows.append([*map(_text, cells), "best" if one == best else ""])
         columns = [*(title for title, _ in AVERAGING_COLUMNS.values()), ""]
-        parts.append(
-            f"<details><summary>The same in numbers: {_name(runs, run)}</summary>{table(columns, rows)}</details>"
-        )
+        parts.append(f"<details><summary>As numbers: {_name(runs, run)}</summary>{table(columns, rows)}</details>")
     return parts
 
 
@@ -342,7 +340,7 @@ def _data(runs: Sequence[Run]) -> list[str]:
     parts.append(table(["", *(run.name for run in prepared)], rows, numbers_from=1))
     rules = {rule for run in prepared for rule, count in run.files[manifest]["cleaning"].items() if count}
     rules |= {rule for run in prepared for rule, count in run.files[manifest].get("rules", {}).items() if count}
-    parts.append("<h3>What was found, and left out</h3>")
+    parts.append("<h3>Findings of the cleaning rules</h3>")
     if rules:
         order = [*MEANINGS, *sorted(rules - set(MEANINGS))]
         rows = [
@@ -352,7 +350,7 @@ def _data(runs: Sequence[Run]) -> list[str]:
         ]
         parts.append(table(["rule", "pairs with", *(run.name for run in prepared)], rows, numbers_from=2))
         parts.append(
-            "<p>Pairs that a rule concerns, and how many it left out. Rules that found nothing are not shown.</p>"
+            "<p>Pairs that match each rule, and how many were removed. Rules that found nothing are not shown.</p>"
         )
     else:
         parts.append("<p>No rule found anything; no pair was left out.</p>")
@@ -387,7 +385,7 @@ def _cost(runs: Sequence[Run]) -> list[str]:
     counted = [run for run in runs if "cost.json" in run.files]
     for run in runs:
         if run not in counted:
-            parts.append(f"<p>{_name(runs, run)}: {_todo('not added up yet', _command('score', run))}</p>")
+            parts.append(f"<p>{_name(runs, run)}: {_todo('not computed yet', _command('score', run))}</p>")
     if not counted:
         return parts
     tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json")) for run in counted]
@@ -453,7 +451,7 @@ def _sentence(fields: dict[str, str]) -> str:
 def _best_and_worst(runs: Sequence[Run]) -> list[str]:
     parts = [_heading("Best and worst translations of the test sets", "translations/", "data/test/")]
     by = " and ".join("EVALB's F1" if trees else "chrF2" for trees in sorted({makes_trees(run) for run in runs}))
-    parts.append(f"<p>By {by} of each sentence alone.</p>")
+    parts.append(f"<p>Sentences are ranked by {by}.</p>")
     before = len(parts)
     for run in runs:
         for name in test_sets(run.folder):
@@ -531,7 +529,7 @@ def _origin(runs: Sequence[Run]) -> list[str]:
     ]
     for label, key in (
         ("device", "device"),
-        ("threads of a process", "threads"),
+        ("threads per process", "threads"),
         ("kind of processor", "cpu_capability"),
     ):
         rows.append([label, *(_text(run.shown("text", run.state, key)) for run in runs)])

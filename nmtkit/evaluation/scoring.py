@@ -145,7 +145,7 @@ class Scorer:
             DataError: there are no references or no lines, or the line counts differ.
         """
         if not references:
-            raise DataError("there is no reference to score by; give one or more")
+            raise DataError("there is no reference; give at least one")
         for number, lines in enumerate(references[1:], start=2):
             if len(lines) != len(references[0]):
                 raise DataError(
@@ -246,9 +246,9 @@ class Scorer:
         """
         if self.text in TREES or (metrics is not None and EVALB in metrics):
             if metrics is not None and set(metrics) != {EVALB}:
-                raise DataError(f"{EVALB} compares trees and no other metric does: ask for it alone")
+                raise DataError(f"{EVALB} compares trees, unlike all other metrics; give it as the only metric")
             if len(self.references) > 1:
-                raise DataError(f"{EVALB} compares with one gold tree for each line: give one reference")
+                raise DataError(f"{EVALB} compares with one gold tree per line; give a single reference")
             return [EVALB]
         impossible = left_out(target_language=self.target_language, text=self.text)
         if metrics is None:
@@ -393,7 +393,7 @@ def check_seed() -> str:
     """Returns SACREBLEU_SEED, which sacreBLEU draws its random numbers by; raises DataError where it is no seed."""
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not re.fullmatch(r"\d+", seed, re.ASCII):
-        raise DataError(f"the environment variable SACREBLEU_SEED is {seed!r}: set a whole number from 0, or none")
+        raise DataError(f"the environment variable SACREBLEU_SEED is {seed!r}: set a whole number from 0, or unset it")
     return seed
 
 
@@ -422,7 +422,7 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
         DataError: it is neither.
     """
     if metric not in ("chrf2", "sacrebleu"):
-        raise DataError(f"{metric!r} is no utility of sentences: use chrf2 or sacrebleu")
+        raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
     sentence = _build(metric, None, bleu_tokenizer(target_language), of_sentences=True)
 
     def utility(hypothesis: str, reference: str) -> float:

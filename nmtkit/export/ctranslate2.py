@@ -39,7 +39,7 @@ def check(loaded: LoadedModel) -> None:
     """Raises ModelError when CTranslate2 has no place for something in the model."""
     window = loaded.model.config.attention_window
     if window is not None:
-        raise ModelError(f"CTranslate2 has no place for attention_window = {window}; translate with nmtkit")
+        raise ModelError(f"CTranslate2 does not support attention_window = {window}; translate with nmtkit")
 
 
 def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:

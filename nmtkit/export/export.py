@@ -53,7 +53,7 @@ def export(
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
     sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
-    log.info("translating %s of %s with nmtkit, to compare", counted(len(sample.lines), "line"), sample.origin)
+    log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
     ours = {beam: _ours(loaded, sample, beam) for beam in sorted({1, loaded.decoding.beam})}
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -87,7 +87,7 @@ def _check_output(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise DataError(f"{folder}: is a file; name a folder with --output")
+        raise DataError(f"{folder}: this is a file; name a folder with --output")
     try:
         manifest = read_json(folder / "manifest.json", {"to": str, "files": {str: str}})
         exported = {"manifest.json", *manifest["files"]}
@@ -95,7 +95,7 @@ def _check_output(folder: Path) -> None:
         exported = set()
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     if other := next((name for name in files if name not in exported), None):
-        raise DataError(f"{folder}: holds something else than an export ({other}); name another folder with --output")
+        raise DataError(f"{folder}: contains more than an export ({other}); name another folder with --output")
 
 
 def _ours(loaded: LoadedModel, sample: Sample, beam: int) -> list[Ids]:

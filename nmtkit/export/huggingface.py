@@ -68,7 +68,7 @@ def check(loaded: LoadedModel) -> None:
     config, settings = loaded.model.config, loaded.tokenizer.settings
     if config.attention_window is not None:  # CTranslate2 has no place for it either
         raise ModelError(
-            f"no model of transformers holds attention_window = {config.attention_window}; translate with nmtkit"
+            f"no transformers model class supports attention_window = {config.attention_window}; translate with nmtkit"
         )
     missing = []
     if config.positions != "sinusoidal":
@@ -86,7 +86,7 @@ def check(loaded: LoadedModel) -> None:
     if settings.get("source_prefixes"):
         missing.append(f"source_prefix = {', '.join(settings['source_prefixes'])}")
     if missing:
-        raise ModelError(f"no model of transformers holds {', '.join(missing)}; choose --format ctranslate2")
+        raise ModelError(f"no transformers model class supports {', '.join(missing)}; choose --format ctranslate2")
 
 
 def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
@@ -221,7 +221,7 @@ def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Seque
         if ids != ours:
             place = next(i for i in range(max(len(ours), len(ids))) if ours[i : i + 1] != ids[i : i + 1])
             raise ModelError(
-                f"not exported: Marian's tokenizer cuts the line {line!r} otherwise, first at token {place + 1}: "
+                f"not exported: Marian's tokenizer cuts the line {line!r} differently, first at token {place + 1}: "
                 f"nmtkit has {ours[place : place + 1]}, Marian {ids[place : place + 1]}"
             )
 

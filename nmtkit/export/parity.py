@@ -64,7 +64,7 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
         origin, lines = str(files[0]), read_lines(files[0])
     else:
         origin, lines = "built-in corpus (made-up English)", [pair.source for pair in synthetic.generate("valid")]
-        log.warning("no validation text beside the model: the export is checked on %s; give --sample FILE", origin)
+        log.warning("no validation text found: the export is checked on %s; give other text with --sample FILE", origin)
     longest = MAX_SOURCE_TOKENS
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
@@ -76,7 +76,7 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     )
     kept = list(itertools.islice(fitting, SAMPLE_LINES))
     if not kept:
-        raise DataError(f"{origin}: no line with text to check the export on; give another file with --sample")
+        raise DataError(f"{origin}: there is no text to check the export on; give another file with --sample")
     numbers, kept_lines, sources = (list(column) for column in zip(*kept, strict=True))
     return Sample(origin, numbers, kept_lines, sources)
 
@@ -108,8 +108,8 @@ def check_greedy(loaded: LoadedModel, sample: Sample, ours: list[Ids], theirs: l
         if not abs(gap) <= NEAR_TIE:
             pieces = loaded.tokenizer.pieces(choices, "target")
             raise ModelError(
-                f"not exported: {to} translates line {number} of {sample.origin} otherwise; {line!r} becomes "
-                f"{loaded.tokenizer.decode(one)!r} by nmtkit and {loaded.tokenizer.decode(other)!r} by {to}, first at "
+                f"not exported: {to} translates line {number} of {sample.origin} differently; {line!r} becomes "
+                f"{loaded.tokenizer.decode(one)!r} in nmtkit and {loaded.tokenizer.decode(other)!r} in {to}, first at "
                 f"token {place + 1}, {pieces[0]!r} against {pieces[1]!r}, {gap:.6f} apart in log-probability"
             )
         ties.append({"line": number, "token": place + 1, "gap": gap})

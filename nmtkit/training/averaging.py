@@ -47,23 +47,23 @@ def choose_checkpoints(
     """
     available = checkpoints(run_dir)
     if not available:
-        raise ModelError(f"{run_dir}: no checkpoints here; run `nmtkit train` first")
+        raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
         chosen = best_checkpoints(run_dir, best)
         if len(chosen) < best:
             raise ModelError(
-                f"{run_dir}: {best} best checkpoints asked, but only {len(chosen)} are there whole and with a "
+                f"{run_dir}: the best {best} checkpoints were requested, but only {len(chosen)} are whole and have a "
                 "validation score; take fewer, or raise training.keep_best"
             )
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
     chosen = whole_checkpoints(run_dir, (number - 1) * spacing + 1)[::-spacing][:number][::-1]
     if not chosen:
-        raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run anew")
+        raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run again")
     if last is not None and len(chosen) < last:
         raise ModelError(
-            f"{run_dir}: the last {last} checkpoints asked{f', each {spacing} apart' if spacing > 1 else ''}, but only "
-            f"{len(chosen)} are there; take fewer, or raise training.keep_last"
+            f"{run_dir}: the last {last} checkpoints are requested{f', {spacing} apart' if spacing > 1 else ''}, but "
+            f"only {len(chosen)} exist; take fewer, or raise training.keep_last"
         )
     return chosen
 
@@ -90,7 +90,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already.
     """
     if output.exists() and not _is_average(output):
-        raise ModelError(f"{output}: exists and is no average; name a new folder")
+        raise ModelError(f"{output}: already exists and is not an averaged model; name a new folder")
     first = check_alike(folders)
     for folder in folders:
         check_sum(folder, read_provenance(folder))
@@ -116,12 +116,12 @@ def check_alike(folders: list[Path]) -> dict[str, Any]:
     for folder in folders[1:]:
         other = read_description(folder)
         for key, what in (
-            ("model", "another shape"),
-            ("vocab_sizes", "another vocabulary"),
-            ("tokenizer_sha256", "another tokenizer"),
+            ("model", "a different model shape"),
+            ("vocab_sizes", "a different vocabulary"),
+            ("tokenizer_sha256", "a different tokenizer"),
         ):
             if other[key] != first[key]:
-                raise ModelError(f"{folder}: has {what} than {folders[0]}; they cannot be averaged")
+                raise ModelError(f"{folder}: has {what} from {folders[0]}; they cannot be averaged")
     return first
 
 

@@ -89,11 +89,11 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     if len(folders) < 2:
         raise ModelError(
             f"{run_dir}: {counted(len(folders), 'whole checkpoint')}, so there is nothing to "
-            "choose from; train first, with a larger training.keep_last"
+            "choose from; train with a larger training.keep_last first"
         )
     recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
     if criterion == "bleu" and recipe.data.has_trees:
-        raise DataError(f"{run_dir}: BLEU is not taken of trees; search with --metric nll")
+        raise DataError(f"{run_dir}: BLEU cannot score trees; search with --metric nll")
     criterion = criterion or ("nll" if recipe.data.has_trees else "bleu")
     check_alike(folders)
     made_from = _made_from(run_dir, folders, criterion, recipe)

@@ -52,7 +52,7 @@ class CompiledLoss:
         clock = self._clock
         if clock.times > self._told:
             log.info(
-                "update %d: compiled %d pieces of code for new kinds of shapes; %d so far, in %s",
+                "update %d: torch.compile compiled %d functions for new tensor shapes; %d so far, in %s",
                 step, clock.times - self._told, clock.times, duration(clock.seconds),
             )  # fmt: skip
             self._told = clock.times

@@ -148,7 +148,7 @@ class DrawnEpochs:
         try:
             return is_drawn(folder, self._draw(epoch)) and len(PairData(folder / "pairs")) == len(self)
         except DataError:
-            log.warning("%s is damaged and is drawn anew", folder)
+            log.warning("%s is damaged; sampling its subwords again", folder)
             return False
 
     def _wait_for(self, epoch: int) -> None:
@@ -163,11 +163,11 @@ class DrawnEpochs:
             if is_there:
                 return
             if any(asked for _, _, asked in found):
-                raise NotDrawnError(f"stopped before the subwords of epoch {epoch} were drawn")
+                raise NotDrawnError(f"stopped before the subwords of epoch {epoch} were sampled")
             if fault:
-                raise NotDrawnError(f"the subwords of epoch {epoch} could not be drawn: {fault}")
+                raise NotDrawnError(f"the subwords of epoch {epoch} could not be sampled: {fault}")
             if look == 0:
-                log.info("waiting for the subwords of epoch %d to be drawn", epoch)
+                log.info("waiting for the subwords of epoch %d to be sampled", epoch)
 
     def _look(self, epoch: int) -> tuple[bool, str]:
         """Whether an epoch is there, after a moment if it is being drawn; and why it cannot be drawn, or ""."""

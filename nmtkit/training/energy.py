@@ -71,7 +71,7 @@ class _Reading:
         try:
             self.joules = self.counter() - self.first
         except (OSError, ValueError) as error:
-            log.warning("the energy of %s can no more be read (%s) and is not counted from now on", self.what, error)
+            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self.what, error)
             self.has_failed = True
             return
         self.seconds = now - self.begun

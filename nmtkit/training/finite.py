@@ -75,7 +75,7 @@ def note_nonfinite(run_dir: Path, progress: Progress, *, loss: float, gradient_n
     """
     what = "gradient" if math.isfinite(loss) else "loss"
     path = run_dir / "nonfinite.jsonl"
-    log.warning("update %d: the %s is not finite; the update is skipped, %s has its lines", progress.step, what, path)
+    log.warning("update %d: the %s is not finite; the update is skipped; %s lists its lines", progress.step, what, path)
     entry = {
         "step": progress.step,
         "epoch": progress.epoch,
@@ -127,7 +127,7 @@ def go_back(state: TrainingState, run_dir: Path) -> dict[str, Any]:
     place.skipped_updates, place.overflows = failed.skipped_updates, failed.overflows
     place.tokens_per_pass = failed.tokens_per_pass  # what memory has proved too small for stays known
     log.warning(
-        "update %d: %s; going back to update %d, once, with other dropout", failed.step, _what(failed), place.step
+        "update %d: %s; rolling back, once, to update %d with new dropout", failed.step, _what(failed), place.step
     )
     return saved
 

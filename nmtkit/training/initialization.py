@@ -32,12 +32,12 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
     difference = _first_difference(ModelConfig.model_validate(description["model"]), recipe.model)
     if difference is not None:
         raise NmtkitError(
-            f"training.init: {folder} has another shape, {difference}; state the same in [model], or take its recipe "
+            f"training.init: {folder} has a different shape ({difference}); use the same [model], or take its recipe "
             "as base"
         )
     if description["tokenizer_sha256"] != tokenizer.fingerprint():
         raise NmtkitError(
-            f"training.init: {folder} has another tokenizer than the data of this run; state data.tokenizer = "
+            f"training.init: {folder} and the data of this run have different tokenizers; set data.tokenizer = "
             f'"{path}" and prepare the run again'
         )
     check_sum(folder, read_provenance(folder))
@@ -91,6 +91,6 @@ def check_initial_weights(recipe: Recipe, saved: dict[str, Any], run_dir: Path) 
         return
     if initial_sha256(recipe) != saved.get("init_sha256"):
         raise NmtkitError(
-            f"{run_dir} began with other weights than training.init = {path} has now; name the very checkpoint it "
+            f"{run_dir} began with other weights than training.init = {path} has now; name the same checkpoint it "
             "began with, or take another --run-dir"
         )

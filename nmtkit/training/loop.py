@@ -126,7 +126,7 @@ def train_updates(
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
         first = int(np.searchsorted(ends, progress.pairs_done, side="right"))
         if progress.pairs_done and ends[first - 1] != progress.pairs_done:
-            raise DataError(f"{data.folder}: not the data this run began with; the saved position is inside an update")
+            raise DataError(f"{data.folder}: not the data this run began with; put them back, or use another --run-dir")
         index = first
         while index < len(plan.updates) and state.progress is progress:
             limit = tokens_per_pass(state, training, workers)
@@ -175,7 +175,7 @@ def _planned(
 
 def _report_too_long(data: PairData, pairs: Indices, limit: int) -> None:
     log.warning(
-        "pairs with more target tokens than tokens_per_update = %d are left out of training (%s of the corpora)",
+        "training skips pairs with more target tokens than tokens_per_update = %d (%s of the corpora)",
         limit, listed([int(data.lines[pair]) for pair in pairs]),
     )  # fmt: skip
 
@@ -298,7 +298,7 @@ def too_large(data: PairData, pair: int, workers: Workers) -> NmtkitError:
     """What to say when a single pair does not fit into the memory of a device."""
     return NmtkitError(
         f"{workers.device}: out of memory for a single pair, line {int(data.lines[pair])} of the corpora with "
-        f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens; leave it out "
+        f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens; exclude it "
         "with cleaning.max_tokens, or take a smaller model or a larger device"
     )
 
@@ -398,8 +398,8 @@ def _lower_limit(state: TrainingState, step: int, limit: int) -> None:
     """From the next update on every process cuts its passes smaller: they all know of it from the update's sums."""
     state.progress.tokens_per_pass = lower_limit(limit)
     log.warning(
-        "update %d: out of memory in passes of %s tokens; they were halved and the update is the same; from now on "
-        "passes have %s tokens, which changes the dropout drawn but nothing else",
+        "update %d: out of memory with micro-batches of %s tokens; they were halved, and the update is unchanged; "
+        "from now on they have at most %s tokens, which changes only the dropout masks",
         step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
     )  # fmt: skip
 

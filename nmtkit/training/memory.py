@@ -126,13 +126,13 @@ def settle_tokens_per_pass(
     if not plan.updates:
         return
     if place.tokens_per_pass:
-        limit, origin = place.tokens_per_pass, "as this run has had"
+        limit, origin = place.tokens_per_pass, "kept from earlier in this run"
     elif training.tokens_per_pass:
-        limit, origin = training.tokens_per_pass, "as the recipe says"
+        limit, origin = training.tokens_per_pass, "set in the recipe"
     elif workers.device.type == "cuda":
         limit, origin = _fit_to_memory(state, data, plan, training, workers), "fitted to the device's memory"
     else:
-        limit, origin = workers.tokens_per_pass, "as suits the device"
+        limit, origin = workers.tokens_per_pass, "default for the device"
     while True:
         passes = heaviest_passes(plan, data, limit, workers.num_processes)
         if workers.device.type == "cuda":
@@ -146,8 +146,8 @@ def settle_tokens_per_pass(
             raise too_large(data, int(alone[0]), workers)
         # From the least limit by which passes are cut as they are: a larger one would be lowered for nothing.
         limit = min(limit, max(pass_size(data, passed) for passed in passes))
-        log.warning("out of memory in passes of %s tokens; trying %s", f"{limit:,}", f"{lower_limit(limit):,}")
-        limit, origin = lower_limit(limit), "lowered to the device's memory"
+        log.warning("out of memory with micro-batches of %s tokens; trying %s", f"{limit:,}", f"{lower_limit(limit):,}")
+        limit, origin = lower_limit(limit), "lowered to fit the device's memory"
     place.tokens_per_pass = limit
     if workers.is_main:
         _tell(summarise(plan, data, limit, workers.num_processes), training, workers, f"{limit:,} tokens, {origin}")
@@ -155,8 +155,8 @@ def settle_tokens_per_pass(
 
 def _tell(summary: PlanSummary, training: TrainingConfig, workers: Workers, limit: str) -> None:
     log.info(
-        "an update has %s target tokens on average (at most %s) and %s, in %.1f passes on %s "
-        "(of up to %s); %.1f %% of all tokens are padding; %s per epoch",
+        "updates average %s target tokens (at most %s) and %s, in %.1f micro-batches on %s "
+        "(up to %s); %.1f %% of all tokens are padding; %s per epoch",
         f"{summary.target_tokens:,.0f}", f"{training.tokens_per_update:,}", counted(round(summary.pairs), "pair"),
         summary.passes, "one device" if workers.num_processes == 1 else f"each of {workers.num_processes} devices",
         limit, 100 * summary.padding, counted(summary.num_updates, "update"),

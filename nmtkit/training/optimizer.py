@@ -30,7 +30,7 @@ def freeze(model: Transformer, prefixes: Sequence[str]) -> None:
         if any(_is_part(name, prefix) for prefix in prefixes):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise NmtkitError(f"training.freeze = {list(prefixes)} leaves nothing to train; name fewer parts")
+        raise NmtkitError(f"training.freeze = {list(prefixes)} leaves no parameters to train; name fewer parts")
 
 
 def _is_part(name: str, prefix: str) -> bool:

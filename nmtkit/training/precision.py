@@ -65,12 +65,12 @@ def try_precision(
     if stated == "auto":
         faster: ComputedPrecision = "bf16" if rates["bf16"] > _CLEARLY_FASTER * rates["float32"] else "float32"
         chosen: ComputedPrecision = workers.gather([faster])[0]
-        log.info("precision: %s, as short passes of this model reach %s", chosen, in_words)
+        log.info("precision: %s, chosen by a short trial of this model: %s", chosen, in_words)
         return chosen, rates
     if rates["bf16"] < rates["float32"] and workers.is_main:
         log.warning(
-            "training.precision = bf16 is slower than float32 on this processor: short passes of this model reach %s; "
-            'a new run with precision = "auto" takes the faster one',
+            "training.precision = bf16 is slower than float32 on this processor: a trial of this model reached %s; "
+            'a new run with precision = "auto" chooses the faster one',
             in_words,
         )  # fmt: skip
     return "bf16", rates

@@ -29,24 +29,24 @@ from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
 ASSUMED_MFU = {
     "gpu": (
         0.30,
-        "assumed, of a GPU's rate; published runs of this model, by data sheets and the operations counted here: 0.30 "
-        "by NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.37 by the paper's base and "
-        "big ones on 8 P100 (0.4 and 1.0 s an update)",
+        "assumed share of a GPU's rate; published runs of this model reached, by data sheets and counted operations, "
+        "0.30 for NVIDIA's big one on 8 V100 in mixed precision (235,000 tokens/s), 0.28 and 0.37 for the paper's base "
+        "and big models on 8 P100 (0.4 and 1.0 s per update)",
     ),
     "cpu": (
         0.23,
-        "assumed, of measured matrix products; the tiny model of docs/results.md reached as much with AVX-512, and "
+        "assumed share of measured matrix products; the tiny model of docs/results.md reached it with AVX-512, and "
         "0.07 with AMX",
     ),
 }
 """Shares of a device's rate that a training is assumed to reach, validation and saving counted, and where from."""
-REACHED = "measured: what passes of this model reached on this device, now"
-MEMORY_MEASURED = "measured in the passes that need most, with the optimizer's state"
-MEMORY_OF_WEIGHTS = "at least: what passes take besides is measured when training begins"
+REACHED = "measured: the rate of trial passes of this model on this device"
+MEMORY_MEASURED = "measured with the largest micro-batches, including the optimizer's state"
+MEMORY_OF_WEIGHTS = "at least; the memory of forward and backward is measured when training begins"
 
 _ASSUMED_PAIRS = 200_000
 _ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
-_ASSUMED_LENGTHS = "assumed: like WMT14 English-German (29.5 and 30.6 tokens on average); prepared data would tell"
+_ASSUMED_LENGTHS = "assumed: like WMT14 English-German (29.5 and 30.6 tokens on average); run `prepare` for exact ones"
 """End symbols counted, of 32,000 joint merges, as fairseq-preprocess tells. That lengths are log-normal with a spread
 of 0.62, and the sides correlated by 0.95, is assumed, as in benchmarks/train_gpu.py."""
 
@@ -130,7 +130,7 @@ class Hardware:
             rate, source = kind.rates[precision], kind.source
         else:
             rate = rate or matmul_flops_per_second(device, precision)
-            source = "measured: plain matrix products on this device, now"
+            source = "measured: plain matrix products on this device"
         memory = float(torch.cuda.mem_get_info(device)[1]) if on_gpu else None
         of = "gpu" if on_gpu else "cpu"
         share = (reached / rate, REACHED) if reached and mfu is None else _mfu(mfu, of)
@@ -153,8 +153,8 @@ class Hardware:
         if precision not in kind.rates:
             known = ", ".join(kind.rates)
             raise NmtkitError(
-                f"--device-type {name}: the table has no rate for {precision} (only {known}); choose another with "
-                "--set training.precision=..., or state the rate with --rate"
+                f"--device-type {name}: the table has no rate for {precision} (only {known}); choose a precision with "
+                "--set training.precision=..., or give the rate with --rate"
             )
         rate, source = kind.rates[precision], kind.source
         sustained = kind.paper_sustained or rate
@@ -274,8 +274,8 @@ def _num_updates(
         limits[f"max_minutes = {training.max_minutes:g}"] = max(1.0, 60 * training.max_minutes // seconds_per_update)
     if not limits:
         raise NmtkitError(
-            f"max_epochs = {training.max_epochs} says nothing of the updates before the data are prepared: run "
-            "`nmtkit prepare` first, or state --set training.max_steps=N"
+            f"max_epochs = {training.max_epochs} gives no number of updates until the data are prepared: run "
+            "`nmtkit prepare` first, or give --set training.max_steps=N"
         )
     limit = min(limits, key=lambda name: limits[name])
     return int(limits[limit]), limit

@@ -162,7 +162,7 @@ class Reporter:
             line |= validation.metrics
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
             log.info(
-                "update %d, epoch %d, %s: loss %.3f; valid nll %.4f, perplexity %.3f%s",
+                "update %d, epoch %d, %s: loss %.3f; validation nll %.4f, perplexity %.3f%s",
                 place.step, place.epoch, duration(place.seconds), line["loss"] or math.nan, validation.nll,
                 validation.perplexity, bleu,
             )  # fmt: skip
@@ -223,7 +223,7 @@ class Reporter:
             log.info("best validation: nll %.4f, perplexity %s (update %d)%s", nll, perplexity(nll), step, bleu)
         kept = checkpoints(self._run_dir)
         if kept:
-            log.info("%s in %s, the last one %s", counted(len(kept), "checkpoint"), kept[-1].parent, kept[-1].name)
+            log.info("%s in %s; the last is %s", counted(len(kept), "checkpoint"), kept[-1].parent, kept[-1].name)
 
 
 def _mean(total: float | int, count: float | int) -> float | None:

@@ -62,12 +62,12 @@ def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerp
     changes += [f"training.{change}" for change in changes_that_matter(stored.training, recipe.training)]
     if changes:
         raise NmtkitError(
-            f"{run_dir} was trained with other settings; changed: {', '.join(changes)}. "
-            "Take another --run-dir, or undo the change"
+            f"{run_dir} was trained with other settings (changed: {', '.join(changes)}); "
+            "take another --run-dir, or undo the change"
         )
     check_initial_weights(recipe, saved, run_dir)
     if saved["data_fingerprint"] != fingerprint:
-        raise DataError(f"{run_dir}: the data are not those this run began with; take another --run-dir")
+        raise DataError(f"{run_dir}: the data are not those that this run began with; take another --run-dir")
 
 
 def forget_after_going_back(run_dir: Path, place: Progress) -> None:
@@ -110,7 +110,7 @@ def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None,
     here = (step, saved["files"] if saved is not None else start)
     if any(place != here for place in workers.gather([here])):
         raise NmtkitError(
-            "the processes found different saves to go on from; RUN has to be one folder that all machines share"
+            "the processes found different saved states to resume from; RUN must be one folder that all machines share"
         )
 
 
@@ -124,7 +124,7 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
         is_same_init = before.get("init_sha256") == initial_sha256(recipe)
         if changes or before["data_fingerprint"] != fingerprint or not is_same_init:
             raise NmtkitError(
-                f"{folder} is of a training with other settings, and there is no save to go on from; remove "
+                f"{folder} belongs to a training with other settings, and there is no saved state to resume; remove "
                 f"{folder.parent} or take another --run-dir"
             )
 

@@ -258,7 +258,7 @@ class TrainingState:
                 average.copy_(tensors["average"][name])
         except (RuntimeError, KeyError) as error:
             raise ModelError(
-                f"{folder}: does not belong to this model ({' '.join(str(error).split())[:200]})"
+                f"{folder}: the saved state does not belong to this model ({' '.join(str(error).split())[:200]})"
             ) from None
         self.progress = Progress(**saved["progress"])
         return saved
@@ -309,7 +309,7 @@ def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
             try:
                 return folder, read_save(folder)
             except ModelError as error:
-                log.warning("%s; using the save before it", error)
+                log.warning("%s; using the previous saved state", error)
     return None
 
 
@@ -324,7 +324,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
     shape = {"sha256?": str, "progress": dict, "files": dict}
     saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
     if "sha256" in saved and saved["sha256"] != sum_of_state(saved):  # runs of an older nmtkit have none, and go on
-        raise ModelError(f"{folder / 'state.json'}: damaged, it does not have the sum that is written in it")
+        raise ModelError(f"{folder / 'state.json'}: damaged (its contents do not match its own checksum)")
     return saved
 
 
@@ -341,7 +341,7 @@ def read_save(folder: Path) -> dict[str, Any]:
         raise ModelError(str(error)) from None
     files.pop("state.json")
     if saved["files"] != files:
-        raise ModelError(f"{folder}: damaged, its files do not have the sums written down in state.json")
+        raise ModelError(f"{folder}: damaged (its files do not match the checksums in state.json)")
     return saved
 
 
@@ -360,7 +360,7 @@ def whole_saves(run_dir: Path, count: int) -> list[tuple[Path, dict[str, Any]]]:
         try:
             found.append((folder, read_save(folder)))
         except ModelError as error:
-            log.warning("%s; using the save before it", error)
+            log.warning("%s; using the previous saved state", error)
     if available and not found:
-        raise ModelError(f"{run_dir / 'resume'}: no save is whole; remove the folder to train from the beginning")
+        raise ModelError(f"{run_dir / 'resume'}: every saved state is damaged; remove the folder to train from scratch")
     return found

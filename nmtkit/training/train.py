@@ -79,7 +79,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
             for folder in (run_dir / "checkpoints", run_dir / "resume", run_dir / "drawn"):
                 leftovers += remove_leftovers(folder, is_ours=True)
             for leftover in leftovers:
-                log.info("removed %s, left half-written by an earlier run", leftover)
+                log.info("removed %s, which an interrupted run left incomplete", leftover)
         workers.wait()
         session = _Session(recipe, run_dir, workers, manifest, trackers)
         return session.run()
@@ -98,7 +98,7 @@ def holding_run(recipe: Recipe, run_dir: Path, workers: Workers) -> Iterator[dic
             try:
                 if not (run_dir / "data" / "manifest.json").is_file():
                     raise DataError(
-                        f"{run_dir / 'data'}: no prepared data here; run `nmtkit prepare` with this recipe first"
+                        f"{run_dir / 'data'}: no data is prepared here; run `nmtkit prepare` with this recipe first"
                     )
                 stack.enter_context(locked_run(run_dir, "train"))
                 _check_data(recipe, run_dir)
@@ -118,12 +118,12 @@ def _check_data(recipe: Recipe, run_dir: Path) -> None:
         changes = changed_text(recipe.data, manifest)
     if changes:
         advice = "undo the change, or take another --run-dir" if is_trained(run_dir) else "run `nmtkit prepare` again"
-        raise NmtkitError(f"{run_dir} was prepared with another recipe; changed: {', '.join(changes)}; {advice}")
+        raise NmtkitError(f"{run_dir} was prepared with a different recipe (changed: {', '.join(changes)}); {advice}")
     damaged = damaged_files(run_dir, manifest)
     if damaged:
         raise DataError(
-            f"{run_dir / 'data'}: not as `prepare` wrote it (changed or missing: {', '.join(damaged)}); put the files "
-            "back, or take another --run-dir and prepare it"
+            f"{run_dir / 'data'}: files changed or missing since `prepare` wrote them: {', '.join(damaged)}; put them "
+            "back, or prepare the data in another --run-dir"
         )
 
 
@@ -180,7 +180,7 @@ class _Session:
         """Trains until a limit or a signal."""
         limit = reason_to_stop(self._progress, self._training) if self._unfinished is None else None
         if limit is not None and all(self._end_so_far()[:2]):
-            log.info("nothing to do: training ended at update %d already (%s)", self._progress.step, limit)
+            log.info("nothing to do: training already ended at update %d (%s)", self._progress.step, limit)
             if self._workers.is_main:
                 stored = stored_recipe(self._run_dir / "recipe.toml", self._recipe.name)
                 store_recipe(stored.model_copy(update={"decoding": self._recipe.decoding}), self._run_dir)
@@ -216,7 +216,7 @@ class _Session:
 
     def _try_passes(self) -> None:
         """Settles how much the device takes at once, and before the first update predicts what training takes."""
-        log.info("trying the largest batches in memory before update %d", self._progress.step + 1)
+        log.info("testing whether the largest micro-batches fit into memory, before update %d", self._progress.step + 1)
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
             workers, reached = self._workers, None  # not known of a GPU, nor of passes that are to be compiled
@@ -258,16 +258,16 @@ class _Session:
         expected = predict(self._recipe, lengths, self._vocab_sizes, hardware, per_pass, tried_bytes)
         write_json(self._run_dir / "prediction.json", expected)
         log.info(
-            "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, which %s",
+            "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, %s",
             expected["flops"], counted(expected["updates"], "update"), expected["limit"], duration(expected["seconds"]),
-            100 * expected["mfu"], "is assumed" if reached is None else "short passes reached",
+            100 * expected["mfu"], "an assumed share" if reached is None else "a share measured in a short trial",
         )  # fmt: skip
 
     def _announce(self) -> None:
         init = self._training.init
-        where = f"training from the weights of {init}" if init is not None else "training from the beginning"
+        where = f"starting from the weights of {init}" if init is not None else "starting from random weights"
         if self._progress.step:
-            where = f"going on at update {self._progress.step + 1}"
+            where = f"resuming training at update {self._progress.step + 1}"
         log.info(
             "%s: %s parameters, %s, %d x %s (%s)",
             where, f"{self._num_parameters:,}", counted(len(self._data), "pair"), self._workers.num_processes,

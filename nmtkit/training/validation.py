@@ -78,12 +78,12 @@ class Validator:
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
             if len(fitting) < len(order):
                 num_left_out = len(order) - len(fitting)
-                log.warning("%s left out, longer than max_positions", counted(num_left_out, "validation pair"))
+                log.warning("%s skipped (more tokens than max_positions)", counted(num_left_out, "validation pair"))
             order = fitting
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
         if not order:
-            raise DataError(f"{run_dir / 'data' / 'valid'}: no validation pair to use; prepare the run with others")
+            raise DataError(f"{run_dir / 'data' / 'valid'}: no usable validation pair; prepare the run with others")
         self._batches = [order[start:stop] for start, stop in runs]
         data, words = recipe.data, stored_bleu_tokenizer(run_dir, recipe.data)
         self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
@@ -149,7 +149,7 @@ class Validator:
         try:
             mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
         except ModelError as error:  # going back is up to the updates, so that a validation does not end training
-            log.warning("validation without translations: %s", error)
+            log.warning("this validation computes no BLEU: %s", error)
             diverged = True
         vote.after_last_batch()
         if any(self._workers.gather([diverged])):

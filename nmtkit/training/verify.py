@@ -35,7 +35,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
     with holding_run(recipe, run_dir, workers) as manifest:
         found = whole_saves(run_dir, 2)
         if not found:
-            raise NmtkitError(f"{run_dir}: no save to compare with yet; train it first")
+            raise NmtkitError(f"{run_dir}: there is no saved state to compare with yet; run `nmtkit train` first")
         last, saved = found[0]
         check_settings(saved, run_dir, recipe, manifest["fingerprint"])
         recipe, workers = with_precision(recipe, saved, workers)
@@ -51,13 +51,13 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
             state.progress.tokens_per_pass = saved["progress"].get("tokens_per_pass", 0)
         if state.progress.rollbacks != saved["progress"].get("rollbacks", 0):
             raise NmtkitError(
-                f"{last}: between this save and the one before it the run went back because of numbers that are not "
-                "finite; that cannot be repeated, verify after the next save"
+                f"{last}: between this saved state and the previous one the run was rolled back because of non-finite "
+                "numbers, which cannot be repeated; verify after the next saved state"
             )
         if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"].get("tokens_per_pass", 0):
             raise NmtkitError(
-                f"{last}: between this save and the one before it memory was too small and passes were cut smaller; "
-                "that cannot be repeated, verify after the next save"
+                f"{last}: between this saved state and the previous one memory ran out and micro-batches were halved, "
+                "which cannot be repeated; verify after the next saved state"
             )
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
@@ -71,9 +71,9 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
     differences = _differences(state, last, saved)
     if differences:
         raise NmtkitError(
-            f"{last}: repeating updates {first} to {step_of(last)} gives something else: {differences[0]}"
+            f"{last}: repeating updates {first} to {step_of(last)} gives a different result: {differences[0]}"
             + (f" (and {len(differences) - 1} more differ)" if len(differences) > 1 else "")
-            + ("; on CUDA some kernels add up in no fixed order" if workers.device.type == "cuda" else "")
+            + ("; on CUDA some kernels add numbers in no fixed order" if workers.device.type == "cuda" else "")
         )
     return first, step_of(last)
 
@@ -87,7 +87,7 @@ def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> 
     then, now = ({**found, "nmtkit": found["nmtkit"].split("+")[0]} for found in (saved["versions"], versions()))
     changes += [f"{key} {now[key]} (was {then.get(key)})" for key in ("nmtkit", "torch") if then.get(key) != now[key]]
     if changes:
-        raise NmtkitError(f"{folder}: made under other conditions, bits cannot be compared: {', '.join(changes)}")
+        raise NmtkitError(f"{folder}: made under other conditions, so bits cannot be compared: {', '.join(changes)}")
 
 
 def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:

@@ -141,7 +141,7 @@ def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Pr
     found = nmtkit(*verify)
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("error: ")
-    assert "repeating updates 3 to 3 gives something else: epoch is " in found.err
+    assert "repeating updates 3 to 3 gives a different result: epoch is " in found.err
     assert found.err.count("\n") == 1
 
 
@@ -219,7 +219,7 @@ MISTAKES = {
     "no model folder": ("translate {empty}/none --quiet", ["{empty}/none: no such folder"]),
     "wrong model folder": ("translate {empty}", ["{empty}", "model.json"]),
     "translate before train": ("translate {run}", ["{run}", "nmtkit train"]),
-    "average without checkpoints": ("average {run}", ["{run}: no checkpoints here", "nmtkit train"]),
+    "average without checkpoints": ("average {run}", ["{run}: there are no checkpoints here", "nmtkit train"]),
     "score without translations": (
         "score {run}",
         ["{run}/translations/news.txt", "nmtkit translate {run} --input {run}/data/test/news.source.txt"],

@@ -176,9 +176,9 @@ class TestInspect:
     @pytest.mark.parametrize(
         ("arguments", "expected"),
         [
-            (("--line", 51), "there is no line 51; the data has 50 in all"),
+            (("--line", 51), "there is no line 51; the data has lines 1 to 50"),
             (("--line", 21, "--corpus", "second"), "there is no line 21; second has 20 in all"),
-            (("--line", 1, "--corpus", "third"), "was not prepared from 'third'; it has one.en, second"),
+            (("--line", 1, "--corpus", "third"), "there is no corpus 'third' in this run; it has one.en, second"),
         ],
     )
     def test_a_line_or_corpus_that_is_not_there_is_one_line(

@@ -63,7 +63,7 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Com
     assert cells(out, "updates")[1] == "1,000 (max_steps = 1000)"
     assert cells(out, "parameters")[1] == "63,082,496"
     assert "Lengths of the pairs: assumed" in out
-    assert "30 % (assumed, of a GPU's rate" in out
+    assert "30 % (assumed share of a GPU's rate" in out
     assert "wmt14-en-de-base, the paper's estimate" in out
 
 
@@ -121,12 +121,12 @@ def test_prepared_data_make_the_prediction_exact(nmtkit: Command, tiny_project: 
 def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nmtkit: Command, trained: Path) -> None:
     code, out, _ = nmtkit("cost", trained)
     assert code == 0
-    for title in ("Training cost", "The paper's Table 2, and this run", "What was predicted, and what came of it"):
+    for title in ("Training cost", "The paper's Table 2, and this run", "Prediction and outcome"):
         assert title in out
     assert cells(out, "updates")[1] == "5"
     assert cells(out, "FLOPs")[-1] == "1.000"  # of the prediction
     assert "mine, counted" in out
-    assert "Memory: most that was resident, validation included" in out
+    assert "Memory: peak resident size including validation" in out
     cost = read_json(trained / "cost.json")
     assert (cost["updates"], cost["run"]) == (5, "mine")
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import RunCommand, TinyProject
 
 from nmtkit.files import read_json_lines
+from tests.conftest import RunCommand, TinyProject
 
 LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
 

@@ -356,7 +356,7 @@ class TestOfTranslations:
         shifted = ["rerank", "--model", other, "--source", tmp_path / "source", "--count-from", 0]
         refused = nmtkit(*shifted, stdin=with_bars)
         assert refused.code == 1
-        assert "source line 5, but there are 5, counted from 0" in refused.err
+        assert "source line 5 does not exist (there are 5, from 0)" in refused.err
 
 
 class TestRerank:
@@ -414,7 +414,7 @@ class TestRerank:
             assert hypothesis["model_scores"] == pytest.approx([score.log_prob / len(score.ids)], abs=1e-9)
         refused = nmtkit("rerank", "--model", model, "--model", stranger, stdin=as_json(lists))
         assert refused.code == 1
-        assert "its vocabulary is not that of" in refused.err
+        assert "its vocabulary differs from that of" in refused.err
 
     def test_a_list_with_bars_comes_back_in_its_form(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
         lists = lists_of(model, SOURCES)

@@ -367,7 +367,7 @@ class TestOutput:
     def test_more_translations_than_the_beam_are_refused_in_one_line(self, translate: Command) -> None:
         outcome = translate("--n-best", "9", stdin=b"the cat\n")
         assert (outcome.code, outcome.out) == (1, b"")
-        assert outcome.err == "error: 9 translations of a line need a beam of as many, not 4\n"
+        assert outcome.err == "error: 9 translations per line need a beam that large, not 4\n"
 
     def test_json_holds_text_scores_tokens_and_alignment(self, translate: Command, expected: list[str]) -> None:
         text = sentences(40, seed=2)
@@ -459,7 +459,10 @@ class TestWishes:
             option, tmp_path / "wishes", "--output", tmp_path / "out", *where, stdin=b"" if from_file else b"the cat\n"
         )
         assert outcome.code == 1
-        assert outcome.err == f"error: {tmp_path}/wishes ({option}) has 2 lines and the text 1; they must be equal\n"
+        assert (
+            outcome.err
+            == f"error: {tmp_path}/wishes ({option}) has 2 lines and the text 1; the numbers must be equal\n"
+        )
         assert not (tmp_path / "out").exists()
 
     def test_impossible_wishes_are_told_with_file_and_line_before_anything_is_done(
@@ -472,10 +475,10 @@ class TestWishes:
         for options, message in (
             (["--prefix", tmp_path / "wishes"], f"{tmp_path}/wishes, line 2: the prefix "),
             (["--require", tmp_path / "wishes"], f"{tmp_path}/wishes, line 2: the required phrase "),
-            (["--require", tmp_path / "wishes", "--mbr", 4], "samples cannot be made to hold required phrases"),
+            (["--require", tmp_path / "wishes", "--mbr", 4], "sampling does not support required phrases"),
             (["--prefix", tmp_path / "wishes", "--forbid", "neue"], f"{tmp_path}/wishes, line 1: the prefix 'neue'"),
             (["--prefix", tmp_path / "short", "--require", tmp_path / "wishes"], f"{tmp_path}/wishes (--require) has"),
-            (["--n-best", 9], "9 translations of a line need a beam of as many"),
+            (["--n-best", 9], "9 translations per line need a beam that large"),
             (["--forbid", "\udcff"], "the forbidden phrase '\\udcff' is not valid UTF-8"),
         ):  # fmt: skip
             for arguments in (where, []):
@@ -492,14 +495,17 @@ class TestWishes:
         (tmp_path / "prefix").write_text("neue\n" * 3)
         outcome = translate("--prefix", tmp_path / "prefix", stdin=b"the cat\n" * 9)
         assert (outcome.code, len(outcome.lines)) == (1, 2)
-        assert outcome.err == f"error: {tmp_path}/prefix (--prefix) has 3 lines and the text more; they must be equal\n"
+        assert (
+            outcome.err
+            == f"error: {tmp_path}/prefix (--prefix) has 3 lines and the text more; the numbers must be equal\n"
+        )
 
     def test_a_translation_without_what_was_asked_for_is_told(self, translate: Command, tmp_path: Path) -> None:
         (tmp_path / "required").write_text("neue neue\n\n")
         options = ["--require", tmp_path / "required", "--no-repeat-ngram", 1, "--status", tmp_path / "status"]
         outcome = translate(*options, stdin=b"the cat\nthe dog\n")
         assert outcome.code == 0
-        assert "without their prefix or required phrases, which other wishes forbid: line 1\n" in outcome.err
+        assert "prefix or required phrases left out, as they contradict other constraints: line 1\n" in outcome.err
         first, second = (json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines())
         assert "unmet" in first
         assert "unmet" not in second
@@ -659,7 +665,7 @@ class TestGoingOn:
         outcome = translate(*where, *options)
         assert outcome.code == 0
         differs = "decoding" if change == "option" else change
-        assert f"of another translation ({differs}); beginning anew" in outcome.err
+        assert f"belongs to a different translation ({differs}); starting over" in outcome.err
         fresh = translate("--input", tmp_path / "in.txt", *options)
         assert (tmp_path / "out.txt").read_bytes() == fresh.out
 

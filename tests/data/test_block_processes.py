@@ -116,7 +116,10 @@ def test_where_no_process_can_be_started_one_does_all(tmp_path: Path) -> None:
     long.mkdir()
     done = subprocess.run(command, env={**environment, "TMPDIR": str(long)}, capture_output=True, text=True)
     assert done.stdout == "0\n"
-    assert re.fullmatch(r"2 processes cannot be started \(.*too long.*\), so one does all.*\(TMPDIR\).*\n", done.stderr)
+    assert re.fullmatch(
+        r"2 processes cannot be started \(.*too long.*\), so a single process does the work.*\(TMPDIR\).*\n",
+        done.stderr,
+    )
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(drawn: Callable[..., Path], monk
 
 
 def test_it_ends_when_the_training_is_gone(tiny_project: TinyProject, tmp_path: Path) -> None:
-    with pytest.raises(NmtkitError, match="is gone"):
+    with pytest.raises(NmtkitError, match="has ended"):
         draw_epoch(tiny_project.prepared / "data", tmp_path / "drawn" / "0", DRAW, 1, parent=os.getpid())
     assert list((tmp_path / "drawn").iterdir()) == []
 

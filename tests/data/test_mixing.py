@@ -71,7 +71,10 @@ class TestWeights:
 
     @pytest.mark.parametrize(
         ("weight", "told"),
-        [(0.1, "the weights of data.train make less than one"), (1.0, "tokens_per_update = 3; raise it")],
+        [
+            (0.1, "the weights of data.train leave less than one training pair"),
+            (1.0, "tokens_per_update = 3; raise it"),
+        ],
     )
     def test_why_an_epoch_has_no_update_is_told(self, weight: float, told: str) -> None:
         lengths, pairs = np.full(5, 4), pairs_of_epoch([Part(5, weight)], 1, 0)

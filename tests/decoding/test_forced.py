@@ -202,7 +202,7 @@ def test_an_ensemble_averages_probabilities(tokenizer: Tokenizer) -> None:
 def test_a_damaged_model_is_told_instead_of_scores(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer)
     model.output_embedding[5] = float("nan")
-    with pytest.raises(ModelError, match="no finite probabilities"):
+    with pytest.raises(ModelError, match="probabilities are not finite"):
         decoder_of(tokenizer, model).score(TEXT)
 
 
@@ -297,9 +297,9 @@ def test_an_ensemble_of_other_vocabularies_is_refused_by_name(tokenizer: Tokeniz
     save(tmp_path / "other", Tokenizer.learn(data_config(vocab_size=60), lambda: TEXT))
     with pytest.raises(ModelError) as caught:
         ForcedDecoder.load([tmp_path / "one", tmp_path / "other"])
-    assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary is not that of")
+    assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary differs from that of")
 
 
 def test_a_precision_that_a_device_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NmtkitError, match="the device mps has none; choose float32"):
+    with pytest.raises(NmtkitError, match="float64 is not available on mps; choose float32"):
         ForcedDecoder.load(tmp_path / "none", "mps", "float64")

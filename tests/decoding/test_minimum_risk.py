@@ -39,5 +39,5 @@ def test_utilities_are_sacrebleus_sentence_scores(metric: str) -> None:
 
 
 def test_another_metric_is_refused() -> None:
-    with pytest.raises(DataError, match="'ter' is no utility"):
+    with pytest.raises(DataError, match="'ter' cannot score single sentences"):
         sentence_utility("ter")

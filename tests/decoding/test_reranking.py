@@ -72,9 +72,11 @@ def test_lists_count_from_0_or_from_1_and_are_never_paired_by_a_guess() -> None:
     assert paired(others, ["x", "y", "z"], 0) == [("x", []), ("y", ["a"]), ("z", ["b"])]
     assert paired(ours, ["x", "y", "z"], 0) == [("x", []), ("y", ["a"]), ("z", ["b"])]
     for unclear in (others, ours.split("\n")[1]):
-        with pytest.raises(DataError, match=r"^lists: begins with line \d; give --count-from 0 or 1"):
+        with pytest.raises(
+            DataError, match=r"^lists: begins with line \d; give the first source line's number, --count-from 0 or 1"
+        ):
             read(unclear, ["x", "y", "z"])
-    with pytest.raises(DataError, match=r"^lists, line 1: source line 0 where 1 or a later one was due"):
+    with pytest.raises(DataError, match=r"^lists, line 1: found source line 0 where 1 or later was expected"):
         read("0 ||| a\n", ["x"], 1)
     assert as_lines(*both(read(ours, ["x", "y"])[1]))[0].startswith("2 ||| b ||| log_prob=-2.500000 original= -2.5 ")
 
@@ -128,7 +130,7 @@ def test_equal_scores_stay_in_the_order_of_the_list() -> None:
 def test_a_missing_score_matters_only_where_it_has_a_weight() -> None:
     lists = read(JSON)
     assert texts(rerank(lists, [feature(TABLE)])[2]) == ["e", "d"]
-    with pytest.raises(DataError, match=r"^lists, line 3: a hypothesis has no score"):
+    with pytest.raises(DataError, match=r"^lists, line 3: a hypothesis has no numeric score"):
         rerank(lists, [feature(TABLE)], original_weight=1.0)
 
 
@@ -179,22 +181,22 @@ def test_a_text_of_json_is_one_line_of_whole_characters() -> None:
 @pytest.mark.parametrize(
     ("text", "sources", "told"),
     [
-        ("0 ||| a\n", None, "lists: is not JSON, so it holds no sources; give their file with --source"),
-        (JSON, ["x"], "lists: its lines of JSON hold their sources"),
+        ("0 ||| a\n", None, "lists: is not JSON, so it contains no source lines; give their file with --source"),
+        (JSON, ["x"], "lists: its JSON lines contain the source lines"),
         ("0 ||| a\nnonsense\n", ["x"], "lists, line 2: not of the form"),
         ("0 ||| a\n\n", ["x"], "lists, line 2: not of the form"),
         ("x ||| a\n", ["x"], "lists, line 1: not of the form"),
-        ("0 ||| a ||| f ||| high\n", ["x"], "lists, line 1: its score, 'high', is no number"),
-        ("0 ||| a\n1 ||| b\n0 ||| c\n", ["x", "y"], "lists, line 3: source line 0 where 2 or a later one was due"),
-        ("0 ||| a\n1 ||| b\n", ["x"], "lists, line 2: source line 1, but there are 1"),
+        ("0 ||| a ||| f ||| high\n", ["x"], "lists, line 1: its score, 'high', is not a number"),
+        ("0 ||| a\n1 ||| b\n0 ||| c\n", ["x", "y"], "lists, line 3: found source line 0 where 2 or later was expected"),
+        ("0 ||| a\n1 ||| b\n", ["x"], "lists, line 2: source line 1 does not exist (there are 1, from 0)"),
         (JSON + "{\n", None, "lists, line 4: not valid JSON"),
         (JSON + "\n", None, "lists, line 4: not valid JSON"),
         (JSON + "{" * 100_000 + "\n", None, "lists, line 4: not valid JSON"),
         (JSON + "[" * 100_000 + "\n", None, "lists, line 4: not valid JSON"),
-        (JSON + "[]\n", None, 'lists, line 4: no object with a text as "source"'),
-        ('{"hypotheses": []}\n', None, 'lists, line 1: no object with a text as "source"'),
-        ('{"source": "x"}\n', None, 'lists, line 1: no list as "hypotheses"'),
-        ('{"source": "x", "hypotheses": ["a"]}\n', None, 'no object with a text as "text"'),
+        (JSON + "[]\n", None, 'lists, line 4: not a JSON object with a string "source"'),
+        ('{"hypotheses": []}\n', None, 'lists, line 1: not a JSON object with a string "source"'),
+        ('{"source": "x"}\n', None, 'lists, line 1: "hypotheses" is not a list'),
+        ('{"source": "x", "hypotheses": ["a"]}\n', None, 'not an object with a string "text"'),
         ('{"source": "x", "hypotheses": [{"text": "a", "score": "-1"}]}\n', None, '"score" of a hypothesis is no'),
         ('{"source": "x", "hypotheses": [{"text": "a", "score": true}]}\n', None, '"score" of a hypothesis is no'),
     ],

@@ -362,7 +362,7 @@ def test_a_model_that_gives_no_numbers_any_more_is_told_though_a_hypothesis_has_
         row = table(sentence, history)
         return torch.full_like(row, what) if len(history) >= 3 else row
 
-    with pytest.raises(ModelError, match="gives no finite probabilities"):
+    with pytest.raises(ModelError, match="probabilities are not finite"):
         find(breaks, [9], 3, options)
 
 
@@ -407,7 +407,7 @@ def test_without_finite_probabilities_the_model_is_told_even_so() -> None:
     def table(sentence: int, history: Ids) -> torch.Tensor:
         return torch.full((VOCAB,), math.nan, dtype=torch.float64)
 
-    with pytest.raises(ModelError, match="no finite probabilities"):
+    with pytest.raises(ModelError, match="probabilities are not finite"):
         find(table, [4], 3, SearchOptions(choose=with_required([[(4, 5)]], [4], EOS)))
 
 

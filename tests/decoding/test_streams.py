@@ -262,7 +262,7 @@ def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, n
     else:
         place.mkdir()
         (place / name).write_text(json.dumps("precious"))
-    with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is no folder'}.*--output$"):
+    with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is not a folder'}.*--output$"):
         Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
     assert "precious" in (place if name is None else place / name).read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["out.parts"]
@@ -287,7 +287,7 @@ def test_an_empty_folder_of_that_name_is_taken(
         write_json(tmp_path / "out.parts" / "manifest.json", {"kind": streams._KIND, "made_of": {"model": 1}})
     with caplog.at_level("INFO"):
         assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
-    assert ("of another translation" in caplog.text) == (not is_empty)
+    assert ("belongs to a different translation" in caplog.text) == (not is_empty)
 
 
 def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:

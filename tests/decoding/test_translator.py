@@ -343,13 +343,13 @@ def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> No
 
 
 def test_models_devices_and_precisions_that_are_not_there_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^no model is named$"):
+    with pytest.raises(ModelError, match=r"^no model is given$"):
         Translator.load([])
     with pytest.raises(NmtkitError, match="--device nowhere: choose auto, cpu, cuda or mps"):
         Translator.load(tmp_path, device="nowhere")
     if not torch.cuda.is_available():
         for name in ("cuda", "cuda:1"):
-            with pytest.raises(NmtkitError, match="this machine has none that torch can use"):
+            with pytest.raises(NmtkitError, match="torch finds no such device on this machine"):
                 Translator.load(tmp_path, device=name)
 
 
@@ -508,7 +508,7 @@ def test_the_best_does_not_depend_on_how_many_are_asked_for(tokenizer: Tokenizer
 
 
 def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="5 translations of a line need a beam of as many, not 4"):
+    with pytest.raises(DataError, match="5 translations per line need a beam that large, not 4"):
         asked_of(tokenizer, Asked(n_best=5), beam=4)
 
 
@@ -622,22 +622,22 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         (Asked(required=[["a"]]), "1 lists of required phrases for 7 lines"),
         (
             Asked(prefixes=["", "", "\u2603", "", "", "", ""], first_line=11),
-            "line 13: the prefix '\u2603' holds characters",
+            "line 13: the prefix '\u2603' has characters",
         ),
-        (Asked(forbidden=["\u2603"]), "the forbidden phrase '\u2603' holds characters"),
+        (Asked(forbidden=["\u2603"]), "the forbidden phrase '\u2603' has characters"),
         (Asked(forbidden=[" "]), "a forbidden phrase is empty"),
-        (Asked(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' holds"),
+        (Asked(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' has"),
         (Asked(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
         (Asked(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
         (
             Asked(prefixes=["", "Der Hund sieht", *[""] * 5], forbidden=["Katze", "Hund"]),
-            "line 2: the prefix 'Der Hund sieht' holds what is forbidden",
+            "line 2: the prefix 'Der Hund sieht' contains a forbidden phrase",
         ),
         (
             Asked(required=[[], ["Haus", "Hund"], *[[]] * 5], forbidden=["Hund"]),
-            "line 2: the required phrase 'Hund' holds what is forbidden",
+            "line 2: the required phrase 'Hund' contains a forbidden phrase",
         ),
-        (Asked(required=[["a"]] * 7, sampling=Sampling()), "samples cannot be made to hold required phrases"),
+        (Asked(required=[["a"]] * 7, sampling=Sampling()), "sampling does not support required phrases"),
     ],
 )
 def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, asked: Asked, message: str) -> None:
@@ -651,7 +651,7 @@ def test_what_is_asked_for_is_looked_at_before_anything_is_translated(tokenizer:
     for asked, message in (
         (Asked(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
         (Asked(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
-        (Asked(n_best=9), "9 translations of a line need a beam of as many"),
+        (Asked(n_best=9), "9 translations per line need a beam that large"),
         (Asked(forbidden=["\u2603"]), "the forbidden phrase"),
     ):
         with pytest.raises(DataError, match=f"^{message}"):

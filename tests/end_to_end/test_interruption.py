@@ -177,12 +177,12 @@ class TestSignals:
             assert reports == saved > 0
         for message in interrupted.messages[:2]:
             assert f"to resume, run: nmtkit train {interrupted.run.parent}"[:40] in message
-        assert "going on at update" in interrupted.messages[1]
+        assert "resuming training at update" in interrupted.messages[1]
 
     def test_a_killed_run_loses_only_what_was_not_saved(self, interrupted: Interrupted) -> None:
         reports, saved = interrupted.saved_at[2]
         assert reports - 5 <= saved <= reports
-        assert f"going on at update {saved + 1}" in interrupted.messages[3]
+        assert f"resuming training at update {saved + 1}" in interrupted.messages[3]
 
     def test_a_finished_run_says_that_nothing_is_to_do(self, interrupted: Interrupted) -> None:
         assert "nothing to do" in interrupted.messages[4]
@@ -321,7 +321,7 @@ class TestDamage:
         content[len(content) // 2] ^= 0xFF
         path.write_bytes(content)
         assert project.train(run, "training.max_steps=10").step == 10
-        assert any("step-00000007" in warning and "the save before it" in warning for warning in warnings)
+        assert any("step-00000007" in warning and "the previous saved state" in warning for warning in warnings)
         assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
         assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
 
@@ -343,7 +343,7 @@ class TestDamage:
         for folder in (run / "resume").iterdir():
             (folder / "weights.safetensors").write_bytes(b"")
         before = contents(run)
-        with pytest.raises(ModelError, match="no save is whole"):
+        with pytest.raises(ModelError, match="every saved state is damaged"):
             project.train(run, "training.max_steps=10")
         assert contents(run) == before
 

@@ -204,7 +204,7 @@ def test_the_report_of_a_parser_has_evalbs_f1_first_and_sorts_sentences_by_it(pr
     content = report_page([read_run(project.run)])
     assert "evalb-f1, test" in content.partition("<h2>Scores</h2>")[0]
     assert "on section 23 of the WSJ, the paper&#x27;s Table 4" in content
-    assert "By EVALB's F1 of each sentence alone" in content
+    assert "Sentences are ranked by EVALB's F1" in content
     assert '")S"' in content.partition("<h2>Attention</h2>")[2], "a word of the sequence, which the tree has not"
     found = translated(read_run(project.run), "test")
     assert not isinstance(found, str)
@@ -245,7 +245,7 @@ def test_parsers_are_compared_by_their_brackets(
 
 def test_averages_of_a_parser_are_searched_by_nll(perfect: Path) -> None:
     workers = Workers.start("cpu", "float32", 1)
-    with pytest.raises(DataError, match="BLEU is not taken of trees; search with --metric nll"):
+    with pytest.raises(DataError, match="BLEU cannot score trees; search with --metric nll"):
         list(search(perfect, "bleu", workers))
     *_, found = search(perfect, None, workers)
     assert {one.metric for one in found.tried} == {"nll"}
@@ -270,10 +270,10 @@ def test_words_and_trees_of_different_files_are_refused(project: Project, tmp_pa
     trees = Path(str(project.recipe.data.train[0].source))  # type: ignore[union-attr]
     (tmp_path / "words.txt").write_text("the dog\n")
     wrong = recipe_with(project, train=[{"source": str(tmp_path / "words.txt"), "target": str(trees)}])
-    with pytest.raises(DataError, match=r"words\.txt, .*words and trees come from one file"):
+    with pytest.raises(DataError, match=r"words\.txt, .*words and trees are read from one file"):
         prepare(wrong, tmp_path / "run")
     columns = {"source": str(trees), "target": str(trees), "source_column": 2, "target_column": 3}
-    with pytest.raises(DataError, match="a file of trees has no columns; take source_column and target_column out"):
+    with pytest.raises(DataError, match="a file of trees has no columns; remove source_column and target_column"):
         prepare(recipe_with(project, train=[columns]), tmp_path / "run")
 
 

@@ -168,7 +168,7 @@ class TestOutput:
         ended = done["train"].stderr.split("training ended at update 24: max_steps = 24\n")[1].splitlines()
         assert ended[0].startswith("24 updates, ")
         assert ended[1].startswith("best validation: nll ")
-        assert ended[2] == f"3 checkpoints in {pipeline.run / 'checkpoints'}, the last one step-00000024"
+        assert ended[2] == f"3 checkpoints in {pipeline.run / 'checkpoints'}; the last is step-00000024"
         assert ended[3:] == [f"next: nmtkit average {pipeline.run}"]
 
     def test_score_shows_every_metric_with_its_signature_and_no_cost(self, pipeline: Pipeline) -> None:
@@ -345,7 +345,7 @@ class TestNumbers:
 class TestRunAgain:
     def test_run_takes_over_what_single_commands_have_done(self, pipeline: Pipeline) -> None:
         messages = pipeline.done["first run"].stderr
-        for finished in ("data is up to date", "training ended at update 24 already", "averaged is up to date"):
+        for finished in ("data is up to date", "training already ended at update 24", "averaged is up to date"):
             assert finished in messages
 
     def test_run_translates_as_translate_does(self, pipeline: Pipeline) -> None:

@@ -53,7 +53,7 @@ def test_forward_and_backward_and_the_parts_add_up(tmp_path: Path) -> None:
     shown = rows_of(training_table(cost))
     assert shown["encoder"] == "9.0e13 (30.0 %)"
     assert shown["backward"] == "2.0e14 (66.7 %)"
-    assert shown["besides, for padding"] == "1.5e13 (+5.0 %)"
+    assert shown["additional, for padding"] == "1.5e13 (+5.0 %)"
 
 
 def test_use_of_the_device_is_a_share_of_measured_products_and_of_the_data_sheet(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_use_of_the_device_is_a_share_of_measured_products_and_of_the_data_sheet
     assert "H100 data sheet" in cost["peak_source"]
     unknown = training_cost(write_run(tmp_path / "cpu", device="cpu"))
     assert (unknown["peak_flops_per_second"], unknown["mfu_of_peak"], unknown["peak_source"]) == (None, None, None)
-    assert "MFU, of the data sheet" not in rows_of(training_table(unknown))
+    assert "MFU, relative to the data sheet" not in rows_of(training_table(unknown))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_energy_is_told_where_it_was_measured_and_else_not_measured(tmp_path: Pa
     measured = {"gpu_joules": 3.6e6, "gpu_seconds": 400.0, "host_joules": 5000.0, "host_seconds": 100.0}
     shown = rows_of(training_table(training_cost(write_run(tmp_path / "b", **measured))))
     gpu, host = shown["energy, GPUs"], shown["energy, processors and memory"]
-    assert gpu == "1 kWh (measured over 6m40s, 50.0 % of the time); 9000 W a GPU on average, by NVML"
-    assert host.startswith("0.00139 kWh (measured over 1m40s); 50 W a machine on average, by RAPL")
+    assert gpu == "1 kWh (measured over 6m40s, 50.0 % of the time); 9000 W per GPU on average, by NVML"
+    assert host.startswith("0.00139 kWh (measured over 1m40s); 50 W per machine on average, by RAPL")
 
 
 def test_the_newest_file_that_knows_the_training_is_taken_and_named(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(
     recipe = {"data": {**STATE["recipe"]["data"], "test": ["multi30k/test2016"]}}
     table = table_two(training_cost(write_run(tmp_path, recipe=recipe)), other)
     assert table.rows[-1][1:3] == ["", ""]
-    assert "of other text than the paper's newstest2014: test2016 41.02 (bleu-tokenized)." in table.notes[-1]
+    assert "on text other than the paper's newstest2014: test2016 41.02 (bleu-tokenized)." in table.notes[-1]
     czech = {"data": {**STATE["recipe"]["data"], "target_language": "cs"}}
     table = table_two(training_cost(write_run(tmp_path / "cs", recipe=czech)), SCORES)
-    assert "of no language and metric of the paper's: newstest2014 26.50 (sacrebleu)." in table.notes[-1]
+    assert "on languages or metrics not in the paper: newstest2014 26.50 (sacrebleu)." in table.notes[-1]
     assert table.columns[3] == "BLEU EN-CS"
     assert table.columns[-1] == "FLOPs EN-CS"
     assert table.rows[-1] == ["mine, counted", "", "", "", "", "", "3.0e14"]
@@ -234,15 +234,15 @@ def test_a_prediction_says_what_it_assumes() -> None:
     table = prediction_table(predicted)
     shown = rows_of(table)
     assert shown["time"] == "50s on 8 x h200 (bf16)"
-    assert shown["an update"] == "0.5 s"
-    assert shown["share of it"] == "30 % (of a run)"
-    assert shown["memory of a device"] == "3 GB of 141 GB (measured)"
-    assert shown["besides, for padding"] == "3.0e4 (+1.0 %)"
+    assert shown["per update"] == "0.5 s"
+    assert shown["share of that rate"] == "30 % (of a run)"
+    assert shown["memory per device"] == "3 GB of 141 GB (measured)"
+    assert shown["additional, for padding"] == "3.0e4 (+1.0 %)"
     assert table.notes[0] == "Lengths of the pairs: assumed."
     assert not [note for note in table.notes if "Do not trust the time" in note]
     assert "Do not trust the time" in prediction_table({**predicted, "seconds": 0.5}).notes[-1]
     unknown = prediction_table({**predicted, "flops_padding": None})
-    assert rows_of(unknown)["besides, for padding"] == "known once the data are prepared"
+    assert rows_of(unknown)["additional, for padding"] == "known once the data are prepared"
 
 
 def test_the_rate_of_products_is_the_best_of_their_layouts_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,12 +282,12 @@ def test_a_sentence_has_scores_by_itself_and_none_where_it_does_not_count() -> N
 
 
 def test_evalb_has_one_gold_tree_a_line() -> None:
-    with pytest.raises(DataError, match="one gold tree for each line: give one reference"):
+    with pytest.raises(DataError, match="one gold tree per line; give a single reference"):
         Scorer([[GOLD], [GOLD]], target_language=None, text="plain").score([GOLD], ["evalb"])
 
 
 def test_evalb_is_asked_for_alone() -> None:
-    with pytest.raises(DataError, match="evalb compares trees and no other metric does"):
+    with pytest.raises(DataError, match="evalb compares trees, unlike all other metrics"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb", "chrf2"])
     with pytest.raises(DataError, match="did you mean 'evalb'"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb-f1"])

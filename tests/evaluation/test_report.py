@@ -215,7 +215,7 @@ def test_the_cost_is_short_with_units_and_raw_keys_are_folded_away(both: tuple[l
     rows = Page(summary).rows[1:]
     costs = [read_json(folder / "cost.json") for folder in folders]
     assert len(rows) <= 12
-    for label in ("time", "FLOPs, counted", "most memory"):
+    for label in ("time", "FLOPs, counted", "peak memory"):
         values = [dict(training_table(cost).rows)[label] for cost in costs]
         assert [label, *values] in rows
     assert any("padding" in row[0] for row in rows)
@@ -513,7 +513,7 @@ def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(
     found = Page(report_page([run]))
     assert "8updates" in found.text
     assert f"{run.state}" in section(report_page([run]), "Reproduction").text
-    assert "no update reported yet, which is done every 3 updates" in found.text
+    assert "no update is reported yet (one report every 3 updates)" in found.text
     assert "This run has had no validation" in found.text
     assert card(run)
 
@@ -539,10 +539,10 @@ TRIED = {"n": 2, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "la
 @pytest.mark.parametrize(
     ("rows", "what"),
     [
-        ([], 'the rows of "tried" have not just'),
+        ([], 'the rows of "tried" must have exactly the keys'),
         ({}, "tried is an object"),
         ([TRIED, 3], "tried[1] is the number 3"),
-        ([{**TRIED, "more": 1}], 'the rows of "tried" have not just'),
+        ([{**TRIED, "more": 1}], 'the rows of "tried" must have exactly the keys'),
         ([{key: value for key, value in TRIED.items() if key != "score"}], "tried[0].score is missing"),
         ([{**TRIED, "score": "2.5"}], "tried[0].score: not a number"),
         ([{**TRIED, "n": True}], "tried[0].n is true or false"),

@@ -203,7 +203,7 @@ def test_the_seed_of_sacrebleu_is_heeded_and_told(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("seed", ["abc", "-1", "1.5", ""])
 def test_a_seed_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(DataError, match=f"SACREBLEU_SEED is '{seed}': set a whole number from 0, or none"):
+    with pytest.raises(DataError, match=f"SACREBLEU_SEED is '{seed}': set a whole number from 0, or unset it"):
         scorer("reference").score(TEXTS["a"], ["sacrebleu"], resamples=50)
     with pytest.raises(DataError, match="SACREBLEU_SEED"):
         paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=50)

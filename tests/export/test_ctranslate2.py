@@ -210,13 +210,13 @@ class TestSample:
         _, manifest = export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
         assert (manifest["parity"]["sample"], manifest["parity"]["greedy"]["lines"]) == (str(file), 1)
         file.write_text("\n \n", encoding="utf-8")
-        with pytest.raises(DataError, match="no line with text"):
+        with pytest.raises(DataError, match="there is no text to check"):
             export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
 
 
 def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
-    with pytest.raises(DataError, match="holds something else than an export"):
+    with pytest.raises(DataError, match="contains more than an export"):
         export(model, "ctranslate2", output=tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "kept"
 
@@ -227,7 +227,7 @@ def test_an_older_export_with_something_of_yours_in_it_is_not_replaced(
     folder = shutil.copytree(exported, tmp_path / "older")
     (folder / "notes").mkdir()
     (folder / "notes" / "mine.txt").write_text("kept")
-    with pytest.raises(DataError, match=r"something else than an export \(notes/mine\.txt\)"):
+    with pytest.raises(DataError, match=r"more than an export \(notes/mine\.txt\)"):
         export(model, "ctranslate2", output=folder)
     assert (folder / "notes" / "mine.txt").read_text() == "kept"
 
@@ -308,7 +308,7 @@ class TestEngine:
         content = bytearray((folder / "model.bin").read_bytes())
         content[-1] ^= 1
         (folder / "model.bin").write_bytes(content)
-        with pytest.raises(ModelError, match=r"model\.bin: damaged, it does not have the sum in manifest\.json"):
+        with pytest.raises(ModelError, match=r"model\.bin: damaged \(it does not match its checksum in manifest\.json"):
             engine(folder)
 
     def test_a_failure_while_it_translates_is_told_in_one_line(
@@ -329,7 +329,7 @@ class TestEngine:
             translator.search([[5, 6]])
 
     def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
-        with pytest.raises(ModelError, match="the export has 2048; ask for less"):
+        with pytest.raises(ModelError, match="the export has 2048; lower --max-length"):
             engine(exported, max_length_offset=3000).translate(["a"])
 
     def test_a_device_it_cannot_use_is_refused(self, exported: Path) -> None:

@@ -80,9 +80,7 @@ class TestAuto:
         assert exports_of(other) == []
         assert log_text.text == ""
         assert choose_export([other], "auto", GREEDY) is None
-        with pytest.raises(
-            ModelError, match=r"no export for CTranslate2 that is made from exactly this model; run `nmt"
-        ):
+        with pytest.raises(ModelError, match=r"there is no CTranslate2 export made from exactly this model; run `nmt"):
             choose_export([other], "ctranslate2", {})
 
     @pytest.mark.parametrize("engine", ["auto", "ctranslate2"])
@@ -164,7 +162,7 @@ class TestAskedFor:
         for engine in ("auto", "ctranslate2"):
             chosen = choose_export([folder], engine, {})
             assert chosen == Export.read(folder)
-        with pytest.raises(ModelError, match="an export for CTranslate2; name the model itself"):
+        with pytest.raises(ModelError, match="a CTranslate2 export; name the model itself"):
             choose_export([folder], "torch", {})
 
     def test_ensembles_and_what_only_torch_has_are_refused(self, exported_run: Path) -> None:
@@ -176,7 +174,7 @@ class TestAskedFor:
             choose_export([exported_run], "ctranslate2", {"whole_trees": True})
 
     def test_a_coverage_penalty_is_refused_where_it_matters(self, exported_run: Path) -> None:
-        with pytest.raises(ModelError, match="another coverage penalty"):
+        with pytest.raises(ModelError, match="a different coverage penalty"):
             choose_export([exported_run], "ctranslate2", {"coverage_penalty": 0.2})
         assert choose_export([exported_run], "ctranslate2", {"coverage_penalty": 0.2, "beam": 1}) is not None
 

@@ -51,12 +51,12 @@ def test_a_refusal_is_one_line_and_exit_code_1(
 ) -> None:
     code, err = refusal([str(run), "--format", "huggingface", "--quiet"], monkeypatch, capsys)
     assert code == 1
-    assert err == 'error: no model of transformers holds positions = "learned"; choose --format ctranslate2\n'
+    assert err == 'error: no transformers model class supports positions = "learned"; choose --format ctranslate2\n'
 
 
 @pytest.mark.parametrize(
     ("format_", "library"),
-    [("ctranslate2", "CTranslate2 has no place for"), ("huggingface", "no model of transformers holds")],
+    [("ctranslate2", "CTranslate2 does not support"), ("huggingface", "no transformers model class supports")],
 )
 def test_a_model_with_an_attention_window_is_refused_in_one_line(
     tmp_path: Path,

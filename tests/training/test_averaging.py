@@ -108,7 +108,7 @@ def test_without_a_number_fewer_checkpoints_than_average_last_will_do(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("choice", "hint"), [({"last": 7}, "only 6 are there.*keep_last"), ({"best": 6}, "only 5 are there.*keep_best")]
+    ("choice", "hint"), [({"last": 7}, "only 6 exist.*keep_last"), ({"best": 6}, "only 5 are whole.*keep_best")]
 )
 def test_more_checkpoints_than_there_are_is_refused(runs: dict[str, Path], choice: dict[str, int], hint: str) -> None:
     with pytest.raises(ModelError, match=hint) as caught:
@@ -117,7 +117,7 @@ def test_more_checkpoints_than_there_are_is_refused(runs: dict[str, Path], choic
 
 
 def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no checkpoints here; run `nmtkit train` first"):
+    with pytest.raises(ModelError, match="there are no checkpoints here; run `nmtkit train` first"):
         choose_checkpoints(tmp_path)
 
 
@@ -175,8 +175,8 @@ def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"config": CONFIG.model_copy(update={"d_ff": 9})}, "shape"),
-        ({"config": CONFIG.model_copy(update={"norm": "pre"})}, "shape"),
+        ({"config": CONFIG.model_copy(update={"d_ff": 9})}, "model shape"),
+        ({"config": CONFIG.model_copy(update={"norm": "pre"})}, "model shape"),
         ({"tokenizer": tokenizer_of("a", "b", "c", "x")}, "tokenizer"),
     ],
 )
@@ -184,7 +184,7 @@ def test_checkpoints_that_do_not_belong_together_are_refused(
     tmp_path: Path, changes: dict[str, Any], what: str
 ) -> None:
     folders = [save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2), save_checkpoint(tmp_path, 3, **changes)]
-    with pytest.raises(ModelError, match=f"another {what}") as caught:
+    with pytest.raises(ModelError, match=f"a different {what}") as caught:
         average(folders, tmp_path / "averaged")
     assert str(caught.value).startswith(f"{folders[2]}: ")
     assert "\n" not in str(caught.value)
@@ -209,7 +209,7 @@ def test_a_damaged_checkpoint_of_a_run_is_passed_over_for_the_one_before_it(tmp_
     assert choose_checkpoints(tmp_path) == folders[:2]
     assert choose_checkpoints(tmp_path, at_most=1) == folders[1:2]
     assert choose_checkpoints(tmp_path, best=1) == folders[1:2]
-    with pytest.raises(ModelError, match="only 2 are there"):
+    with pytest.raises(ModelError, match="only 2 exist"):
         choose_checkpoints(tmp_path, last=3)
     for folder in folders[:2]:
         (folder / "model.safetensors").write_bytes(b"")

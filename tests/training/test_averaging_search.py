@@ -152,7 +152,7 @@ def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> Non
     assert steps(2, 1) == [8, 10]
     assert steps(3, 2) == [2, 6, 10]
     assert steps(2, 4) == [2, 10]
-    with pytest.raises(ModelError, match="the last 3 checkpoints asked, each 3 apart, but only 2 are there"):
+    with pytest.raises(ModelError, match="the last 3 checkpoints are requested, 3 apart, but only 2 exist"):
         steps(3, 3)
 
 

@@ -102,7 +102,7 @@ def test_what_compiling_cost_is_logged_once(
         loss.tell(2)
         loss.tell(3)
     (message,) = caplog.messages
-    assert message.startswith("update 2: compiled 1 pieces of code")
+    assert message.startswith("update 2: torch.compile compiled 1 functions")
 
 
 def test_batches_made_ahead_train_the_same_weights(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:

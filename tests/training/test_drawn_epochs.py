@@ -93,7 +93,7 @@ def test_what_was_done_is_saved_when_an_epoch_cannot_be_drawn(
 ) -> None:
     run = tiny.copy(tmp_path / "run")
     draws_otherwise(monkeypatch, 1, "import sys; sys.exit('RUN: no space')")
-    with pytest.raises(NmtkitError, match=r"the subwords of epoch 1 could not be drawn: RUN: no space"):
+    with pytest.raises(NmtkitError, match=r"the subwords of epoch 1 could not be sampled: RUN: no space"):
         tiny.train(run, SAMPLING, "training.checkpoint_every_steps=100")
     assert read_json(run / "resume" / f"step-{read_steps(run):08d}" / "state.json")["progress"]["epoch"] == 1
 
@@ -111,7 +111,7 @@ def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog
     damaged = run / "drawn" / "epoch-00000000"
     (damaged / "pairs" / "source.ids.bin").write_bytes(b"cut")
     assert source_ids(epochs(tiny, run).of_epoch(0)) == before
-    assert f"{damaged} is damaged and is drawn anew" in caplog.text
+    assert f"{damaged} is damaged; sampling its subwords again" in caplog.text
 
 
 def test_other_processes_wait_in_short_exchanges_for_the_first(
@@ -125,7 +125,7 @@ def test_other_processes_wait_in_short_exchanges_for_the_first(
     assert len(epochs(tiny, run, second).of_epoch(0)) == 200
     assert not answers
     answers += [(False, "", False), (False, "no space", False)]
-    with pytest.raises(NmtkitError, match="epoch 1 could not be drawn: no space"):
+    with pytest.raises(NmtkitError, match="epoch 1 could not be sampled: no space"):
         epochs(tiny, run, second).of_epoch(1)
 
 
@@ -231,7 +231,7 @@ def test_a_drawing_that_fails_is_told_and_ends_the_training(
     tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
     monkeypatch.setattr(drawing, "_command", lambda *arguments: [sys.executable, "-c", program])
-    with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be drawn: {reason}"):
+    with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be sampled: {reason}"):
         tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
 
 

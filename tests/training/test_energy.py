@@ -133,7 +133,7 @@ def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
             clock[0] += 2
             assert meter.read() == before == Energy(host_joules=2.0, host_seconds=2.0)
     assert [message.split(" (")[0] for message in caplog.messages] == [
-        "the energy of the processors can no more be read"
+        "the energy of the processors can no longer be read"
     ]
 
 

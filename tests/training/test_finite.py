@@ -392,7 +392,7 @@ def test_after_several_in_a_row_the_run_goes_back_once_with_other_dropout(
     poison.steps = {(0, step) for step in STREAK}
     run_dir, untouched = tmp_path / "run", tmp_path / "untouched"
     assert project.train(run_dir, poison).step == 14
-    assert any("going back to update 3, once" in message for message in warnings.messages)
+    assert any("rolling back, once, to update 3" in message for message in warnings.messages)
     place = read_json(run_dir / "resume" / "step-00000014" / "state.json")["progress"]
     assert (place["rollbacks"], place["skipped_updates"], place["nonfinite_in_a_row"]) == (1, len(STREAK), 0)
     entries = read_json_lines(run_dir / "nonfinite.jsonl")
@@ -460,8 +460,11 @@ def test_a_diverged_model_is_validated_without_a_score_and_the_run_goes_back(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "batch_loss", diverged)
         assert project.train(run_dir, poison, *settings).step == 14
-        assert any("going back to update 3, once" in message for message in warnings.messages)
-        assert any("validation without translations: the model gives no finite" in each for each in warnings.messages)
+        assert any("rolling back, once, to update 3" in message for message in warnings.messages)
+        assert any(
+            "this validation computes no BLEU: the model's probabilities are not finite" in each
+            for each in warnings.messages
+        )
         assert all(line["valid_nll"] > 0 for line in read_json_lines(run_dir / "metrics.jsonl") if "valid_nll" in line)
         result = project.train(other, poison, *settings, "training.max_steps=7")  # and such an end is none of a run
     assert result.step == 7

@@ -518,7 +518,7 @@ def test_pairs_longer_than_an_update_are_left_out_and_named_once(
     assert max(update.target_tokens for update in updates) <= 8
     assert len(caplog.messages) == 1
     lines = ", ".join(str(pair + 1) for pair in too_long[:10])
-    assert caplog.messages[0].startswith("pairs with more target tokens than tokens_per_update = 8 are left out")
+    assert caplog.messages[0].startswith("training skips pairs with more target tokens than tokens_per_update = 8")
     assert f"({len(too_long)} lines: {lines}, ... of the corpora)" in caplog.messages[0]
 
 

@@ -133,7 +133,7 @@ def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
         run(state, data, training, 6)
     limit = state.progress.tokens_per_pass
     assert limit in (45, 33, 24)
-    assert caplog.messages[0].startswith("update 1: out of memory in passes of 60 tokens; they were halved")
+    assert caplog.messages[0].startswith("update 1: out of memory with micro-batches of 60 tokens; they were halved")
     assert len(caplog.messages) == {45: 1, 33: 2, 24: 3}[limit]
     folder = state.save(tmp_path, {})
     run(state, data, training, 3)
@@ -243,9 +243,9 @@ def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch:
 @pytest.mark.parametrize(
     ("stored", "stated", "expected", "words"),
     [
-        (48, 60, 48, "48 tokens, as this run has had"),
-        (0, 60, 60, "60 tokens, as the recipe says"),
-        (0, 0, ALONE.tokens_per_pass, "tokens, as suits the device"),
+        (48, 60, 48, "48 tokens, kept from earlier in this run"),
+        (0, 60, 60, "60 tokens, set in the recipe"),
+        (0, 0, ALONE.tokens_per_pass, "tokens, default for the device"),
     ],
 )
 def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
@@ -282,7 +282,7 @@ def test_a_limit_that_does_not_fit_is_lowered_before_the_first_update(
         settle_tokens_per_pass(state, data, training, ALONE)
         run(state, data, training, len(plan_of(data, training).updates))
     assert state.progress.tokens_per_pass == 45
-    assert caplog.messages[0] == "out of memory in passes of 60 tokens; trying 45"
+    assert caplog.messages[0] == "out of memory with micro-batches of 60 tokens; trying 45"
     assert not any("update 1:" in message for message in caplog.messages)
 
 
@@ -386,8 +386,8 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(
     assert padding > 0
     tokens, average = data.target_lengths[kept].sum() / len(plan.updates), round(len(kept) / len(plan.updates))
     assert caplog.messages[0] == (
-        f"an update has {tokens:.0f} target tokens on average (at most 12) and {counted(average, 'pair')}, "
-        f"in {len(passes) / len(plan.updates):.1f} passes on one device (of up to 30 tokens, as the recipe says); "
+        f"updates average {tokens:.0f} target tokens (at most 12) and {counted(average, 'pair')}, "
+        f"in {len(passes) / len(plan.updates):.1f} micro-batches on one device (up to 30 tokens, set in the recipe); "
         f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates per epoch"
     )
     assert len(caplog.messages) == 1  # pairs that are too long are reported with the first update
@@ -410,5 +410,7 @@ def test_a_model_that_does_not_fit_is_told_apart_from_batches_that_do_not(monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.nn.Module, "to", full)
-    with pytest.raises(NmtkitError, match="the model itself does not fit, whatever the batches; take a smaller model"):
+    with pytest.raises(
+        NmtkitError, match="the model itself does not fit, whatever the batch size; take a smaller model"
+    ):
         new_state(training_config())

@@ -240,7 +240,7 @@ def test_an_unknown_part_is_refused_with_those_that_exist(prefix: str) -> None:
 
 
 def test_freezing_everything_is_refused() -> None:
-    with pytest.raises(NmtkitError, match="leaves nothing to train"):
+    with pytest.raises(NmtkitError, match="leaves no parameters to train"):
         new_state(config(freeze=["embeddings", "encoder", "decoder"]))
 
 
@@ -418,7 +418,7 @@ def test_subwords_that_the_recipe_describes_otherwise_are_refused(tuned: Path, t
 def test_a_model_with_another_tokenizer_is_refused(project: Path, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(NmtkitError) as caught:
         train_run(project / "base.toml", tmp_path / "run", "data.vocab_size=59", f"training.init={trained}")
-    assert "has another tokenizer than the data of this run" in str(caught.value)
+    assert "and the data of this run have different tokenizers" in str(caught.value)
     assert f'data.tokenizer = "{trained}"' in str(caught.value)
 
 

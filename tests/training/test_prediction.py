@@ -116,7 +116,7 @@ def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: PairLengths) ->
     assert predicted["seconds"] == pytest.approx(600, rel=0.001)
     by_epochs = load_recipe("multi30k-en-de", ["training.max_epochs=10"])
     by_epochs = by_epochs.model_copy(update={"training": by_epochs.training.model_copy(update={"max_steps": None})})
-    with pytest.raises(NmtkitError, match=r"max_epochs = 10 says nothing .* run `nmtkit prepare` first"):
+    with pytest.raises(NmtkitError, match=r"max_epochs = 10 gives no number .* run `nmtkit prepare` first"):
         predict(by_epochs, few, (10000, 10000), cpu())
     known = PairLengths(few.source, few.target, 15_000, "a test")
     predicted = predict(by_epochs, known, (10000, 10000), cpu())
@@ -140,12 +140,12 @@ def test_memory_without_a_trial_is_what_the_weights_need_and_is_called_so(few: P
     weights = 4 * 214_245_376
     assert predicted["memory_parts"] == {"weights": weights, "gradients": weights, "optimizer": 2 * weights}
     assert predicted["memory_bytes"] == 4 * weights
-    row = next(row for row in prediction_table(predicted).rows if row[0] == "memory of a device")
-    assert row[1] == "3.43 GB of 141 GB (at least: what passes take besides is measured when training begins)"
+    row = next(row for row in prediction_table(predicted).rows if row[0] == "memory per device")
+    assert row[1] == "3.43 GB of 141 GB (at least; the memory of forward and backward is measured when training begins)"
     several = predict(big, few, (37000, 37000), Hardware.named("h200", "auto", 2))
     assert several["memory_parts"]["exchange of gradients"] == weights
     table = prediction_table(predict(big, few, (37000, 37000), replace(Hardware.named("t4", "fp16", 1), memory=2e9)))
-    assert any("does not fit" in row[1] for row in table.rows if row[0] == "memory of a device")
+    assert any("does not fit" in row[1] for row in table.rows if row[0] == "memory per device")
 
 
 def test_memory_that_passes_took_is_reported_with_what_the_optimizer_adds(few: PairLengths) -> None:

@@ -250,7 +250,7 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
         assert panel.moment.seconds_left == pytest.approx(3.0 / 7 * 93)
         assert (panel.scores.nll, panel.scores.best_nll) == (2.0, (1.25, 3))
     assert tmp_path.name[:20] in terminal.getvalue()
-    assert "valid nll 2.0000, perplexity 7.389, BLEU 31.25" in terminal.getvalue()
+    assert "validation nll 2.0000, perplexity 7.389, BLEU 31.25" in terminal.getvalue()
     assert terminal.getvalue().rstrip().endswith("\x1b[2K")
 
 
@@ -298,7 +298,7 @@ def test_the_summary_tells_what_training_came_to(
     for part in ("7 updates", "1 whole epoch,", "4s", "100 target tokens", "25 tokens/s", "6e+03 FLOPs", "MFU 15.0 %"):
         assert part in figures
     assert best == "best validation: nll 2.0000, perplexity 7.389 (update 7); BLEU 31.25 (update 7)"
-    assert kept == f"1 checkpoint in {tmp_path / 'checkpoints'}, the last one step-00000007"
+    assert kept == f"1 checkpoint in {tmp_path / 'checkpoints'}; the last is step-00000007"
 
 
 # ---- trackers

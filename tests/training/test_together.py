@@ -34,7 +34,9 @@ class OtherPlace(Workers):
 def test_processes_that_found_different_saves_do_not_train_together() -> None:
     alone = Workers.start("cpu", "float32", 1)
     check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, alone)
-    with pytest.raises(NmtkitError, match="different saves to go on from; RUN has to be one folder that all machines"):
+    with pytest.raises(
+        NmtkitError, match="different saved states to resume from; RUN must be one folder that all machines"
+    ):
         check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, OtherPlace(0, 2, alone.device, "float32"))
 
 
@@ -50,7 +52,7 @@ def test_a_training_whose_processes_are_at_different_places_is_refused(tiny: Tin
     from nmtkit.training.train import train
 
     workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
-    with pytest.raises(NmtkitError, match="different saves"):
+    with pytest.raises(NmtkitError, match="different saved states"):
         train(load_recipe(str(tiny.recipe)), run, workers)
 
 
@@ -101,7 +103,7 @@ def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyPr
     state.progress = replace(state.progress, tokens_per_pass=state.progress.tokens_per_pass // 2)
     state.save(run, extra)
     assert first.is_dir()
-    with pytest.raises(NmtkitError, match="memory was too small and passes were cut smaller; that cannot be repeated"):
+    with pytest.raises(NmtkitError, match="memory ran out and micro-batches were halved, which cannot be repeated"):
         tiny.verify(run, "training.max_steps=8")
 
 

@@ -273,7 +273,7 @@ class TestVerifyResume:
 
     def test_without_a_save_there_is_nothing_to_compare(self, tiny: TinyProject, tmp_path: Path) -> None:
         run = tiny.copy(tmp_path / "run")
-        with pytest.raises(NmtkitError, match="no save to compare with yet"):
+        with pytest.raises(NmtkitError, match="no saved state to compare with yet"):
             tiny.verify(run)
 
     def test_other_settings_are_refused(self, tiny: TinyProject, trained: Path) -> None:
@@ -309,7 +309,7 @@ class TestSaves:
                 path.write_bytes(content)
 
         monkeypatch.setattr(safetensors.torch, "save_file", flip_a_bit)
-        with pytest.raises(NmtkitError, match="reads back otherwise than it was written"):
+        with pytest.raises(NmtkitError, match="does not read back as it was written"):
             tiny.train(run)
         assert [path.name for path in state.saves(run)] == (["step-00000004"] if write > 3 else [])
         tiny.train(run)
@@ -320,7 +320,7 @@ class TestSaves:
     ) -> None:
         (trained / "resume/step-00000014/state.json").write_bytes(b"")
         assert tiny.train(trained).step == STEPS
-        assert any("step-00000014" in warning and "using the save before it" in warning for warning in warnings)
+        assert any("step-00000014" in warning and "using the previous saved state" in warning for warning in warnings)
         assert determined(trained) == determined(uninterrupted)
 
     @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ class TestSaves:
     ) -> None:
         (trained / "checkpoints/step-00000012/provenance.json").write_bytes(b"")
         assert tiny.train(trained, "training.max_steps=16").step == 16
-        assert any("step-00000012" in warning and "passed over" in warning for warning in warnings)
+        assert any("step-00000012" in warning and "skipping this checkpoint" in warning for warning in warnings)
 
 
 class TestSpace:
@@ -432,7 +432,7 @@ class TestData:
         path.unlink() if damage == "removed" else path.write_bytes(content)
         with pytest.raises(NmtkitError) as caught:
             tiny.train(trained, "training.max_steps=16")
-        assert f"{trained / 'data'}: not as `prepare` wrote it (changed or missing: {name})" in str(caught.value)
+        assert f"{trained / 'data'}: files changed or missing since `prepare` wrote them: {name};" in str(caught.value)
 
     def test_a_changed_corpus_is_refused_by_name(self, tiny: TinyProject, tmp_path: Path) -> None:
         moved = tmp_path / "moved"
@@ -558,5 +558,5 @@ class TestOneProcessARun:
 def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, trained: Path) -> None:
     for folder in state.saves(trained):
         (folder / "state.json").write_bytes(b"")
-    with pytest.raises(ModelError, match="no save is whole"):
+    with pytest.raises(ModelError, match="every saved state is damaged"):
         tiny.train(trained)
