@@ -1,10 +1,12 @@
 """How much a device takes at once, settled and tried before the first update; and what the plan of an epoch looks like.
 
 settle_tokens_per_pass      the run's limit: the one it has had, else the recipe's, else what fits into memory
+first_update_rate           the FLOP/s that a CPU reaches in the first update, for the prediction
 heaviest_passes             the passes that need the most memory
 summarise                   what updates, passes and padding come to, for the log
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
+from nmtkit.model.flops import forward_flops
 from nmtkit.training.drawn_epochs import TrainingPairs
 from nmtkit.training.loop import (
     lower_limit,
@@ -26,6 +29,7 @@ from nmtkit.training.loop import (
     plain_loss,
     run_pass,
     too_large,
+    training_factor,
 )
 from nmtkit.training.state import TrainingState
 from nmtkit.workers import Workers, is_out_of_memory
@@ -39,6 +43,8 @@ SAMPLED_UPDATES = 256
 """Updates that are cut into passes to know what passes are like: all those of millions of pairs would take seconds."""
 HEAVY_UPDATES = 32
 """Updates, for each of three ways to be heavy, that are cut into passes to find the heaviest."""
+TRIED_SECONDS = 2.0
+"""Time after which the measurement of the first update's rate begins no further micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,27 @@ def settle_tokens_per_pass(
     place.tokens_per_pass = limit
     if workers.is_main:
         _tell(summarise(plan, data, limit, workers.num_processes), training, workers, f"{limit:,} tokens, {origin}")
+
+
+def first_update_rate(
+    state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
+) -> float | None:
+    """Measure the FLOP/s of this process, all at work at once, in the micro-batches of the first update.
+
+    Weights, gradients and random numbers stay what they were. None: no micro-batch is this process's.
+    """
+    data = training_pairs.of_epoch(0)
+    plan = plan_of_epoch(data, training.tokens_per_update, training.seed, 0, training.lengths_per_update)
+    if not plan.updates:
+        return None
+    vocab, flops, begun = state.model.output_embedding.size(0), 0, time.perf_counter()
+    for passed in _shares(plan.updates[0], data, state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
+        _try_passes(state, data, [passed], training, workers)
+        lengths = data.source_lengths[passed], data.target_lengths[passed]
+        flops += training_factor(training) * forward_flops(state.model.config, vocab, *lengths).total
+        if time.perf_counter() - begun > TRIED_SECONDS:
+            break
+    return flops / (time.perf_counter() - begun) if flops else None
 
 
 def _tell(summary: PlanSummary, training: TrainingConfig, workers: Workers, limit: str) -> None:

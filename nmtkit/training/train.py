@@ -34,9 +34,9 @@ from nmtkit.training.finite import go_back, has_failed, note_nonfinite
 from nmtkit.training.initialization import initial_sha256, lengths_seen, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.memory import settle_tokens_per_pass
+from nmtkit.training.memory import first_update_rate, settle_tokens_per_pass
 from nmtkit.training.meters import Meter, memory_bytes
-from nmtkit.training.precision import settle_precision, trial_rates
+from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.resume import check_same_place, end_checkpoints, forget_after_going_back, forget_ends, resume
@@ -219,9 +219,9 @@ class _Session:
         log.info("testing whether the largest micro-batches fit into memory, before update %d", self._progress.step + 1)
         settle_tokens_per_pass(self._state, self._data, self._training, self._workers)
         if not self._progress.step:
-            workers, reached = self._workers, None  # not known of a GPU, nor of passes that are to be compiled
+            workers, reached = self._workers, None  # not measured on a GPU, nor of code that is still to be compiled
             if workers.device.type == "cpu" and not self._training.compile:
-                reached = trial_rates(self._state, self._training, workers, [workers.precision])[workers.precision]
+                reached = first_update_rate(self._state, self._data, self._training, workers)
             if workers.is_main:
                 self._predict(reached)
 

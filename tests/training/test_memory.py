@@ -17,9 +17,11 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import NmtkitError
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training import loop, memory
 from nmtkit.training.loop import Piece, Update, padded_tokens, pass_seed, train_updates
 from nmtkit.training.memory import (
+    first_update_rate,
     fit_limit,
     heaviest_passes,
     settle_tokens_per_pass,
@@ -238,6 +240,42 @@ def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch:
     expected = [update.loss for update in run(plain, data, training, 6)]
     assert [update.loss for update in run(tried, data, training, 6)] == expected
     assert all(torch.equal(a, b) for a, b in zip(tried.parameters, plain.parameters, strict=True))
+
+
+# ---- how fast the micro-batches of the first update are
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, r_drop: float
+) -> None:
+    training = training_config(r_drop=r_drop)
+    plain, timed = new_state(training, dropout=0.3), new_state(training, dropout=0.3)
+    timed.progress.tokens_per_pass = 60
+    before, random = weights_of(timed), torch.get_rng_state()
+    clock = itertools.count(0.0, 0.25)  # each micro-batch takes a quarter of a second
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
+    rate = first_update_rate(timed, data, training, ALONE)
+    pairs = plan_of(data, training).updates[0]
+    passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
+    assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
+    forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
+    assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.total / (0.25 * (len(passes) + 1))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(timed), before, strict=True))
+    expected = [update.loss for update in run(plain, data, training, 3)]
+    timed.progress.tokens_per_pass = 0
+    assert [update.loss for update in run(timed, data, training, 3)] == expected
+
+
+def test_slow_micro_batches_are_not_all_measured(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, state = training_config(), new_state(training_config())
+    state.progress.tokens_per_pass = 60
+    tried = limit_memory(monkeypatch, 10**6)
+    clock = itertools.count(0.0, memory.TRIED_SECONDS + 1)
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
+    assert first_update_rate(state, data, training, ALONE) is not None
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize(
