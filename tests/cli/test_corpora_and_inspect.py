@@ -177,7 +177,7 @@ class TestInspect:
         ("arguments", "expected"),
         [
             (("--line", 51), "there is no line 51; the data has lines 1 to 50"),
-            (("--line", 21, "--corpus", "second"), "there is no line 21; second has 20 in all"),
+            (("--line", 21, "--corpus", "second"), "there is no line 21; second has lines 1 to 20"),
             (("--line", 1, "--corpus", "third"), "there is no corpus 'third' in this run; it has one.en, second"),
         ],
     )
