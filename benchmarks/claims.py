@@ -15,23 +15,23 @@ from typing import Any
 
 from nmtkit.config import DecodingConfig
 from nmtkit.decoding.translator import Translator
-from nmtkit.evaluation.scoring import score
+from nmtkit.distributed.workers import choose_device, set_threads
+from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_json, read_lines
-from nmtkit.model_folder import checkpoints
 from nmtkit.pipeline import stored_recipe
-from nmtkit.workers import choose_device, set_threads
+from nmtkit.run import Run
 
 
 def best_checkpoint(run: Path) -> Path | None:
     """The checkpoint of the lowest validation nll among those kept; not all were validated."""
-    found = {folder: read_json(folder / "provenance.json")["valid_nll"] for folder in checkpoints(run)}
+    found = {folder: read_json(folder / "provenance.json")["valid_nll"] for folder in Run(run).checkpoints()}
     validated = [folder for folder, nll in found.items() if nll is not None]
     return min(validated, key=lambda folder: float(found[folder]), default=None)
 
 
 def variants(run: Path, decoding: DecodingConfig) -> list[tuple[str, Path, dict[str, Any]]]:
     """What to compare: its name, the model, and what differs from the recipe's decoding."""
-    average, last, best = run / "averaged", checkpoints(run)[-1], best_checkpoint(run)
+    average, last, best = run / "averaged", Run(run).checkpoints()[-1], best_checkpoint(run)
     penalties = [("wu", 0.6), ("length", 1.0), ("none", 0.0)]
     return [
         (f"the recipe: average, beam {decoding.beam}, {decoding.length_penalty} {decoding.alpha}", average, {}),

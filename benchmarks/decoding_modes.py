@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nmtkit.decoding.stepper import ModelStepper, Stepper
-from nmtkit.model.source_attention import ByHead
+from nmtkit.model.step_attention import ByHead
 from nmtkit.model.step_decoder import StepDecoder, StepState
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.compiled import MAX_VARIANTS

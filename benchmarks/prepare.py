@@ -24,8 +24,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nmtkit.text.corpora import open_corpus
-from nmtkit.text.download import Downloader
+from nmtkit.corpora.corpus import open_corpus
+from nmtkit.corpora.download import Downloader
 
 CORPORA = ["opennmt/train", *(f"newstest/newstest{year}" for year in (2009, 2012, 2013, 2014))]
 CHANGED = 6

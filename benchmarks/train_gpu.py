@@ -40,12 +40,12 @@ from nmtkit.config import ModelConfig, TrainingConfig, load_recipe
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
 from nmtkit.files import write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.training.compiled import compile_cost
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers, choose_device, resolve_precision
 
 VOCABULARY = {"tiny": 500, "base": 37_000, "big": 37_000}
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 4}

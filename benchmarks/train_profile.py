@@ -27,10 +27,11 @@ import train as benchmark
 
 from nmtkit.config import load_recipe
 from nmtkit.data.shards import PairData
+from nmtkit.distributed.workers import Workers
 from nmtkit.model.dropout import Dropout
-from nmtkit.training import loop, objective
+from nmtkit.training import loop
+from nmtkit.training import loss as objective
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
 
 Sizes = tuple[int, int, int]
 

@@ -49,6 +49,7 @@ from nmtkit.config import DecodingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batch import pad
 from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
+from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2 as ctranslate2_export
 from nmtkit.model.step_decoder import StepDecoder
@@ -56,7 +57,6 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
 from nmtkit.training.compiled import compile_cost
-from nmtkit.workers import choose_device
 
 DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "compiled", "graphs", "compiled-graphs", "ctranslate2")

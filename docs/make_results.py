@@ -11,10 +11,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from nmtkit.evaluation.scoring import comparable_to, score
+from nmtkit.evaluation.metrics import comparable_to, score
 from nmtkit.files import read_json, read_lines
-from nmtkit.model_folder import checkpoints
-from nmtkit.pipeline import stored_recipe, test_sets
+from nmtkit.pipeline import stored_recipe
+from nmtkit.run import Run
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 56, 56, 28, 44
 BLUE, RED = "#1f6fb4", "#c0392b"
@@ -128,7 +128,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     recipe = stored_recipe(run / "recipe.toml", run.name)
     scores, cost = read_json(run / "scores.json"), read_json(run / "cost.json")
-    provenance = read_json(checkpoints(run)[-1] / "provenance.json")
+    provenance = read_json(Run(run).checkpoints()[-1] / "provenance.json")
     metrics = [json.loads(line) for line in read_lines(run / "metrics.jsonl") if line]
     validations = [line for line in metrics if line.get("valid_nll") is not None]
     (output / "curve.svg").write_text(curve(validations), encoding="utf-8")
@@ -137,7 +137,7 @@ def main() -> None:
     page = [f"# {arguments.title}", "", "```", *arguments.command, "```", ""]
     notes = [note.split(": ", 1) for note in arguments.note]
     page += table(["what", "value"], [*notes, *cost_rows(cost, provenance, validations)])
-    for name in test_sets(run):
+    for name in Run(run).test_sets():
         rows = []
         for metric, entry in scores[name].items():
             of_metric = [f"`{metric}`", f"{entry['score']:.2f}", entry.get("details", ""), f"`{entry['signature']}`"]
@@ -161,7 +161,7 @@ def main() -> None:
         ],
     )  # fmt: skip
     page += ["## Translations", ""]
-    for name in test_sets(run):
+    for name in Run(run).test_sets():
         page += examples(run, name, recipe.data.target_language, recipe.data.text)
     (output / "README.md").write_text("\n".join(page).rstrip("\n") + "\n", encoding="utf-8")
 

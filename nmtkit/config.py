@@ -201,6 +201,11 @@ class DataConfig(_Section):
         """True if the target is a tree over the words of the source."""
         return self.text in TREES
 
+    @property
+    def splits_scripts(self) -> bool:
+        """True if subwords may end where the writing system changes; a bracket and its label are one piece."""
+        return not self.has_trees
+
 
 class CleaningConfig(_Section):
     """Limits on training pairs, and an action for each kind of problem that the data report counts. error: stop without
@@ -479,6 +484,11 @@ class DecodingConfig(_Section):
     """For trees: generate only complete trees over the words of the source. The paper has no such constraint."""
     average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of checkpoints that `average` and `run` average."""
+
+    @property
+    def well_formed(self) -> bool:
+        """True if only well-formed outputs of the task are generated."""
+        return self.whole_trees
 
 
 class TrainingLengths(_Section):

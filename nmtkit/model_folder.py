@@ -10,7 +10,6 @@ finds its model here too.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths, read_lengths
-from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
     follow_umask,
@@ -194,47 +192,15 @@ _DESCRIPTION = {
 }  # fmt: skip
 
 
-def load_ensemble(
-    models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
-) -> list[LoadedModel]:
-    """Reads a model, or several that decode together: model folders, run folders or checkpoints.
-
-    Args:
-        device: as torch names it, or auto; by default the CPU.
-
-    Raises:
-        ModelError: one is not there or damaged, or their vocabularies differ; or none is named.
-        NmtkitError: the device is not there.
-    """
-    import torch
-
-    from nmtkit.workers import choose_device
-
-    if isinstance(device, str):
-        kind, _, number = device.partition(":")
-        chosen = choose_device(kind)
-        if number and not (kind == "cuda" and number.isdigit() and int(number) < torch.cuda.device_count()):
-            raise NmtkitError(f"device {device}: this machine has no device of that number")
-        device = torch.device(device) if number else chosen
-    folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
-    if not folders:
-        raise ModelError("no model is given")
-    loaded = [load_model(folder, device) for folder in folders]
-    for folder, other in zip(folders, loaded, strict=True):
-        if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
-            raise ModelError(f"{folder}: its vocabulary differs from that of {folders[0]}; an ensemble shares one")
-    return loaded
-
-
 def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedModel:
     """Reads a model folder.
 
     Raises:
         ModelError: it is not one, or is damaged.
     """
+    from nmtkit.distributed.workers import holding_model
     from nmtkit.model.flops import count_parameters
     from nmtkit.model.transformer import Transformer
-    from nmtkit.workers import holding_model
 
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
@@ -274,85 +240,9 @@ def step_folders(folder: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def checkpoints(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return [path for path in step_folders(run_dir / "checkpoints") if is_model_folder(path)]
-
-
-def latest_state(run_dir: Path) -> Path | None:
-    """The file that knows most of a run's training, of its last save or checkpoint; None where there is neither."""
-    states = [folder / "state.json" for folder in step_folders(run_dir / "resume")]
-    states += [folder / "provenance.json" for folder in checkpoints(run_dir)]
-    return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
-
-
-def whole_checkpoints(run_dir: Path, count: int | None = None) -> list[Path]:
-    """The checkpoints of a run whose files are whole, oldest first; the newest ``count`` of them, where given.
-
-    Damaged ones are reported and passed over.
-    """
-    return sorted(_whole(reversed(checkpoints(run_dir)), count), key=step_of)
-
-
-def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
-    """The first ``count`` folders whose files are whole."""
-    found: list[Path] = []
-    for folder in folders:
-        if len(found) == count:
-            break
-        fault = damage(folder)
-        if fault is None:
-            found.append(folder)
-        else:
-            log.warning("%s; skipping this checkpoint; remove %s", fault, folder)
-    return found
-
-
-def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[Path]:
-    """The checkpoints of a run that have a validation score, best first by the run's best_metric; at most ``count``.
-
-    Args:
-        check: whether all files are compared with their sums; else only a broken provenance.json is noticed. What is
-            damaged is reported and passed over.
-    """
-    scored = []
-    for path in checkpoints(run_dir):
-        try:
-            cost = validation_cost(read_provenance(path))
-        except ModelError as error:
-            log.warning("%s; skipping this checkpoint; remove %s", error, path)
-            continue
-        if cost is not None:
-            scored.append((cost, step_of(path), path))
-    best = [path for _, _, path in sorted(scored)]
-    return _whole(best, count) if check else best[:count]
-
-
 def validation_cost(provenance: dict[str, Any]) -> float | None:
     """What a run's best_metric says of a checkpoint, smaller being better; None if it was not validated."""
     if provenance.get("best_metric") == "bleu":
         bleu = provenance.get("valid_bleu")
         return None if bleu is None else -bleu
     return provenance.get("valid_nll")
-
-
-def find_model(path: Path) -> Path:
-    """The model folder that a MODEL argument means: itself, or a run's average, else its best or last whole checkpoint.
-
-    Raises:
-        ModelError: there is none.
-    """
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; give a model folder, a run folder or a checkpoint")
-    if is_model_folder(path):
-        return path
-    if is_model_folder(path / "averaged"):
-        return path / "averaged"
-    candidates = best_checkpoints(path, 1) or whole_checkpoints(path, 1)
-    if candidates:
-        return candidates[0]
-    if checkpoints(path):
-        raise ModelError(f"{path / 'checkpoints'}: every checkpoint is damaged; train the run again")
-    if (path / "data").is_dir() or (path / "recipe.toml").is_file():
-        raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
-    raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")

@@ -11,23 +11,22 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import Recipe, stored_recipe
+from nmtkit.config import Recipe
 from nmtkit.console import counted, log, progress
-from nmtkit.data.preparation import prepare, read_text_pair, stored_bleu_tokenizer, test_sets
-from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
+from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
+from nmtkit.decoding.files import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
+from nmtkit.evaluation.checks import findings
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.linter import findings
-from nmtkit.evaluation.made_with import doubts
-from nmtkit.evaluation.scoring import Score, Scorer, plain_text, resamples_for, score, scores_as_json
+from nmtkit.evaluation.metrics import Score, Scorer, plain_text, resamples_for, score, scores_as_json
+from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, sha256_of, write_json
-from nmtkit.model_folder import find_model
+from nmtkit.run import Run, find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
-from nmtkit.training.train import train
-from nmtkit.translation_record import is_as_recorded, read_translated, record, translation_of
-from nmtkit.workers import Workers, check_trackers, choose_device
+from nmtkit.training.session import train
 
 _WINDOW_LINES = 500
 """Lines of a test set that are written, and so kept by a stop, at once."""
@@ -68,7 +67,7 @@ def run(
     check_trackers(trackers)
     log.info("1/5 prepare: clean the corpora, learn subwords and encode the text")
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
-        log.info("%s is up to date", run_dir / "data")
+        log.info("%s is up to date", Run(run_dir).data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
@@ -85,14 +84,14 @@ def run(
     if len(chosen) < wanted:
         there = counted(len(chosen), "checkpoint")
         log.warning("average_last = %d, but only %s can be averaged", wanted, there)
-    if is_up_to_date(chosen, run_dir / "averaged", recipe.decoding):
-        log.info("%s is up to date", run_dir / "averaged")
+    if is_up_to_date(chosen, Run(run_dir).averaged, recipe.decoding):
+        log.info("%s is up to date", Run(run_dir).averaged)
     else:
-        average(chosen, run_dir / "averaged", recipe.decoding)
+        average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
     if not recipe.data.test:
         log.info("4/5 translate, 5/5 score: skipped, as the recipe names no test set")
-        write_json(run_dir / "cost.json", training_cost(run_dir))
+        write_json(Run(run_dir).cost, training_cost(run_dir))
         return RunResult(0)
     log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)
     translate_test_sets(recipe, run_dir, choose_device(device))
@@ -104,21 +103,21 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
     """Translates the run's test sets into RUN/translations, unless that was done with this model and these settings."""
     model = find_model(run_dir)
     translator = None
-    for name in test_sets(run_dir):
-        source, output = run_dir / "data" / "test" / f"{name}.source.txt", translation_of(run_dir, name)
+    for name in Run(run_dir).test_sets():
+        source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
         }
-        if is_as_recorded(run_dir, name, made_from):
+        if Run(run_dir).is_translated(name, made_from):
             log.info("%s is up to date", output)
             continue
         if translator is None:
             translator = Translator.load([model], device)
             translator.decoding = recipe.decoding
         _translate_file(translator, source, output, made_from)
-        record(run_dir, name, made_from)
+        Run(run_dir).record_translation(name, made_from)
 
 
 def _translate_file(translator: Translator, source: Path, output: Path, made_from: dict[str, Any]) -> None:
@@ -151,25 +150,25 @@ def score_run(
     Raises:
         DataError: the run is not prepared, or a translation is missing.
     """
-    if not (run_dir / "data" / "manifest.json").is_file():
+    if not (Run(run_dir).manifest).is_file():
         raise DataError(
             f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
         )
-    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
-    names = test_sets(run_dir)
+    recipe = Run(run_dir).recipe()
+    names = Run(run_dir).test_sets()
     if not names:
         raise DataError(
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
-    texts = {name: read_translated(run_dir, name) for name in names}
+    texts = {name: Run(run_dir).read_translated(name) for name in names}
     data = recipe.data
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
         odd = findings(hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text)
         for finding in odd:
-            log.warning("%s: %s", translation_of(run_dir, name), finding)
+            log.warning("%s: %s", Run(run_dir).translation(name), finding)
     scores = {}
     tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
@@ -180,8 +179,8 @@ def score_run(
             plain = [plain_text(sources, data.text, data.source_language)]
             plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]
             scores[name]["comet"], _ = comet.score(*plain)
-    write_json(run_dir / "scores.json", {name: scores_as_json(entry) for name, entry in scores.items()})
-    write_json(run_dir / "cost.json", training_cost(run_dir))
+    write_json(Run(run_dir).scores, {name: scores_as_json(entry) for name, entry in scores.items()})
+    write_json(Run(run_dir).cost, training_cost(run_dir))
     return scores
 
 
@@ -193,12 +192,12 @@ def _with_text_of_model(score: Score, recipe: Recipe) -> Score:
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:
     """sacreBLEU of the built-in test set for each phenomenon: its description, its sentences, its score."""
-    from nmtkit.text.synthetic import PHENOMENA, generate
+    from nmtkit.corpora.synthetic import PHENOMENA, generate
 
-    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
+    recipe = Run(run_dir).recipe()
     pairs = generate("synthetic")
-    hypotheses = read_lines(run_dir / "translations" / "synthetic.txt")
-    _, references = read_text_pair(run_dir / "data" / "test" / "synthetic")
+    hypotheses = read_lines(Run(run_dir).translation("synthetic"))
+    _, references = Run(run_dir).test_text("synthetic").read()
     rows = []
     for phenomenon, description in PHENOMENA.items():
         chosen = [index for index, pair in enumerate(pairs) if phenomenon in pair.phenomena]

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
+from nmtkit.distributed.interpreter import STOP_SIGNALS
+from nmtkit.distributed.workers import Workers
 from nmtkit.files import read_json, read_json_lines
-from nmtkit.interpreter import STOP_SIGNALS
+from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED
-from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.verify import verify_resume
-from nmtkit.workers import Workers
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
 
@@ -160,7 +160,7 @@ def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
 @pytest.fixture
 def tiny(tiny_project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tiny project, its trainings on one thread and without a measurement of the machine's rate."""
-    monkeypatch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+    monkeypatch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
     threads = torch.get_num_threads()
     yield tiny_project
     torch.set_num_threads(threads)

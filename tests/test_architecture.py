@@ -15,48 +15,26 @@ PACKAGE = Path(__file__).parent.parent / "nmtkit"
 LEVELS = [
     [["nmtkit.__main__"]],
     [["nmtkit.cli"]],
-    [["nmtkit.ablation"]],
+    [["nmtkit.experiments"]],
     [["nmtkit.pipeline"]],
+    [["nmtkit.reports"]],
     [["nmtkit.training"], ["nmtkit.export"]],
-    [
-        ["nmtkit.decoding"],
-        [
-            "nmtkit.evaluation.attention",
-            "nmtkit.evaluation.card",
-            "nmtkit.evaluation.comparison",
-            "nmtkit.evaluation.cost",
-            "nmtkit.evaluation.cost_tables",
-            "nmtkit.evaluation.curves",
-            "nmtkit.evaluation.made_with",
-            "nmtkit.evaluation.report",
-            "nmtkit.evaluation.report_page",
-        ],
-    ],
-    [
-        ["nmtkit.model_folder"],
-        ["nmtkit.data"],
-        [
-            "nmtkit.evaluation.scoring",
-            "nmtkit.evaluation.significance",
-            "nmtkit.evaluation.linter",
-            "nmtkit.evaluation.comet",
-            "nmtkit.evaluation.evalb",
-        ],
-    ],
-    [["nmtkit.text"], ["nmtkit.model"], ["nmtkit.evaluation.attention_plot"], ["nmtkit.evaluation.devices"]],
+    [["nmtkit.decoding"]],
+    [["nmtkit.evaluation"]],
+    [["nmtkit.data"]],
+    [["nmtkit.tasks"]],
+    [["nmtkit.run", "nmtkit.model_folder"]],
+    [["nmtkit.corpora"], ["nmtkit.model"]],
+    [["nmtkit.text"]],
     [
         [
             "nmtkit.config",
+            "nmtkit.distributed",
             "nmtkit.console",
             "nmtkit.files",
             "nmtkit.compression",
-            "nmtkit.translation_record",
             "nmtkit.page",
-            "nmtkit.run_lock",
-            "nmtkit.workers",
-            "nmtkit.launcher",
-            "nmtkit.interpreter",
-            "nmtkit.heartbeat",
+            "nmtkit.locks",
         ]
     ],
     [["nmtkit.errors"]],
@@ -64,17 +42,17 @@ LEVELS = [
 """From the top: groups of one level do not import each other; within a group the order is free but has no circle."""
 
 DOORS = {
-    "accelerate": ["nmtkit.workers"],
+    "accelerate": ["nmtkit.distributed.workers"],
     "sentencepiece": ["nmtkit.text.tokenizer"],
     "tokenizers": ["nmtkit.text.tokenizer"],
     "sacremoses": ["nmtkit.text.moses"],
-    "sacrebleu": ["nmtkit.evaluation.scoring", "nmtkit.evaluation.significance", "nmtkit.text.sacrebleu_sets"],
+    "sacrebleu": ["nmtkit.evaluation.metrics", "nmtkit.evaluation.significance", "nmtkit.corpora.sacrebleu_sets"],
     "comet": ["nmtkit.evaluation.comet"],
     "zstandard": ["nmtkit.compression"],
     "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
-    "matplotlib": ["nmtkit.evaluation.attention_plot"],
+    "matplotlib": ["nmtkit.reports.attention_page"],
     "typer": ["nmtkit.cli"],
     "click": [],
     "pickle": [],
@@ -213,8 +191,13 @@ def circles(edges: dict[str, set[str]]) -> set[str]:
 
 
 def test_every_module_has_a_level() -> None:
-    packages = {"nmtkit", "nmtkit.evaluation"}
-    assert [name for name in modules() if name not in packages and place_of(name) is None] == []
+    assert [name for name in modules() if place_of(name) is None] == []
+
+
+def test_every_folder_of_the_package_is_on_one_level() -> None:
+    named = [name for groups in LEVELS for group in groups for name in group]
+    assert all(name.count(".") == 1 for name in named)
+    assert len(named) == len(set(named))
 
 
 def test_every_level_names_modules_of_the_design() -> None:
@@ -287,13 +270,13 @@ def _tree(path: Path) -> ast.Module:
     ("module", "source"),
     [
         ("nmtkit.errors", "import nmtkit.files"),
-        ("nmtkit.text.cleaning", "from nmtkit.model import flops"),
-        ("nmtkit.text.cleaning", "from nmtkit.model.flops import TRAINING_FACTOR"),
-        ("nmtkit.data.batch", "def f():\n    from nmtkit import model_folder"),
-        ("nmtkit.data.batch", "if TYPE_CHECKING:\n    from nmtkit.evaluation.scoring import Score"),
-        ("nmtkit.decoding.search", "from nmtkit.evaluation.cost import training_cost"),
+        ("nmtkit.corpora.readers", "from nmtkit.model import flops"),
+        ("nmtkit.text.moses", "from nmtkit.model.flops import TRAINING_FACTOR"),
+        ("nmtkit.model_folder", "def f():\n    from nmtkit.data import batch"),
+        ("nmtkit.data.batch", "if TYPE_CHECKING:\n    from nmtkit.evaluation.metrics import Score"),
+        ("nmtkit.decoding.search", "from nmtkit.training.loop import train_updates"),
         ("nmtkit.model.flops", "from ..training import loop"),
-        ("nmtkit.evaluation.scoring", "from .cost import training_cost"),
+        ("nmtkit.evaluation.metrics", "from ..decoding.search import search"),
         ("nmtkit.pipeline", "import nmtkit.cli.main as main"),
         ("nmtkit.unplaced", "from nmtkit.errors import DataError"),
     ],
@@ -307,10 +290,10 @@ def test_an_import_that_points_up_or_aside_is_found(module: str, source: str) ->
     ("module", "source"),
     [
         ("nmtkit.cli.main", "from nmtkit import pipeline"),
-        ("nmtkit.text.corpora", "from nmtkit.text.download import Downloader"),
-        ("nmtkit.text.corpora", "from . import download"),
+        ("nmtkit.corpora.corpus", "from nmtkit.corpora.download import Downloader"),
+        ("nmtkit.corpora.corpus", "from . import download"),
         ("nmtkit.decoding.translator", "from nmtkit.data.batch import pad"),
-        ("nmtkit.evaluation.cost", "from nmtkit.evaluation import scoring"),
+        ("nmtkit.evaluation.cost", "from nmtkit.evaluation import metrics"),
         ("nmtkit.config", "from nmtkit.files import open_plain"),
     ],
 )
@@ -325,7 +308,7 @@ def test_an_import_that_points_down_or_stays_in_its_folder_is_none_of_these(modu
     [
         ("nmtkit.training.loop", "import accelerate"),
         ("nmtkit.training.loop", "from accelerate.utils import reduce"),
-        ("nmtkit.data.preparation", "def f():\n    import sentencepiece as sp"),
+        ("nmtkit.data.prepare", "def f():\n    import sentencepiece as sp"),
         ("nmtkit.config", "if TYPE_CHECKING:\n    import typer"),
         ("nmtkit.model_folder", "import torch\ntorch.load('x')"),
         ("nmtkit.model_folder", "import torch as t\ndef f():\n    return t.save"),

@@ -15,16 +15,8 @@ from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import (
-    best_checkpoints,
-    checkpoints,
-    find_model,
-    load_model,
-    read_tensors,
-    save_model,
-    whole_checkpoints,
-    write_tensors,
-)
+from nmtkit.model_folder import load_model, read_tensors, save_model, write_tensors
+from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import Tokenizer
 
 TINY = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2}
@@ -282,10 +274,10 @@ def test_best_means_what_the_runs_best_metric_says(tmp_path: Path) -> None:
             folder = tmp_path / metric / "checkpoints" / f"step-{step:08d}"
             save(folder, best_metric=metric, valid_nll=nll, valid_bleu=bleu)
     steps = ["step-00000001", "step-00000002", "step-00000003"]
-    assert names(best_checkpoints(tmp_path / "nll", 9)) == [steps[1], steps[2], steps[0]]
-    assert names(best_checkpoints(tmp_path / "bleu", 9)) == [steps[0], steps[2], steps[1]]
+    assert names(Run(tmp_path / "nll").best_checkpoints(9)) == [steps[1], steps[2], steps[0]]
+    assert names(Run(tmp_path / "bleu").best_checkpoints(9)) == [steps[0], steps[2], steps[1]]
     assert find_model(tmp_path / "bleu").name == steps[0]
-    assert names(best_checkpoints(tmp_path / "nll", 1)) == [steps[1]]
+    assert names(Run(tmp_path / "nll").best_checkpoints(1)) == [steps[1]]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "tokenizer/joint.vocab", "provenance.json"])
@@ -300,9 +292,9 @@ def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
     content[len(content) // 2] ^= 0x80
     (best / name).write_bytes(content)
     assert find_model(tmp_path).name == "step-00000003"
-    assert names(best_checkpoints(tmp_path, 9)) == ["step-00000003", "step-00000001"]
-    assert names(whole_checkpoints(tmp_path)) == ["step-00000001", "step-00000003"]
-    assert names(whole_checkpoints(tmp_path, 1)) == ["step-00000003"]
+    assert names(Run(tmp_path).best_checkpoints(9)) == ["step-00000003", "step-00000001"]
+    assert names(Run(tmp_path).whole_checkpoints()) == ["step-00000001", "step-00000003"]
+    assert names(Run(tmp_path).whole_checkpoints(1)) == ["step-00000003"]
     warnings = [record.getMessage() for record in caplog.records]
     assert any(warning.startswith(str(best / name)) and f"remove {best}" in warning for warning in warnings)
 
@@ -335,7 +327,7 @@ def test_half_written_and_foreign_folders_are_no_checkpoints(tmp_path: Path) -> 
     save(tmp_path / "checkpoints" / ".step-00000006.nmtkit-tmp-1")
     (tmp_path / "checkpoints" / "step-00000007").mkdir()
     save(tmp_path / "checkpoints" / "mine")
-    assert checkpoints(tmp_path) == [kept]
+    assert Run(tmp_path).checkpoints() == [kept]
     assert find_model(tmp_path) == kept
 
 

@@ -11,7 +11,7 @@ import typer
 from nmtkit.cli.options import DeviceOption, MirrorOption, QuietOption, RecipeArgument, SetOption, ThreadsOption
 
 if TYPE_CHECKING:
-    from nmtkit.ablation.rows import PlannedRun
+    from nmtkit.experiments.rows import PlannedRun
 
 
 def command(
@@ -61,9 +61,9 @@ def command(
       nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
     """
     from nmtkit import console
-    from nmtkit.ablation.rows import TABLE3, choose_rows, plan, read_sweep
     from nmtkit.config import load_recipe
     from nmtkit.errors import NmtkitError
+    from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
@@ -72,8 +72,8 @@ def command(
     runs = plan(loaded, sweep, chosen, seeds=seeds, scale=scale)
     folder = sweep_dir if sweep_dir is not None else Path("runs") / f"{loaded.name}-ablations"
 
-    from nmtkit.ablation.report import make_report, write_report
-    from nmtkit.ablation.runs import (
+    from nmtkit.experiments.results import make_report, write_report
+    from nmtkit.experiments.sweep import (
         default_jobs,
         finished_result,
         prepare_sweep,
@@ -155,8 +155,8 @@ def _in_short(result: dict[str, Any]) -> str:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from nmtkit.ablation.report import columns, failures_of, finding_cells, finding_columns, note, row_cells
     from nmtkit.console import print_table, say
+    from nmtkit.experiments.results import columns, failures_of, finding_cells, finding_columns, note, row_cells
 
     print_table(
         f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report)]

@@ -8,8 +8,8 @@ import typer
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
-    from nmtkit.evaluation.attention_plot import AttentionMap
     from nmtkit.model_folder import LoadedModel
+    from nmtkit.reports.attention_page import AttentionMap
 
 FORMATS = (".html", ".svg", ".pdf", ".png")
 
@@ -70,12 +70,13 @@ def command(
           --output attention.html
     """
     from nmtkit import console
-    from nmtkit.evaluation.attention import attention_maps
-    from nmtkit.evaluation.attention_plot import HOW_TO_READ, attention_page, figure_file, of_word, to_words
+    from nmtkit.distributed.workers import choose_device, set_threads
     from nmtkit.files import write_atomically
-    from nmtkit.model_folder import find_model, load_model
+    from nmtkit.model_folder import load_model
     from nmtkit.page import text
-    from nmtkit.workers import choose_device, set_threads
+    from nmtkit.reports.attention import attention_maps
+    from nmtkit.reports.attention_page import HOW_TO_READ, attention_page, figure_file, of_word, to_words
+    from nmtkit.run import find_model
 
     if kind not in (None, "encoder", "decoder", "cross"):
         raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
@@ -124,7 +125,7 @@ def _translation(loaded: "LoadedModel", source: str) -> str:
 def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
     """Rows and columns as in the page's matrix; columns are numbered, as words are wider than their numbers."""
     from nmtkit import console
-    from nmtkit.evaluation.attention_plot import TITLES, printable, strongest
+    from nmtkit.reports.attention_page import TITLES, printable, strongest
 
     mean = entry.weights[layer, heads].mean(axis=0)
     rows = [

@@ -50,6 +50,7 @@ def command(
       nmtkit average runs/multi30k-en-de-tiny --search
     """
     from nmtkit import console
+    from nmtkit.run import Run
 
     if last is not None and best is not None:
         raise typer.BadParameter("give --last or --best, not both")
@@ -71,7 +72,7 @@ def command(
     from nmtkit.training.averaging import average, choose_checkpoints
 
     chosen = choose_checkpoints(run, last=last, best=best, spacing=spacing)
-    folder = output if output is not None else run / "averaged"
+    folder = output if output is not None else Run(run).averaged
     average(chosen, folder)
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
     console.say(str(folder))
@@ -79,8 +80,8 @@ def command(
 
 def _search(run: Path, criterion: str | None, device: str, threads: int | None) -> None:
     from nmtkit import console
+    from nmtkit.distributed.workers import Workers
     from nmtkit.training.averaging_search import search
-    from nmtkit.workers import Workers
 
     found: Search | None = None
     workers = Workers.start(device, "float32", threads)

@@ -44,17 +44,20 @@ def command(
     Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """
     from nmtkit import console
+    from nmtkit.run import Run
 
     if paired not in ("bootstrap", "randomization"):
         raise typer.BadParameter(f"{paired!r} is not one of bootstrap, randomization", param_hint="--paired")
     if len(runs) < 2:
         raise typer.BadParameter("give at least two runs")
-    own = ("recipe.toml", "metrics.jsonl", "prediction.json", "scores.json", "cost.json")
-    check_files([("--json", json_file)], [("a run", run / name) for run in runs for name in own])
+    owned = [
+        path for run in map(Run, runs) for path in (run.recipe_file, run.metrics, run.prediction, run.scores, run.cost)
+    ]
+    check_files([("--json", json_file)], [("a run", path) for path in owned])
     console.set_up(quiet=quiet)
 
     from nmtkit.cli.cost import print_tables
-    from nmtkit.evaluation.comparison import compare_runs, comparison_tables
+    from nmtkit.evaluation.compare import compare_runs, comparison_tables
     from nmtkit.files import write_json
 
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)  # type: ignore[arg-type]

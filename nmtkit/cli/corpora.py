@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from nmtkit.text.catalogue import CatalogueEntry
+    from nmtkit.corpora.catalogue import CatalogueEntry
 
 
 def command(
@@ -28,10 +28,10 @@ def command(
     Example: nmtkit corpora --languages en-de
     """
     from nmtkit import console
+    from nmtkit.corpora.catalogue import catalogue
+    from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
+    from nmtkit.corpora.sacrebleu_sets import set_names
     from nmtkit.errors import DataError
-    from nmtkit.text.catalogue import catalogue
-    from nmtkit.text.corpora import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
-    from nmtkit.text.sacrebleu_sets import set_names
 
     if name is not None:
         entry = find_entry(name)

@@ -74,6 +74,7 @@ def command(
       nmtkit cost runs/wmt14-en-de-big
     """
     from nmtkit import console
+    from nmtkit.run import Run
 
     console.set_up(quiet=quiet)
     if list_devices:
@@ -84,15 +85,14 @@ def command(
     if what is None:
         raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
     check_files([("--json", json_file)], [("the recipe", Path(what))])
-    is_run = (Path(what) / "recipe.toml").is_file()
+    is_run = Run(Path(what)).recipe_file.is_file()
     if is_run and (run_dir is not None or set_):
         raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
-    from nmtkit.model_folder import latest_state
 
     is_asked = any(option is not None for option in (devices, device_type, mfu, rate))
-    if is_run and not is_asked and latest_state(Path(what)) is not None:
+    if is_run and not is_asked and Run(Path(what)).latest_state() is not None:
         figures = _tell(Path(what))
     else:
         figures = _predict(what, run_dir, set_ or [], devices or 1, device_type, mfu, rate, is_run=is_run)
@@ -134,12 +134,13 @@ def _print_devices() -> None:
 
 def _tell(run: Path) -> dict[str, Any]:
     from nmtkit.evaluation.cost import training_cost
-    from nmtkit.evaluation.scoring import read_scores
+    from nmtkit.evaluation.metrics import read_scores
     from nmtkit.files import write_json
+    from nmtkit.run import Run
 
     cost = training_cost(run)
-    write_json(run / "cost.json", cost)
-    scores = run / "scores.json"
+    write_json(Run(run).cost, cost)
+    scores = Run(run).scores
     print_cost(cost, read_scores(scores) if scores.is_file() else {})
     return cost
 
@@ -155,11 +156,12 @@ def _predict(
     *,
     is_run: bool,
 ) -> dict[str, Any]:
-    from nmtkit.config import load_recipe, stored_recipe
+    from nmtkit.config import load_recipe
     from nmtkit.evaluation.cost_tables import prediction_table, table_two
+    from nmtkit.run import Run
     from nmtkit.training.prediction import predict
 
-    recipe = stored_recipe(Path(what) / "recipe.toml", Path(what).name) if is_run else load_recipe(what, overrides)
+    recipe = Run(Path(what)).recipe() if is_run else load_recipe(what, overrides)
     folder = Path(what) if is_run else run_folder(recipe.name, run_dir)
     lengths, vocab_sizes = _lengths(recipe, folder)
     hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
@@ -176,10 +178,10 @@ def _hardware(
     mfu: float | None,
     rate: float | None,
 ) -> "Hardware":
+    from nmtkit.distributed.workers import Workers, threads_each
     from nmtkit.training.precision import try_precision
     from nmtkit.training.prediction import Hardware
     from nmtkit.training.state import TrainingState
-    from nmtkit.workers import Workers, threads_each
 
     training, precision = recipe.training, recipe.training.precision
     if device_type is not None and rate is not None:
@@ -199,16 +201,17 @@ def _hardware(
 def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, int]]":
     """The lengths of the training pairs and the sizes of the vocabularies: of the prepared data if these are of that
     recipe, else assumed."""
-    from nmtkit.config import differences, stored_recipe
+    from nmtkit.config import differences
     from nmtkit.console import log
-    from nmtkit.data.preparation import load_tokenizer
+    from nmtkit.run import Run
     from nmtkit.training.prediction import PairLengths
 
-    if (folder / "data" / "manifest.json").is_file():
-        stored = stored_recipe(folder / "recipe.toml", recipe.name)
+    run = Run(folder)
+    if run.is_prepared():
+        stored = run.recipe(recipe.name)
         if not differences(stored.data, recipe.data) and not differences(stored.cleaning, recipe.cleaning):
-            tokenizer = load_tokenizer(folder)
+            tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            return PairLengths.of_data(folder / "data" / "train"), sizes
+            return PairLengths.of_data(run.data / "train"), sizes
         log.warning("%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", folder)
     return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)

@@ -33,8 +33,8 @@ from nmtkit.cli import (
 )
 from nmtkit.cli.options import bound_numbers
 from nmtkit.console import visible
+from nmtkit.distributed.interpreter import stop_signals
 from nmtkit.errors import NmtkitError, PeerLostError
-from nmtkit.interpreter import stop_signals
 
 
 class _Commands(TyperGroup):
@@ -141,7 +141,7 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
     except PeerLostError as error:
-        from nmtkit.workers import PEER_LOST, is_launched
+        from nmtkit.distributed.workers import PEER_LOST, is_launched
 
         if is_launched():
             _leave(PEER_LOST)  # `launch` reports it
@@ -156,7 +156,7 @@ def main() -> None:
             raise
         _fail("the name of a file holds a NUL character; take it out of the recipe or file that states the name")
     except (MemoryError, RuntimeError) as error:
-        from nmtkit.workers import is_out_of_memory
+        from nmtkit.distributed.workers import is_out_of_memory
 
         if "can't start new thread" in str(error):
             _fail(f"no more threads can be started{_WAYS_OUT[errno.EAGAIN]}")

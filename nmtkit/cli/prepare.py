@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nmtkit.config import Recipe
-    from nmtkit.text.download import CorpusFile
+    from nmtkit.corpora.download import CorpusFile
 
 _BAR = 18
 
@@ -48,8 +48,9 @@ def command(
     """
     from nmtkit import console
     from nmtkit.config import load_recipe
-    from nmtkit.data.preparation import download, prepare
+    from nmtkit.data.prepare import download, prepare
     from nmtkit.data.shards import read_report
+    from nmtkit.run import Run
 
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
@@ -62,9 +63,9 @@ def command(
         return
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
     if not preparation.is_new:
-        console.log.info("%s is up to date; nothing was done", folder / "data")
-    if (folder / "data" / "report.json").is_file():  # data of older versions have none
-        print_report(read_report(folder / "data"))
+        console.log.info("%s is up to date; nothing was done", Run(folder).data)
+    if (Run(folder).data / "report.json").is_file():  # data of older versions have none
+        print_report(read_report(Run(folder).data))
     print_summary(preparation.manifest)
 
 
@@ -78,15 +79,16 @@ def print_files(files: "list[CorpusFile]") -> None:
 
 def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: int | None) -> None:
     from nmtkit import console
-    from nmtkit.data.preparation import check
+    from nmtkit.data.prepare import check
     from nmtkit.errors import DataError
+    from nmtkit.run import Run
 
     found = check(recipe, run_dir, mirror=mirror, workers=workers)
     print_report(found.report)
     if found.folder is not None:
         console.log.info("the report with charts is %s", found.folder / "report.html")
     else:
-        console.log.info("%s already has prepared data; its report was not changed", run_dir / "data")
+        console.log.info("%s already has prepared data; its report was not changed", Run(run_dir).data)
     if found.refused:
         rules = ", ".join(f"{rule}: {count:,}" for rule, count in found.refused.items())
         raise DataError(
@@ -100,8 +102,8 @@ def print_report(report: dict[str, Any]) -> None:
     """Prints what was found in the training text, its lengths, and what subwords made of it."""
     from nmtkit import console
     from nmtkit.data.examination import MAX_WORDS_SHOWN
-    from nmtkit.data.report import MAX_TOKENS_SHOWN, binned
-    from nmtkit.data.report_page import coverage_columns, coverage_rows, num_silent, rule_rows
+    from nmtkit.data.quality_page import coverage_columns, coverage_rows, num_silent, rule_rows
+    from nmtkit.data.quality_report import MAX_TOKENS_SHOWN, binned
 
     rows = rule_rows(report)
     notes = []

@@ -32,10 +32,11 @@ def command(
       nmtkit report runs/base runs/big --output compared.html
     """
     from nmtkit import console
-    from nmtkit.evaluation.card import card
-    from nmtkit.evaluation.report import read_run
-    from nmtkit.evaluation.report_page import report_page
     from nmtkit.files import write_atomically
+    from nmtkit.reports.card import card
+    from nmtkit.reports.run_facts import read_run
+    from nmtkit.reports.run_page import report_page
+    from nmtkit.run import Run
 
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
@@ -48,6 +49,6 @@ def command(
     with write_atomically(place) as file:
         file.write(report_page(read, with_attention=not no_attention))
     for run in read:
-        with write_atomically(run.folder / "card.md") as file:
+        with write_atomically(Run(run.folder).card) as file:
             file.write(card(run))
     console.say(str(place))

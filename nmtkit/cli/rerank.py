@@ -20,7 +20,7 @@ from nmtkit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.decoding.reranking import Feature
+    from nmtkit.decoding.rerank import Feature
 
 WINDOW_HYPOTHESES = 4000
 
@@ -101,7 +101,7 @@ def command(
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
     from nmtkit.decoding.forced import MAX_TOKENS
-    from nmtkit.decoding.reranking import as_lines, read_lists, rerank
+    from nmtkit.decoding.rerank import as_lines, read_lists, rerank
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader
 
@@ -157,9 +157,9 @@ def _load_features(
 ) -> list["Feature"]:
     """Reads the models; those of a group are an ensemble."""
     from nmtkit.decoding.forced import BATCH_TOKENS, ForcedDecoder
-    from nmtkit.decoding.reranking import Feature
+    from nmtkit.decoding.rerank import Feature
     from nmtkit.decoding.search import length_penalty as penalty_of
-    from nmtkit.workers import choose_device, set_threads
+    from nmtkit.distributed.workers import choose_device, set_threads
 
     set_threads(threads)
     features = []

@@ -23,7 +23,7 @@ from nmtkit.cli.options import (
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
-    from nmtkit.evaluation.scoring import Score
+    from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
 _SIDES = ("source", "translation", "reference")
@@ -64,9 +64,9 @@ def command(
         _take_part(loaded, folder, device, threads, tracker or [])
         return
 
-    from nmtkit.launcher import launch
+    from nmtkit.distributed.launch import launch
+    from nmtkit.distributed.workers import check_processes
     from nmtkit.pipeline import run
-    from nmtkit.workers import check_processes
 
     launched = None
     if processes > 1:
@@ -93,8 +93,8 @@ def command(
 def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None, trackers: Sequence[str]) -> None:
     """Trains as one of several processes; the other steps are made by the one that has started them."""
     from nmtkit.cli.train import train_or_stop
+    from nmtkit.distributed.workers import is_launched
     from nmtkit.errors import NmtkitError
-    from nmtkit.workers import is_launched
 
     if not is_launched():
         raise NmtkitError(
@@ -106,11 +106,11 @@ def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None
 def _print_translations(run_dir: Path, test: str) -> str:
     """Print a few sentences with their translations, and return the shortest of the sources, for an example."""
     from nmtkit import console
-    from nmtkit.data.preparation import read_text_pair
     from nmtkit.files import read_lines
+    from nmtkit.run import Run
 
-    sources, references = read_text_pair(run_dir / "data" / "test" / test)
-    hypotheses = read_lines(run_dir / "translations" / f"{test}.txt")
+    sources, references = Run(run_dir).test_text(test).read()
+    hypotheses = read_lines(Run(run_dir).translation(test))
     rows = []
     chosen = range(0, len(sources), max(1, len(sources) // SHOWN_TRANSLATIONS))[:SHOWN_TRANSLATIONS]
     for number in chosen:
@@ -139,7 +139,7 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
 
 
 def _print_next_commands(run_dir: Path, sentence: str) -> None:
-    from nmtkit.model_folder import find_model
+    from nmtkit.run import find_model
 
     folder = shlex.quote(str(run_dir))
     print(f"The model is in {find_model(run_dir)}. What to do next:")

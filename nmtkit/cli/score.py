@@ -228,8 +228,8 @@ def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | 
     """The model of COMET that was asked for, if any."""
     if model is None:
         return None
+    from nmtkit.distributed.workers import choose_device, set_threads
     from nmtkit.evaluation.comet import Comet
-    from nmtkit.workers import choose_device, set_threads
 
     set_threads(threads)
     return Comet(model, choose_device(device))
@@ -238,10 +238,10 @@ def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | 
 def _score_run(run: Path, confidence: int | None, comet: str | None, device: str, threads: int | None) -> None:
     from nmtkit import console
     from nmtkit.cli.score_tables import print_scores
-    from nmtkit.config import stored_recipe
     from nmtkit.pipeline import phenomenon_scores, score_run
+    from nmtkit.run import Run
 
     print_scores(score_run(run, resamples=confidence, comet=load_comet(comet, device, threads)), {})
-    if "builtin/synthetic" in stored_recipe(run / "recipe.toml", run.name).data.test:
+    if "builtin/synthetic" in Run(run).recipe().data.test:
         rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]
         console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)

@@ -13,7 +13,7 @@ from nmtkit.console import counted
 if TYPE_CHECKING:
     from nmtkit.cli.score_tables import Differences
     from nmtkit.evaluation.comet import Comet
-    from nmtkit.evaluation.scoring import Score, Scorer, TextKind
+    from nmtkit.evaluation.metrics import Score, Scorer, TextKind
     from nmtkit.evaluation.significance import Method
 
 
@@ -107,8 +107,8 @@ def score_files(
         DataError: a metric is unknown or cannot be computed.
     """
     from nmtkit import console
-    from nmtkit.evaluation.linter import findings
-    from nmtkit.evaluation.scoring import EVALB, METRICS, Scorer, left_out, resamples_for, scores_as_json
+    from nmtkit.evaluation.checks import findings
+    from nmtkit.evaluation.metrics import EVALB, METRICS, Scorer, left_out, resamples_for, scores_as_json
     from nmtkit.files import write_json
 
     scorer = Scorer(texts.references, target_language=asked.target_language, text=asked.text, test_set=texts.test_set)
@@ -143,7 +143,7 @@ def score_files(
 
 
 def _lines(path: Path) -> list[str]:
-    from nmtkit.text.corpora import local_text
+    from nmtkit.corpora.corpus import local_text
 
     return list(local_text(path).open())
 
@@ -153,9 +153,9 @@ def _test_set(
 ) -> tuple[list[str], list[str], tuple[str, str] | None]:
     """Source and reference of a public set, and how sacreBLEU's signature names it, if it is one of its sets."""
     from nmtkit import console
-    from nmtkit.text.corpora import open_corpus
-    from nmtkit.text.download import Downloader
-    from nmtkit.text.sacrebleu_sets import PREFIX
+    from nmtkit.corpora.corpus import open_corpus
+    from nmtkit.corpora.download import Downloader
+    from nmtkit.corpora.sacrebleu_sets import PREFIX
 
     with console.transfers() as report:
         corpus = open_corpus(name, source_language, target_language, Downloader(mirror, progress=report))
@@ -183,7 +183,7 @@ def _add_comet(
 
 def _differences(texts: Texts, scorer: "Scorer", asked: Asked, metrics: list[str]) -> "Differences":
     from nmtkit import console
-    from nmtkit.evaluation.scoring import single_scores
+    from nmtkit.evaluation.metrics import single_scores
     from nmtkit.evaluation.significance import paired_test
 
     tests = [(method, metric) for method in asked.paired for metric in single_scores(metrics)]

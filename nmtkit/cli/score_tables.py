@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nmtkit.evaluation.scoring import Score
+    from nmtkit.evaluation.metrics import Score
     from nmtkit.evaluation.significance import Method, PairedResult
 
     Differences = dict[tuple[Method, str], dict[str, PairedResult]]
@@ -19,7 +19,7 @@ def print_scores(scores: dict[str, dict[str, "Score"]], missing: dict[str, str],
         of: what the scores are keyed by.
     """
     from nmtkit import console
-    from nmtkit.evaluation.scoring import comparable_to
+    from nmtkit.evaluation.metrics import comparable_to
 
     def shown(metric: str, value: float) -> str:
         return f"{value:.4f}" if metric == "comet" else f"{value:.2f}"

@@ -62,13 +62,13 @@ def command(
     from nmtkit.config import load_recipe
 
     if tracker:
-        from nmtkit.workers import check_trackers
+        from nmtkit.distributed.workers import check_trackers
 
         check_trackers(tracker)
     overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
-        from nmtkit.launcher import launch
-        from nmtkit.workers import check_processes
+        from nmtkit.distributed.launch import launch
+        from nmtkit.distributed.workers import check_processes
 
         load_recipe(recipe, overrides)
         check_processes(processes, device)
@@ -89,8 +89,8 @@ def train_or_stop(
 ) -> None:
     """Trains, in this process alone or as one of several; exits 128 + its number when a signal stops the training."""
     with _telling_how_to_go_on():
-        from nmtkit.training.train import train
-        from nmtkit.workers import Workers
+        from nmtkit.distributed.workers import Workers
+        from nmtkit.training.session import train
 
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             result = train(recipe, run_dir, workers, trackers)
@@ -101,8 +101,8 @@ def train_or_stop(
 
 def _verify_resume(recipe: "Recipe", run_dir: Path, device: str, threads: int | None) -> None:
     with _telling_how_to_go_on():
+        from nmtkit.distributed.workers import Workers
         from nmtkit.training.verify import verify_resume
-        from nmtkit.workers import Workers
 
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             first, last = verify_resume(recipe, run_dir, workers)

@@ -16,11 +16,11 @@ from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_d
 if TYPE_CHECKING:
     from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
     from nmtkit.decoding.engine_choice import Export
+    from nmtkit.decoding.files import LineWork, Wishes
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
-    from nmtkit.decoding.streams import LineWork, Wishes
     from nmtkit.decoding.translator import Precision, Sampling
-    from nmtkit.workers import Workers
+    from nmtkit.distributed.workers import Workers
 
 
 def command(
@@ -245,8 +245,8 @@ def command(
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
         raise typer.BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
-        from nmtkit.launcher import launch
-        from nmtkit.workers import check_processes
+        from nmtkit.distributed.launch import launch
+        from nmtkit.distributed.workers import check_processes
 
         check_processes(processes, device)
         sys.exit(launch(processes, sys.argv[1:]))
@@ -292,9 +292,9 @@ def command(
 
     import torch
 
-    from nmtkit.decoding.streams import LineWork
+    from nmtkit.decoding.files import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
-    from nmtkit.workers import Workers, set_threads
+    from nmtkit.distributed.workers import Workers, set_threads
 
     asked = Asked(
         n_best=mbr or n_best,
@@ -365,7 +365,7 @@ def _load_fast(
 
 
 def _wishes(option: str, path: Path | None) -> "Wishes | None":
-    from nmtkit.decoding.streams import Wishes
+    from nmtkit.decoding.files import Wishes
     from nmtkit.files import read_lines
 
     return Wishes(option, path, read_lines(path)) if path is not None else None
@@ -390,9 +390,9 @@ def _translate_file(
     """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
-    from nmtkit.decoding.streams import Parts, equal_windows, translate_windows
+    from nmtkit.decoding.files import Parts, equal_windows, translate_windows
     from nmtkit.files import LineReader, sha256_of
-    from nmtkit.translation_record import record, set_translated_as
+    from nmtkit.run import set_translated_as
 
     work.check()
     total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
@@ -441,7 +441,8 @@ def _translate_file(
                 options = work.description()
                 stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
                 sums = list(model_sums)
-                record(*of_run, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
+                run, test_set = of_run
+                run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
 
 
 def _translate_stream(
@@ -450,7 +451,7 @@ def _translate_stream(
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
     from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
-    from nmtkit.decoding.streams import WINDOW_LINES, Window, as_they_come, windows
+    from nmtkit.decoding.files import WINDOW_LINES, Window, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 

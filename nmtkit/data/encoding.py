@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config import CleaningConfig
+from nmtkit.data.cleaning import BLANK_RULES, rules_against_lengths
 from nmtkit.data.examination import TOO_LONG
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
-from nmtkit.text.cleaning import BLANK_RULES, rules_against_lengths
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Side, Tokenizer
 

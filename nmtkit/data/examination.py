@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nmtkit.config import CleaningConfig, DataConfig
+from nmtkit.data.cleaning import BLANK_RULES, REPORTED_RATIO, RULES, PairExaminer, repaired, rule_against_text
 from nmtkit.data.repeats import key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
-from nmtkit.text.cleaning import BLANK_RULES, REPORTED_RATIO, RULES, PairExaminer, repaired, rule_against_text
 from nmtkit.text.normalization import normalize, without_moses
 
 SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8

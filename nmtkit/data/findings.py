@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nmtkit.config import CleaningConfig
+from nmtkit.data.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.errors import DataError
-from nmtkit.text.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 
 LINES_NAMED = 20
 """Lines of each rule that the report names."""

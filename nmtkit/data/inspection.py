@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config import DataConfig, LocalPair, NamedCorpus, stored_recipe
-from nmtkit.data.preparation import load_tokenizer, open_entry
+from nmtkit.config import DataConfig, LocalPair, NamedCorpus
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.entries import open_entry, public_files, public_name
 from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.errors import DataError
-from nmtkit.text.corpora import Corpus, remote_files
-from nmtkit.text.download import Downloader
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import Side, Tokenizer
-from nmtkit.text.treebank import is_own_treebank
 
 Part = Literal["train", "valid"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -69,9 +69,9 @@ def inspect_pair(
     Raises:
         DataError: the run has not been prepared, or has no such corpus or line.
     """
-    tokenizer = load_tokenizer(run_dir)
-    data = PairData(run_dir / "data" / part)
-    described = [entry for entry in read_manifest(run_dir / "data")["corpora"] if entry["role"] == part]
+    tokenizer = Run(run_dir).tokenizer()
+    data = PairData(Run(run_dir).data / part)
+    described = [entry for entry in read_manifest(Run(run_dir).data)["corpora"] if entry["role"] == part]
     if not described:  # validation pairs held out of training have no corpus of their own
         described = [{"name": f"{part} (held out of train)", "pairs": len(data)}]
     index, within = _locate(described, line, corpus, run_dir)
@@ -111,7 +111,7 @@ def _texts(
     run_dir: Path, part: Part, index: int, line: int, sha256: str, mirror: Path | None
 ) -> tuple[str, str] | None:
     """Both sides of a line as the corpus has them, None where it is not on this machine as it was."""
-    data = stored_recipe(run_dir / "recipe.toml", run_dir.name).data
+    data = Run(run_dir).recipe().data
     entries = data.train if part == "train" else data.valid
     if isinstance(entries, int):
         return None
@@ -123,13 +123,10 @@ def _texts(
 
 
 def _open_if_there(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus | None:
-    languages = (data.source_language, data.target_language)
     try:
-        if not isinstance(entry, LocalPair):
-            name = entry if isinstance(entry, str) else entry.corpus
-            public = () if is_own_treebank(name) else remote_files(name, *languages)
-            if not all(downloader.find(file) for file in public):
-                return None
+        files = () if isinstance(entry, LocalPair) else public_files(data, public_name(entry))
+        if not all(downloader.find(file) for file in files):
+            return None
         return open_entry(data, entry, downloader)
     except DataError:
         return None

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from nmtkit.console import log
+from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports
 from nmtkit.errors import NmtkitError
-from nmtkit.interpreter import STOP_SIGNALS, same_imports
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

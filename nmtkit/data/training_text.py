@@ -17,6 +17,8 @@ import numpy as np
 
 from nmtkit.config import Recipe
 from nmtkit.console import Advance, counted, log, progress
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.examination import (
     COMPARABLE,
     LEFT_OUT,
@@ -32,8 +34,6 @@ from nmtkit.data.processes import in_order
 from nmtkit.data.repeats import KeyFile
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader, read_json, write_json
-from nmtkit.text.corpora import Corpus
-from nmtkit.text.divergence import likely_first_divergent_line
 
 BLOCK_PAIRS = 10_000
 """Pairs handled at once: some megabytes of text, a tenth of a second of work."""

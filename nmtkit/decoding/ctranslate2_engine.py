@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from nmtkit.config import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.engine_choice import Export
-from nmtkit.decoding.source_parts import cut_source, has_text, longest_translation, source_limit
+from nmtkit.decoding.source_parts import cut_source, longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
-from nmtkit.text.trees import escape_brackets, parsed
 
 if TYPE_CHECKING:
     import ctranslate2
@@ -119,23 +119,21 @@ class CTranslate2Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
-        if self.tokenizer.makes_trees:
-            lines = [escape_brackets(line) for line in lines]
+        task = task_of(self.tokenizer.settings["text"])
+        lines = [task.model_source(line) for line in lines]
         longest = min(source_limit(max_source_tokens, self.lengths), self._max_positions - 1)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
         sources = self.tokenizer.encode(normalized, "source", self._translator.num_translators)
         parts: list[tuple[int, list[int]]] = []
         for number, ids in enumerate(sources):
-            if has_text(self.tokenizer, lines[number]):
+            if task.words(lines[number]):
                 parts.extend((number, part) for part in cut_source(self.tokenizer, ids, longest, self.lengths))
         found = self.search([ids for _, ids in parts], batch_sentences=batch_sentences, batch_tokens=batch_tokens)
         translations: list[list[str]] = [[] for _ in lines]
         for (number, _), translation in zip(parts, found, strict=True):
             translations[number].append(self.tokenizer.translation(translation))
         joined = [" ".join(part for part in of_line if part) for of_line in translations]
-        if not self.tokenizer.makes_trees:
-            return joined
-        return [parsed(line, said)[0] for line, said in zip(lines, joined, strict=True)]
+        return [task.output(line, text).text for line, text in zip(lines, joined, strict=True)]
 
     def search(
         self, sources: Sequence[list[int]], *, batch_sentences: int | None = None, batch_tokens: int = BATCH_TOKENS

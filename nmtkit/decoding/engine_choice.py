@@ -17,12 +17,8 @@ from nmtkit.console import log
 from nmtkit.decoding.source_parts import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
-from nmtkit.model_folder import (
-    find_model,
-    is_model_folder,
-    read_description,
-    read_provenance,
-)
+from nmtkit.model_folder import is_model_folder, read_description, read_provenance
+from nmtkit.run import find_model
 
 FORMAT = 1
 """Of the manifest.json of an export; export/export.py writes it."""

@@ -21,9 +21,9 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import load_ensemble
+from nmtkit.run import load_ensemble
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import EOS, Side, Tokenizer
-from nmtkit.text.treebank import as_model_text
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -115,22 +115,23 @@ class ForcedDecoder:
         before_batch: Callable[[], None] = lambda: None,
         first_line: int | None = None,
     ) -> list[ForcedScore]:
-        """One score for each pair of a source line and a hypothesis line (a tree, of a parser); see score_ids.
+        """One score for each pair of a source line and a hypothesis line; see score_ids.
 
         Args:
             first_line: the number of the first hypothesis in its text, for messages, which quote it otherwise.
 
         Raises:
-            DataError: a parser's hypothesis is no tree.
+            DataError: a hypothesis is no target of the model's task.
         """
-        texts = [
-            as_model_text(self.tokenizer, source, hypothesis, repr(hypothesis[:40]), 1)
+        task = task_of(self.tokenizer.settings["text"])
+        targets = [
+            task.model_target(hypothesis, repr(hypothesis[:40]))
             if first_line is None
-            else as_model_text(self.tokenizer, source, hypothesis, "the hypotheses", first_line + index)
-            for index, (source, hypothesis) in enumerate(pairs)
+            else task.model_target(hypothesis, "the hypotheses", first_line + index)
+            for index, (_, hypothesis) in enumerate(pairs)
         ]
-        sources = self._encode([source for source, _ in texts], "source")
-        hypotheses = self._encode([hypothesis for _, hypothesis in texts], "target")
+        sources = self._encode([task.model_source(source) for source, _ in pairs], "source")
+        hypotheses = self._encode(targets, "target")
         return self.score_ids(
             sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
         )

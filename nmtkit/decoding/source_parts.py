@@ -6,7 +6,6 @@ from itertools import accumulate, pairwise
 from nmtkit.config import DecodingConfig, TrainingLengths
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.trees import split_words
 
 MAX_SOURCE_TOKENS = 1024
 """The limit where model.json does not record the longest source of the training."""
@@ -14,11 +13,6 @@ _USUAL_SHARE = 0.1
 """From this share of training sources of several sentences on, a model can be expected to translate them whole."""
 _SHORT_SHARE = 1 / 3
 """A translation of less than this share of the expected tokens has probably lost text."""
-
-
-def has_text(tokenizer: Tokenizer, line: str) -> bool:
-    """Whether there is anything to translate in a line; to a parser a no-break space is a word."""
-    return bool(split_words(line) if tokenizer.makes_trees else line.strip())
 
 
 def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:

@@ -20,14 +20,12 @@ from nmtkit.config import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.decoding.required import holds, with_required
-from nmtkit.decoding.rules import (
-    TreePieces,
+from nmtkit.decoding.constraints import (
     forbidden_phrases,
     forced_prefixes,
     no_repeated_ngrams,
-    whole_trees,
 )
+from nmtkit.decoding.required_phrases import holds, with_required
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import (
     Chooser,
@@ -38,14 +36,14 @@ from nmtkit.decoding.search import (
     best_continuations,
     length_penalty,
 )
-from nmtkit.decoding.source_parts import cut_source, has_text, is_short, longest_translation, source_limit
+from nmtkit.decoding.source_parts import cut_source, is_short, longest_translation, source_limit
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import load_ensemble
+from nmtkit.run import load_ensemble
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import BOS, EOS, UNK, Tokenizer
-from nmtkit.text.trees import escape_brackets, parsed, split_words
 
 BATCH_TOKENS = 2048
 
@@ -219,6 +217,7 @@ class Translator:
         self.weights_sha256: tuple[str, ...] = ()
         self.precision = precision
         self.tokenizer = tokenizer
+        self.task = task_of(tokenizer.settings["text"])
         self.decoding = decoding
         self.lengths = lengths
         self.is_small = all(model.config.d_model < _SMALL for model in models)
@@ -297,8 +296,7 @@ class Translator:
             if bad := _SURROGATE.search(line):
                 raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
         self._check_search(asked)
-        if self.tokenizer.makes_trees:
-            lines = [escape_brackets(line) for line in lines]
+        lines = [self.task.model_source(line) for line in lines]
         parts = self._parts(lines, asked)
         forbidden = self._target_ids(asked.forbidden, "forbidden phrase")
         order = sorted(range(len(parts)), key=lambda index: len(parts[index].ids), reverse=True)
@@ -321,9 +319,10 @@ class Translator:
         joined = [
             _joined(of_parts) if of_parts else [_without_text(asked, line)] for line, of_parts in enumerate(of_lines)
         ]
-        if not self.tokenizer.makes_trees:
-            return joined
-        return [[_parsed(line, one) for one in of_line] for line, of_line in zip(lines, joined, strict=True)]
+        return [
+            [dataclasses.replace(one, **vars(self.task.output(line, one.text))) for one in of_line]
+            for line, of_line in zip(lines, joined, strict=True)
+        ]
 
     def check(self, asked: Asked, prefix_file: str = "", required_file: str = "") -> None:
         """Looks before anything is translated whether what is asked for is possible.
@@ -342,7 +341,7 @@ class Translator:
     def _check_search(self, asked: Asked) -> None:
         if asked.sampling is None and asked.n_best > self.decoding.beam:
             raise DataError(f"{asked.n_best} translations per line need a beam that large, not {self.decoding.beam}")
-        if self.decoding.whole_trees and not self.tokenizer.makes_trees:
+        if self.decoding.well_formed and self._well_formed is None:
             raise DataError("whole_trees is for models that produce trees, and this one translates text; remove it")
         if asked.sampling is not None and any(asked.required):
             raise DataError("sampling does not support required phrases; use beam search instead")
@@ -380,14 +379,15 @@ class Translator:
         wishes = self._wishes(asked, len(lines))
         parts = []
         for number, ids in enumerate(sources):
-            if not has_text(self.tokenizer, lines[number]):
+            words = self.task.words(lines[number])
+            if not words:
                 continue
             for place, part in enumerate(cut := cut_source(self.tokenizer, ids, longest, self.lengths)):
                 # What is said of a line holds for its first part.
                 prefix, required = wishes[number] if place == 0 else ((), ())
                 whole = len(cut) == 1
-                words = len(split_words(lines[number])) if whole else sum(self.tokenizer.word_starts(part, "source"))
-                parts.append(_Part(number, part, words, place, prefix, required))
+                num_words = len(words) if whole else sum(self.tokenizer.word_starts(part, "source"))
+                parts.append(_Part(number, part, num_words, place, prefix, required))
         return parts
 
     def _rules(self, parts: Sequence[_Part], forbidden: Sequence[Ids]) -> tuple[Rule, ...]:
@@ -399,15 +399,15 @@ class Translator:
             rules.append(forbidden_phrases(forbidden))
         if any(prefixes):
             rules.append(forced_prefixes(prefixes))
-        if self.decoding.whole_trees:
-            rules.append(whole_trees(self._tree_pieces, [part.words for part in parts]))
+        if self.decoding.well_formed and self._well_formed is not None:
+            rules.append(self._well_formed([part.words for part in parts]))
         return tuple(rules)
 
     @cached_property
-    def _tree_pieces(self) -> TreePieces:
+    def _well_formed(self) -> Callable[[Sequence[int]], Rule] | None:
         is_in_words = self.tokenizer.settings["subwords"] == "none"
         entries = [f"\u2581{entry}" if is_in_words else entry for entry in self.tokenizer.entries("target")]
-        return TreePieces.of(entries, EOS, self._device)
+        return self.task.well_formed(entries, EOS, self._device)
 
     def _target_ids(self, texts: Sequence[str], what: str, where: str = "", forbidden: Sequence[Ids] = ()) -> list[Ids]:
         """The ids of pieces of translations.
@@ -504,12 +504,6 @@ def _joined(of_parts: Sequence[tuple[int, list[Translation]]]) -> list[Translati
     """
     lengths = [length for length, _ in of_parts]
     return [_chain(parts, lengths) for parts in zip(*(translations for _, translations in of_parts), strict=False)]
-
-
-def _parsed(line: str, translation: Translation) -> Translation:
-    """What was said of a line's words, as a tree over them."""
-    text, is_mended = parsed(line, translation.text)
-    return dataclasses.replace(translation, text=text, is_mended=is_mended)
 
 
 def _chain(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import is_telling
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import Score
+from nmtkit.evaluation.metrics import Score
 
 if TYPE_CHECKING:
     import torch

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from nmtkit.config import corpus_name
+from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import DeviceKind, device_of
 from nmtkit.files import any_number, as_text, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR
-from nmtkit.model_folder import latest_state
-from nmtkit.workers import ComputedPrecision
+from nmtkit.run import Run
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PARTS = ("flops_encoder", "flops_decoder", "flops_output", "flops_attention", "flops_padding")
@@ -91,7 +91,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         ModelError: the run has not been trained.
         DataError: one of its files is damaged.
     """
-    path = latest_state(run_dir)
+    path = Run(run_dir).latest_state()
     if path is None:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
     state = read_state(path)
@@ -103,7 +103,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     sustained, source = _sustained(kind, state["precision"], matmul)
     flops = state["flops"]
     metrics = read_metrics(run_dir)
-    prediction = run_dir / "prediction.json"
+    prediction = Run(run_dir).prediction
     return {
         "run": as_text(run_dir.resolve().name),
         "source_language": data["source_language"],
@@ -152,7 +152,7 @@ def read_cost(path: Path) -> dict[str, Any]:
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of RUN/metrics.jsonl; raises DataError where one is damaged."""
-    return read_json_lines(run_dir / "metrics.jsonl", _OF_METRICS)
+    return read_json_lines(Run(run_dir).metrics, _OF_METRICS)
 
 
 def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[float, str]:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
+from nmtkit.corpora.trees import Tree, Word, read_trees, right_branching, walk, words, write
 from nmtkit.errors import DataError
-from nmtkit.text.trees import Tree, Word, read_trees, right_branching, walk, words, write
 
 DELETED_LABELS = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
 """DELETE_LABEL: words of such tags are no words, phrases of such labels no brackets."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import BRACKET_SCORES, RESAMPLES, Interval, Scorer, check_seed
+from nmtkit.evaluation.metrics import BRACKET_SCORES, RESAMPLES, Interval, Scorer, check_seed
 
 Method = Literal["bootstrap", "randomization"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import TREES
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
@@ -16,7 +15,9 @@ from nmtkit.errors import DataError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.parity import Ids, Sample, check_greedy, compare, search, take_sample
 from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
-from nmtkit.model_folder import LoadedModel, find_model, load_model
+from nmtkit.model_folder import LoadedModel, load_model
+from nmtkit.run import find_model
+from nmtkit.tasks.known import task_of
 
 FORMATS = ("ctranslate2", "huggingface")
 
@@ -166,13 +167,6 @@ def _report(parity: dict[str, Any]) -> None:
             log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
 
 
-_KINDS = {
-    "plain": "plain",
-    "tokenized": "tokenized: words and punctuation are separated before",
-    **dict.fromkeys(TREES, "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"),
-}
-
-
 def _steps_after(text: dict[str, Any]) -> list[str]:
     """What a translation is not yet, in words: a line or none."""
     if "moses-tokenize" not in text["normalize"]:
@@ -183,7 +177,7 @@ def _steps_after(text: dict[str, Any]) -> list[str]:
 def _readme(manifest: dict[str, Any]) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
-    kind = _KINDS[text["text"]]
+    kind = task_of(text["text"]).description
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"

@@ -14,16 +14,17 @@ import torch
 
 from nmtkit.config import DecodingConfig
 from nmtkit.console import log
+from nmtkit.corpora import synthetic
 from nmtkit.data.batch import pad
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS
 from nmtkit.decoding.translator import Asked, Translator
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.scoring import score
+from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_lines
 from nmtkit.model_folder import LoadedModel
-from nmtkit.text import synthetic
+from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import BOS, EOS
-from nmtkit.text.trees import escape_brackets
 
 SAMPLE_LINES = 100
 NEAR_TIE = 1e-4
@@ -58,7 +59,7 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     Raises:
         DataError: the file cannot be read or has no line with text.
     """
-    valid = [place / "data" / "valid.source.txt" for place in places]
+    valid = [Run(place).valid_text.source for place in places]
     files = [file] if file is not None else [path for path in valid if path.is_file()]
     if files:
         origin, lines = str(files[0]), read_lines(files[0])
@@ -69,7 +70,8 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
-    words = [escape_brackets(line) if loaded.tokenizer.makes_trees else line for _, line in texts]
+    task = task_of(loaded.tokenizer.settings["text"])
+    words = [task.model_source(line) for _, line in texts]
     encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for line in words], "source")
     fitting = (
         (number, line, ids) for (number, line), ids in zip(texts, encoded, strict=True) if 0 < len(ids) <= longest

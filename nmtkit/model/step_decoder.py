@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.prepared import PreparedLinear, PreparedNorm, for_inference, joined_by_head
-from nmtkit.model.prepared_encoder import PreparedEncoder
-from nmtkit.model.source_attention import ByHead, Folded, SourceMaps, scaled_queries
+from nmtkit.model.packed_encoder import PreparedEncoder
+from nmtkit.model.packed_linear import PreparedLinear, PreparedNorm, for_inference, joined_by_head
+from nmtkit.model.step_attention import ByHead, Folded, SourceMaps, scaled_queries
 from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
 
 _FIRST_CAPACITY = 16

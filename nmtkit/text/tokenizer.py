@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config import TREES, DataConfig
+from nmtkit.config import DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
@@ -290,7 +290,7 @@ class Tokenizer:
                 data.vocab_size,
                 data.byte_fallback,
                 tags,
-                split_scripts=not data.has_trees,  # where a bracket and its label are one piece
+                split_scripts=data.splits_scripts,
             )
 
         vocabularies: dict[str, _Vocabulary]
@@ -317,11 +317,6 @@ class Tokenizer:
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
-
-    @property
-    def makes_trees(self) -> bool:
-        """Whether what its target ids say are trees over the source's words, as sequences (see trees.py)."""
-        return self.settings["text"] in TREES
 
     @property
     def tag_ids(self) -> frozenset[int]:

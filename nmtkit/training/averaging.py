@@ -12,17 +12,15 @@ from nmtkit.config import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.errors import ModelError
 from nmtkit.files import sha256_of
 from nmtkit.model_folder import (
-    best_checkpoints,
     check_sum,
-    checkpoints,
     is_model_folder,
     read_description,
     read_provenance,
     read_tensors,
     save_model,
     step_of,
-    whole_checkpoints,
 )
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
 
 
@@ -45,11 +43,11 @@ def choose_checkpoints(
     Raises:
         ModelError: the run does not have that many.
     """
-    available = checkpoints(run_dir)
+    available = Run(run_dir).checkpoints()
     if not available:
         raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
-        chosen = best_checkpoints(run_dir, best)
+        chosen = Run(run_dir).best_checkpoints(best)
         if len(chosen) < best:
             raise ModelError(
                 f"{run_dir}: the best {best} checkpoints were requested, but only {len(chosen)} are whole and have a "
@@ -57,7 +55,7 @@ def choose_checkpoints(
             )
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
-    chosen = whole_checkpoints(run_dir, (number - 1) * spacing + 1)[::-spacing][:number][::-1]
+    chosen = Run(run_dir).whole_checkpoints((number - 1) * spacing + 1)[::-spacing][:number][::-1]
     if not chosen:
         raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run again")
     if last is not None and len(chosen) < last:

@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtkit.config import ModelConfig, Recipe, stored_recipe
+from nmtkit.config import ModelConfig, Recipe
 from nmtkit.console import counted
-from nmtkit.data.preparation import load_tokenizer
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.report import read_averaging
-from nmtkit.files import sha256_of, write_json
+from nmtkit.files import any_number, read_json, sha256_of, write_json
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import read_description, read_provenance, step_of, whole_checkpoints
+from nmtkit.model_folder import read_description, read_provenance, step_of
+from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import check_alike, mean_weights
 from nmtkit.training.validation import Validator
-from nmtkit.workers import Workers
 
 Criterion = Literal["bleu", "nll"]
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
@@ -71,6 +71,24 @@ def candidates(num_checkpoints: int) -> list[int]:
     return [*(count for count in COUNTS if count < num_checkpoints), num_checkpoints]
 
 
+_TRIED = {
+    "n": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "last_step": int,
+}  # fmt: skip
+
+
+def read_averaging(path: Path) -> dict[str, Any]:
+    """Reads averaging.json: the averages that were tried.
+
+    Raises:
+        DataError: it is missing or something else.
+    """
+    content: dict[str, Any] = read_json(path, {"tried": [_TRIED], "best": _TRIED, "made_from": dict})
+    if not content["tried"] or any(row.keys() != _TRIED.keys() for row in content["tried"]):
+        raise DataError(f'{path}: the rows of "tried" must have exactly the keys {", ".join(_TRIED)}; remove the file')
+    return content
+
+
 def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iterator[Search]:
     """Tries the averages of a run one after the other, and writes RUN/averaging.json after each.
 
@@ -85,16 +103,17 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         ModelError: the run has fewer than two whole checkpoints, or they do not belong together.
         DataError: it has no validation set, or BLEU is asked of trees.
     """
-    folders = whole_checkpoints(run_dir)
+    folders = Run(run_dir).whole_checkpoints()
     if len(folders) < 2:
         raise ModelError(
             f"{run_dir}: {counted(len(folders), 'whole checkpoint')}, so there is nothing to "
             "choose from; train with a larger training.keep_last first"
         )
-    recipe = stored_recipe(run_dir / "recipe.toml", run_dir.name)
-    if criterion == "bleu" and recipe.data.has_trees:
-        raise DataError(f"{run_dir}: BLEU cannot score trees; search with --metric nll")
-    criterion = criterion or ("nll" if recipe.data.has_trees else "bleu")
+    recipe = Run(run_dir).recipe()
+    of_task = task_of(recipe.data.text).averaging_metric
+    if criterion == "bleu" and of_task != "bleu":
+        raise DataError(f"{run_dir}: BLEU cannot score {recipe.data.text}; search with --metric {of_task}")
+    criterion = criterion or of_task
     check_alike(folders)
     made_from = _made_from(run_dir, folders, criterion, recipe)
     wanted = candidates(len(folders))
@@ -118,13 +137,13 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         tried = [*tried, Tried(count, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))]
         so_far = Search(tried, len(wanted))
         rows = [asdict(one) for one in tried]
-        write_json(run_dir / "averaging.json", {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
+        write_json(Run(run_dir).averaging, {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
         yield so_far
 
 
 def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe: Recipe) -> dict[str, Any]:
     """All that decides the results."""
-    valid = run_dir / "data" / "valid"
+    valid = Run(run_dir).data / "valid"
     return {
         "checkpoints": {folder.name: read_provenance(folder)["files"]["model.safetensors"] for folder in folders},
         "valid": {side: sha256_of(Path(f"{valid}.{side}.txt")) for side in ("source", "reference")},
@@ -135,7 +154,7 @@ def _made_from(run_dir: Path, folders: list[Path], criterion: Criterion, recipe:
 
 def _known(run_dir: Path, made_from: dict[str, Any]) -> list[Tried]:
     """What an earlier search has found already; nothing where anything is another now."""
-    path = run_dir / "averaging.json"
+    path = Run(run_dir).averaging
     if not path.is_file():
         return []
     content = read_averaging(path)
@@ -145,4 +164,4 @@ def _known(run_dir: Path, made_from: dict[str, Any]) -> list[Tried]:
 def _validator(recipe: Recipe, run_dir: Path, criterion: Criterion, workers: Workers) -> Validator:
     training = recipe.training.model_copy(update={"validate_bleu": criterion == "bleu"})
     asked = recipe.model_copy(update={"training": training})
-    return Validator(asked, run_dir, load_tokenizer(run_dir), workers)
+    return Validator(asked, run_dir, Run(run_dir).tokenizer(), workers)

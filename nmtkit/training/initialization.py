@@ -6,13 +6,8 @@ from typing import Any
 from nmtkit.config import ModelConfig, Recipe, TrainingLengths, read_lengths
 from nmtkit.errors import NmtkitError
 from nmtkit.files import sha256_of
-from nmtkit.model_folder import (
-    check_sum,
-    find_model,
-    read_description,
-    read_provenance,
-    read_tensors,
-)
+from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors
+from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.state import TrainingState
 

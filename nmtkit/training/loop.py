@@ -20,17 +20,17 @@ from nmtkit.data.ahead import work_ahead
 from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.batching import Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
+from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.training.compiled import CompiledLoss, Loss
-from nmtkit.training.drawn_epochs import TrainingPairs
-from nmtkit.training.finite import count_update, reason_to_skip
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.epochs import TrainingPairs
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.nonfinite import count_update, reason_to_skip
 from nmtkit.training.optimizer import step_if
 from nmtkit.training.r_drop import r_drop_loss
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import FLOPS, TrainingState
-from nmtkit.workers import Workers, holding_model, is_out_of_memory
 
 UPDATES_AHEAD = 2
 """Updates whose batches are made while a CUDA device computes."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
-from nmtkit.training.meters import Recent, memory_bytes
+from nmtkit.training.totals import Recent, memory_bytes
 
 _WIDE = 96
 _NARROW = 52

@@ -15,12 +15,12 @@ import numpy as np
 from nmtkit.config import Recipe, TrainingConfig
 from nmtkit.console import amount, log
 from nmtkit.data.batch import batch_of
+from nmtkit.distributed.workers import ComputedPrecision, Workers, has_bf16_instructions
 from nmtkit.model.flops import forward_flops
 from nmtkit.text.tokenizer import SPECIAL_PIECES
 from nmtkit.training.loop import plain_loss, run_pass, training_factor
-from nmtkit.training.memory import leaving_no_trace
+from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import ComputedPrecision, Workers, has_bf16_instructions
 
 _TRIAL_PAIRS = (4, 32)
 _TRIAL_TOKENS = 32

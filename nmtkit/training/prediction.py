@@ -18,13 +18,13 @@ import torch
 from nmtkit.config import ModelConfig, Recipe, TrainingConfig
 from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
+from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import DeviceKind, device_named, device_of, processor_name
 from nmtkit.model.flops import Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.training.loop import training_factor
-from nmtkit.training.memory import SAMPLED_UPDATES
-from nmtkit.workers import ComputedPrecision, Precision, tokens_per_pass_of
+from nmtkit.training.micro_batches import SAMPLED_UPDATES
 
 ASSUMED_MFU = {
     "gpu": (

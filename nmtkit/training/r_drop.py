@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.objective import LogitsInParts, target_states
+from nmtkit.training.loss import LogitsInParts, target_states
 
 
 class _RDropLoss(torch.autograd.Function):

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import Recipe, changes_that_matter, differences
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import read_json, remove_folder, write_json_lines
-from nmtkit.model_folder import checkpoints, read_provenance, step_of
-from nmtkit.training.finite import forget_later_nonfinite
+from nmtkit.model_folder import read_provenance, step_of
+from nmtkit.run import Run
 from nmtkit.training.initialization import check_initial_weights, initial_sha256
+from nmtkit.training.nonfinite import forget_later_nonfinite
 from nmtkit.training.state import Progress, TrainingState, remove_old_saves, saves, whole_saves
-from nmtkit.workers import Workers
 
 
 def resume(
@@ -35,9 +36,9 @@ def resume(
         _refuse_foreign_checkpoints(run_dir, recipe, fingerprint)
         workers.wait()
         if workers.is_main:
-            (run_dir / "metrics.jsonl").unlink(missing_ok=True)
-            (run_dir / "nonfinite.jsonl").unlink(missing_ok=True)
-            _forget_later(checkpoints(run_dir), 0)
+            (Run(run_dir).metrics).unlink(missing_ok=True)
+            (Run(run_dir).nonfinite).unlink(missing_ok=True)
+            _forget_later(Run(run_dir).checkpoints(), 0)
         return None
     folder, saved = found[0]
     check_settings(saved, run_dir, recipe, fingerprint)
@@ -47,7 +48,7 @@ def resume(
         step = state.progress.step
         done = step - 1 if saved.get("unfinished") else step
         _forget_later_metrics(run_dir, done)
-        _forget_later(checkpoints(run_dir), done)
+        _forget_later(Run(run_dir).checkpoints(), done)
         forget_ends(run_dir, step)
         _forget_later(saves(run_dir), step)  # damaged ones: their updates are made again
         forget_later_nonfinite(run_dir, state.progress)
@@ -73,7 +74,7 @@ def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerp
 def forget_after_going_back(run_dir: Path, place: Progress) -> None:
     """Removes what was written after the save that a failed run went back to."""
     _forget_later_metrics(run_dir, place.step)
-    _forget_later(checkpoints(run_dir), place.step)
+    _forget_later(Run(run_dir).checkpoints(), place.step)
     _forget_later(saves(run_dir), place.step)
 
 
@@ -86,7 +87,7 @@ def forget_ends(run_dir: Path, step: int) -> None:
             line = {key: value for key, value in line.items() if not key.startswith("valid_") and key != "samples"}
         if end != "line":
             kept.append(line)
-    write_json_lines(run_dir / "metrics.jsonl", kept)
+    write_json_lines(Run(run_dir).metrics, kept)
     for folder in end_checkpoints(run_dir):
         if step_of(folder) < step:
             remove_folder(folder)
@@ -95,7 +96,7 @@ def forget_ends(run_dir: Path, step: int) -> None:
 def end_checkpoints(run_dir: Path) -> list[Path]:
     """The checkpoints that were written only because training ended there."""
     found = []
-    for folder in checkpoints(run_dir):
+    for folder in Run(run_dir).checkpoints():
         with suppress(NmtkitError):  # a damaged one is reported where it is used
             found += [folder] * bool(read_provenance(folder).get("end"))
     return found
@@ -116,7 +117,7 @@ def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None,
 
 def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
     """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
-    for folder in checkpoints(run_dir):
+    for folder in Run(run_dir).checkpoints():
         before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
         stored = Recipe.model_validate(before["recipe"])
         changes = differences(stored.model, recipe.model)
@@ -131,7 +132,7 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
 
 def _forget_later_metrics(run_dir: Path, step: int) -> None:
     """Removes the reports of updates that were made but not saved: they are made again."""
-    path = run_dir / "metrics.jsonl"
+    path = Run(run_dir).metrics
     write_json_lines(path, [line for line in read_metrics(run_dir) if line["step"] <= step])
 
 

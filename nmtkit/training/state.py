@@ -26,12 +26,13 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
+from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, step_folders, write_tensors
+from nmtkit.run import Run
 from nmtkit.training.optimizer import freeze, new_optimizer
-from nmtkit.workers import Workers, holding_model
 
 KEPT_SAVES = 2
 
@@ -217,7 +218,7 @@ class TrainingState:
         Raises:
             NmtkitError: it cannot be written, or reads back otherwise.
         """
-        folder = run_dir / "resume" / f"step-{self.progress.step:08d}"
+        folder = Run(run_dir).resume_state(self.progress.step)
         with write_folder_atomically(folder) as temporary:
             for name, tensors in self.tensors().items():
                 write_tensors(temporary / f"{name}.safetensors", tensors)
@@ -278,7 +279,7 @@ def execution_facts(workers: Workers) -> dict[str, Any]:
 
 def saves(run_dir: Path) -> list[Path]:
     """The saves of a run, oldest first."""
-    return step_folders(run_dir / "resume")
+    return step_folders(Run(run_dir).resume_folder)
 
 
 def remove_old_saves(run_dir: Path) -> None:

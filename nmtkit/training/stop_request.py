@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nmtkit.interpreter import stop_signals
+from nmtkit.distributed.interpreter import stop_signals
 
 _SECONDS_OF_ONE_WISH = 1.0
 """A terminal and a launcher both send the signal to every process: what comes within a second is the same wish."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from nmtkit.config import Recipe
-from nmtkit.workers import open_tracker
+from nmtkit.distributed.workers import open_tracker
 
 COLUMNS = ["source", "reference", "hypothesis"]
 """Of sample translations, as metrics.jsonl names them."""

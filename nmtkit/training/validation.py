@@ -12,15 +12,16 @@ from nmtkit.config import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.data.preparation import read_text_pair, stored_bleu_tokenizer
+from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.scoring import Scorer
+from nmtkit.evaluation.metrics import Scorer
 from nmtkit.model.transformer import Transformer
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.objective import batch_loss
-from nmtkit.workers import Workers, is_out_of_memory
+from nmtkit.training.loss import batch_loss
 
 NUM_SAMPLES = 3
 
@@ -71,8 +72,8 @@ class Validator:
         self._recipe = recipe
         self._tokenizer = tokenizer
         self._workers = workers
-        self._data = PairData(run_dir / "data" / "valid")
-        self._sources, self._references = read_text_pair(run_dir / "data" / "valid")
+        self._data = PairData(Run(run_dir).data / "valid")
+        self._sources, self._references = Run(run_dir).valid_text.read()
         order = sorted(range(len(self._data)), key=self._longest)
         if recipe.model.positions == "learned":
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]

@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config import Recipe
-from nmtkit.data.preparation import load_tokenizer
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import versions
 from nmtkit.model_folder import read_tensors, same_bits, step_of
-from nmtkit.training.drawn_epochs import TrainingPairs, training_pairs
+from nmtkit.run import Run
+from nmtkit.training.epochs import TrainingPairs, training_pairs
 from nmtkit.training.initialization import start_from_model
 from nmtkit.training.loop import train_updates
 from nmtkit.training.precision import with_precision
 from nmtkit.training.resume import check_settings
+from nmtkit.training.session import holding_run
 from nmtkit.training.state import MEASURED, TrainingState, execution_facts, whole_saves
-from nmtkit.training.train import holding_run
 from nmtkit.training.validation import Validator
-from nmtkit.workers import Workers
 
 
 def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         check_settings(saved, run_dir, recipe, manifest["fingerprint"])
         recipe, workers = with_precision(recipe, saved, workers)
         _check_comparable(saved, last, workers)
-        tokenizer = load_tokenizer(run_dir)
+        tokenizer = Run(run_dir).tokenizer()
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         state = TrainingState.new(recipe.model, recipe.training, sizes, workers.device)
         if len(found) == 2:
@@ -62,7 +62,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         first = state.progress.step + 1
         validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
-        was_drawn = (run_dir / "drawn").is_dir()
+        was_drawn = (Run(run_dir).sampled).is_dir()
         data = training_pairs(recipe, run_dir, manifest, workers)
         try:
             _repeat(state, recipe, data, workers, step_of(last), validator, validated)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer
 
-from nmtkit import launcher
 from nmtkit.cli.main import app
+from nmtkit.distributed import launch as launcher
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
-from nmtkit.workers import Workers
 from tests.conftest import RunCommand
 
 

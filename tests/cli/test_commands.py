@@ -17,11 +17,11 @@ import pytest
 
 from nmtkit.cli.main import main
 from nmtkit.config import builtin_recipes, load_recipe
+from nmtkit.distributed.interpreter import STOP_SIGNALS
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import nmtkit_version, read_json, write_json
-from nmtkit.interpreter import STOP_SIGNALS
 from nmtkit.training.state import sum_of_state
-from nmtkit.workers import Workers
 
 COMMANDS = [
     "prepare",
@@ -115,7 +115,7 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A run that is prepared but not trained; tests only read it."""
-    from nmtkit.data.preparation import prepare
+    from nmtkit.data.prepare import prepare
 
     project = write_project(tmp_path_factory.mktemp("prepared"))
     prepare(load_recipe(str(project.recipe)), project.run, workers=1)
@@ -395,7 +395,7 @@ class TestPrepare:
             asked.update(options, seed=recipe.training.seed, run_dir=run_dir)
             raise NmtkitError("noted")
 
-        monkeypatch.setattr("nmtkit.data.preparation.prepare", note)
+        monkeypatch.setattr("nmtkit.data.prepare.prepare", note)
         options = ["--workers", "3", "--mirror", "somewhere", "--set", "training.seed=8", "--set", "training.seed=9"]
         assert nmtkit("prepare", project.recipe, "--run-dir", "there", *options).err == "error: noted\n"
         assert asked == {"workers": 3, "mirror": Path("somewhere"), "seed": 9, "run_dir": Path("there")}
@@ -433,7 +433,7 @@ class TestTrain:
             raise NmtkitError(f"noted {name} {run_dir == prepared.run} {first_step}")
 
         monkeypatch.setattr("nmtkit.training.tracking.open_tracker", note)
-        monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: name)
+        monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: name)
         options = ["--set", "training.max_steps=9", "--tracker", "wandb", "--device", "cpu"]
         outcome = nmtkit(command, prepared.recipe, "--run-dir", prepared.run, *options)
         assert outcome.err.endswith("error: noted wandb True 1\n")
@@ -444,8 +444,8 @@ class TestTrain:
     def test_a_missing_tracker_is_told_before_anything_is_done(
         self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
-        monkeypatch.setattr("nmtkit.launcher.launch", lambda *_: pytest.fail("started"))
-        monkeypatch.setattr("nmtkit.workers.find_spec", lambda name: None)
+        monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
+        monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: None)
         outcome = nmtkit(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
         assert outcome.code == 1
         told = "error: --tracker tensorboard: tensorboard is not installed; run `pip install 'nmtkit[tensorboard]'`\n"
@@ -461,7 +461,7 @@ class TestTrain:
             asked.extend([num_processes, arguments])
             return 7
 
-        monkeypatch.setattr("nmtkit.launcher.launch", note)
+        monkeypatch.setattr("nmtkit.distributed.launch.launch", note)
         arguments = [command, str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
         assert nmtkit(*arguments).code == 7
         assert asked == [4, arguments]
@@ -482,7 +482,7 @@ class TestTrain:
     def test_a_mistake_in_the_recipe_starts_no_processes(
         self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
-        monkeypatch.setattr("nmtkit.launcher.launch", lambda *_: pytest.fail("started"))
+        monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
         outcome = nmtkit(command, project.recipe, "--processes", "4", "--set", "training.sead=1")
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
 

@@ -11,8 +11,8 @@ import pytest
 
 from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
-from nmtkit.text.download import mirror_path
+from nmtkit.corpora.download import mirror_path
+from nmtkit.data.prepare import prepare
 
 
 class Outcome(NamedTuple):

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from nmtkit.cli.score_tables import print_differences, print_scores
-from nmtkit.evaluation.scoring import METRICS, Score, Scorer
+from nmtkit.corpora import sacrebleu_sets
+from nmtkit.corpora.download import RemoteFile, mirror_path
+from nmtkit.corpora.sacrebleu_sets import sacrebleu_set
+from nmtkit.evaluation.metrics import METRICS, Score, Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
-from nmtkit.text import sacrebleu_sets
-from nmtkit.text.download import RemoteFile, mirror_path
-from nmtkit.text.sacrebleu_sets import sacrebleu_set
 
 SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
 REFERENCE = ["Der Hund schläft im Haus.", "Eine Katze sieht den alten Mann.", "Der Mann geht heim.", "Wer ist das?"]
@@ -131,7 +131,7 @@ def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], fold
 def test_a_long_text_has_intervals_only_where_they_are_asked_for(
     run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmtkit.evaluation.scoring.MOST_LINES_RESAMPLED", 3)
+    monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", 3)
     command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
     assert "95 %, of" not in run_command(*command).out
     assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
@@ -270,7 +270,7 @@ def test_other_public_sets_are_test_sets_too(
     run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [SimpleNamespace(source=source, target=target) for source, target in zip(SOURCE, REFERENCE, strict=True)]
-    monkeypatch.setattr("nmtkit.text.synthetic.generate", lambda split: pairs)
+    monkeypatch.setattr("nmtkit.corpora.synthetic.generate", lambda split: pairs)
     languages = ["--source-language", "en", *GERMAN, "--metric", "sacrebleu", "--confidence", 0]
     command = ["score", "--hypothesis", folder / "test.de", "--test-set", "builtin/synthetic", *languages]
     outcome = run_command(*command)
@@ -286,7 +286,7 @@ class OfComet:
         self.model = model
 
     def score(self, sources: list[str], hypotheses: list[str], references: list[str]) -> Any:
-        from nmtkit.evaluation.scoring import Score
+        from nmtkit.evaluation.metrics import Score
 
         assert (sources, references) == (SOURCE, REFERENCE)
         scores = [len(line) / 100 for line in hypotheses]

@@ -26,16 +26,16 @@ import nmtkit
 from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.streams import LineWork, Parts
+from nmtkit.decoding.files import LineWork, Parts
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import sentence_utility
+from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, read_json
 from nmtkit.model_folder import load_model, save_model
-from nmtkit.training.train import train
-from nmtkit.workers import Workers
+from nmtkit.training.session import train
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
 WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
@@ -160,7 +160,7 @@ class TestStreams:
     def test_more_lines_than_are_taken_at_once_come_out_in_order(
         self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
         assert translate(stdin=as_bytes(sentences(40, seed=2))).lines == expected
 
     def test_a_missing_input_is_told_and_no_output_is_made(self, translate: Command, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ class TestOptions:
         monkeypatch: pytest.MonkeyPatch, restored_process: None,
     ) -> None:  # fmt: skip
         (tmp_path / "in").write_text("the cat\n", encoding="utf-8")
-        monkeypatch.setattr("nmtkit.workers.threads_each", lambda processes: cores)
+        monkeypatch.setattr("nmtkit.distributed.workers.threads_each", lambda processes: cores)
         monkeypatch.setattr("nmtkit.decoding.translator._SMALL", small)
         files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
         monkeypatch.setattr(sys, "argv", ["nmtkit", "translate", str(model), *files, *options])
@@ -491,7 +491,7 @@ class TestWishes:
     def test_lines_of_a_pipe_beyond_the_wishes_are_not_translated_without_them(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 2)
+        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 2)
         (tmp_path / "prefix").write_text("neue\n" * 3)
         outcome = translate("--prefix", tmp_path / "prefix", stdin=b"the cat\n" * 9)
         assert (outcome.code, len(outcome.lines)) == (1, 2)
@@ -553,7 +553,7 @@ class TestGoingOn:
     def test_a_stopped_translation_goes_on_where_it_was(
         self, translate: Command, tmp_path: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2)))
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         translations = Translator.translations
@@ -649,12 +649,12 @@ class TestGoingOn:
     def test_with_anything_else_it_begins_anew(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.streams.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
         text = sentences(40, seed=2)
         (tmp_path / "in.txt").write_bytes(as_bytes(text))
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         with monkeypatch.context() as patch:
-            patch.setattr("nmtkit.decoding.streams.Parts.join", lambda *arguments: sys.exit(143))
+            patch.setattr("nmtkit.decoding.files.Parts.join", lambda *arguments: sys.exit(143))
             assert translate(*where).code == 143
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))

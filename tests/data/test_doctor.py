@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config import CleaningConfig, load_recipe, stored_recipe
+from nmtkit.data.cleaning import RULES
 from nmtkit.data.findings import Findings
-from nmtkit.data.preparation import Check, check, load_tokenizer, prepare
-from nmtkit.data.report import binned
+from nmtkit.data.prepare import Check, check, prepare
+from nmtkit.data.quality_report import binned
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.text.cleaning import RULES
+from nmtkit.run import Run
 from nmtkit.text.normalization import normalize
 from nmtkit.text.tokenizer import SPECIAL_PIECES
 from tests.conftest import RunCommand
@@ -97,7 +98,7 @@ class Corpus:
         """The text that is trained on of a line."""
         index = self.lines().index(line)
         ids = PairData(self.run / "data" / "train").ids(0 if side == "source" else 1, index)
-        return load_tokenizer(self.run).decode(ids.tolist(), "source" if side == "source" else "target")
+        return Run(self.run).tokenizer().decode(ids.tolist(), "source" if side == "source" else "target")
 
 
 def encoded(pairs: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from nmtkit.config import DataConfig, LocalPair, NamedCorpus, differences, load_recipe
 from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
-from nmtkit.data.preparation import load_tokenizer, prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, Part
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer
 
 parts_of_some_weight = st.lists(
@@ -182,7 +183,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 class TestPreparedMixture:
     def test_a_tag_is_one_token_before_the_source_of_its_corpus_only(self, run: Path) -> None:
-        data, tokenizer = PairData(run / "data" / "train"), load_tokenizer(run)
+        data, tokenizer = PairData(run / "data" / "train"), Run(run).tokenizer()
         sources = [tokenizer.pieces(data.ids(0, index).tolist(), "source") for index in range(len(data))]
         assert len(data) == 120
         assert [pieces[0] == "<bt>" for pieces in sources] == [False] * 60 + [True] * 60
@@ -192,7 +193,7 @@ class TestPreparedMixture:
         assert data.source_lengths.tolist() == [len(pieces) + 1 for pieces in sources]
 
     def test_a_tag_that_a_user_types_is_that_of_training(self, run: Path) -> None:
-        data, tokenizer = PairData(run / "data" / "train"), load_tokenizer(run)
+        data, tokenizer = PairData(run / "data" / "train"), Run(run).tokenizer()
         plain = (run.parent / "back.en").read_text().split("\n")[0]
         [typed] = tokenizer.encode([tokenizer.normalize(f"  <bt>  {plain} ")], "source")
         assert typed == data.ids(0, 60).tolist()
@@ -200,7 +201,7 @@ class TestPreparedMixture:
         assert typed[1:] == untagged
 
     def test_a_tag_anywhere_else_is_text(self, run: Path) -> None:
-        tokenizer = load_tokenizer(run)
+        tokenizer = Run(run).tokenizer()
         lines = ["tree <bt> house", "<bt>tree", "<bt> <bt> tree"]
         pieces = [tokenizer.pieces(ids, "source") for ids in tokenizer.encode(lines, "source")]
         assert [row.count("<bt>") for row in pieces] == [0, 0, 1]
@@ -241,7 +242,7 @@ class TestPreparedMixture:
             Tokenizer.learn(data, lambda: [("the house", "das Haus")])
 
     def test_each_part_of_a_long_source_has_its_tag(self, run: Path) -> None:
-        tokenizer = load_tokenizer(run)
+        tokenizer = Run(run).tokenizer()
         [ids] = tokenizer.encode(["<bt> " + "tree house " * 9], "source")
         parts = cut_source(tokenizer, ids, 7)
         assert len(parts) > 2
@@ -278,13 +279,13 @@ class TestPreparedMixture:
         assert pieces[0] == "<bt>"
 
     def test_another_recipe_takes_the_tokenizer_only_with_tags_that_it_has(self, run: Path, tmp_path: Path) -> None:
-        kind = load_tokenizer(run).settings["subwords"]
+        kind = Run(run).tokenizer().settings["subwords"]
         text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
         overrides = [f"data.tokenizer={run}", f"data.subwords={kind}"]
         prepare(load_recipe(write_recipe(tmp_path, text), overrides), tmp_path / "run", workers=1)
         assert (
             PairData(tmp_path / "run" / "data" / "train").ids(0, 60)[0]
-            == load_tokenizer(run).encode(["<bt>"], "source")[0][0]
+            == Run(run).tokenizer().encode(["<bt>"], "source")[0][0]
         )
         recipe = load_recipe(write_recipe(tmp_path, text.replace("<bt>", "<other>")), overrides)
         with pytest.raises(RecipeError, match=r"source_prefix = '<other>': .* has no such tag; it has <bt>"):

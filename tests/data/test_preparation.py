@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from nmtkit.config import load_recipe, stored_recipe
-from nmtkit.data import preparation
-from nmtkit.data.preparation import Preparation, changed_text, load_tokenizer, prepare
+from nmtkit.data import prepare as preparation
+from nmtkit.data.cleaning import RULES
+from nmtkit.data.prepare import Preparation, changed_text, prepare
 from nmtkit.data.shards import PairData
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
-from nmtkit.text.cleaning import RULES
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import UNK
-from nmtkit.training.train import train
-from nmtkit.workers import Workers
+from nmtkit.training.session import train
 
 Pair = tuple[str, str]
 
@@ -153,7 +154,7 @@ class TestContent:
     def test_every_pair_comes_back_from_its_ids(self, project: Project) -> None:
         pairs = sentence_pairs(120)
         manifest = project.prepare().manifest
-        data, tokenizer = PairData(project.run / "data" / "train"), load_tokenizer(project.run)
+        data, tokenizer = PairData(project.run / "data" / "train"), Run(project.run).tokenizer()
         decoded = [
             (tokenizer.decode(data.ids(0, index).tolist(), "source"), tokenizer.decode(data.ids(1, index).tolist()))
             for index in range(len(data))
@@ -169,7 +170,7 @@ class TestContent:
         files = sha256_of_files(project.run / "data")
         del files["manifest.json"]
         assert manifest["files"] == files
-        assert manifest["tokenizer_sha256"] == load_tokenizer(project.run).fingerprint()
+        assert manifest["tokenizer_sha256"] == Run(project.run).tokenizer().fingerprint()
         (corpus,) = manifest["corpora"]
         sums = [hashlib.sha256((project.folder / name).read_bytes()).hexdigest() for name in ("train.en", "train.de")]
         assert [file["sha256"] for file in corpus["files"]] == sums
@@ -213,7 +214,7 @@ class TestContent:
         ]
         project.write("train", marked)
         project.prepare("data.subword_sample_pairs=30", "data.vocab_size=80")
-        tokenizer = load_tokenizer(project.run)
+        tokenizer = Run(project.run).tokenizer()
         known = [line for line in range(120) if UNK not in tokenizer.encode([chr(0x4E00 + line)], "source")[0]]
         assert known == list(range(0, 120, 4))
 
@@ -227,7 +228,7 @@ class TestHostileText:
         manifest = project.prepare("data.vocab_size=110").manifest
         assert manifest["pairs"]["train"] == 120
         assert manifest["corpora"][0]["pairs"] == 120
-        tokenizer, data = load_tokenizer(project.run), PairData(project.run / "data" / "train")
+        tokenizer, data = Run(project.run).tokenizer(), PairData(project.run / "data" / "train")
         assert tokenizer.decode(data.ids(0, 5).tolist(), "source") == pairs[5][0]
 
     def test_carriage_returns_of_crlf_text_are_removed_and_counted(self, project: Project) -> None:
@@ -407,7 +408,7 @@ class TestHeldOutPairs:
         ]
         project.write("train", marked)
         project.prepare("data.valid=20", "data.vocab_size=170")
-        tokenizer = load_tokenizer(project.run)
+        tokenizer = Run(project.run).tokenizer()
         unknown = {mark for mark in marks if UNK in tokenizer.encode([mark], "source")[0]}
         assert unknown == {source[-1] for source, _ in project.valid_pairs()}
 
@@ -543,7 +544,7 @@ class TestReproducibility:
 class TestMissingPreparation:
     def test_the_tokenizer_of_an_unprepared_run_is_refused_with_the_command(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="run `nmtkit prepare` first"):
-            load_tokenizer(tmp_path)
+            Run(tmp_path).tokenizer()
 
     def test_training_before_preparation_is_refused_with_the_command(self, project: Project) -> None:
         with pytest.raises(DataError, match="run `nmtkit prepare` with this recipe first"):

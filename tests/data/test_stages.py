@@ -14,13 +14,14 @@ import pytest
 from killing import Killer
 
 from nmtkit.config import load_recipe
-from nmtkit.data import preparation, training_text
-from nmtkit.data.preparation import prepare
+from nmtkit.data import prepare as preparation
+from nmtkit.data import training_text
+from nmtkit.data.prepare import prepare
 from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingTextReader
 from nmtkit.errors import DataError
 from nmtkit.files import TEMPORARY_MARK, read_json, write_json
-from nmtkit.run_lock import LOCK_NAME, locked_run
+from nmtkit.run import LOCK_NAME, Run
 from nmtkit.text.tokenizer import Tokenizer
 
 WORDS = ["tree", "house", "sees", "old", "new", "dog", "green", "never", "always", "and"]
@@ -61,7 +62,7 @@ class Project:
         """Prepares in a process of its own, killed instead of a file operation or with files of limited size."""
         messages = self.folder / "messages"
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOADED, "nmtkit.cli.main", "nmtkit.data.preparation", "pydantic"])
+        context.set_forkserver_preload([*PRELOADED, "nmtkit.cli.main", "nmtkit.data.prepare", "pydantic"])
         arguments = (str(self.recipe), self.folder / run, messages, operations, file_limit)
         process = context.Process(target=_prepare, args=arguments)
         process.start()
@@ -146,7 +147,7 @@ def test_the_lock_of_a_killed_process_goes_with_the_next_command_and_a_held_one_
     run = project.prepare("abandoned")
     (run / LOCK_NAME).write_text("nmtkit prepare, process 1 on somewhere", encoding="utf-8")
     assert contents(project.prepare("abandoned")) == alone
-    with locked_run(run, "train"):
+    with Run(run).locked("train"):
         project.prepare("abandoned")
         assert (run / LOCK_NAME).read_text(encoding="utf-8").startswith("nmtkit train, process")
     assert not (run / LOCK_NAME).exists()

@@ -11,10 +11,11 @@ import pytest
 
 from nmtkit.config import load_recipe
 from nmtkit.data import subword_learning
-from nmtkit.data.preparation import load_tokenizer, prepare, read_text_pair
+from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, read_lines
+from nmtkit.run import Run
 from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK
 
 Pair = tuple[str, str]
@@ -50,7 +51,7 @@ def round_trip(run: Path) -> Any:
 def test_the_sample_has_exactly_the_asked_size_at_even_steps_and_is_stated(prepared: Callable[..., Path]) -> None:
     marked = [(f"{source} {chr(0x4E00 + number)}", target) for number, (source, target) in enumerate(PAIRS)]
     run = prepared(marked, "data.subword_sample_pairs=25", "data.vocab_size=90")
-    tokenizer = load_tokenizer(run)
+    tokenizer = Run(run).tokenizer()
     known = [line for line in range(60) if UNK not in tokenizer.encode([chr(0x4E00 + line)], "source")[0]]
     assert len(known) == 25
     assert {after - before for before, after in itertools.pairwise(known)} == {2, 3}
@@ -103,7 +104,7 @@ def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
     with caplog.at_level(logging.INFO, logger="nmtkit"):
         run = prepared(pairs, 'data.normalize=["blanks", "moses-tokenize"]')
     found = round_trip(run)
-    tokenizer = load_tokenizer(run)
+    tokenizer = Run(run).tokenizer()
     restored = [
         tokenizer.translation(tokenizer.encode([tokenizer.normalize(target, "target")], "target")[0])
         for _, target in pairs
@@ -124,7 +125,7 @@ def test_lines_with_something_unknown_are_counted_as_such(prepared: Callable[...
 
 def test_moses_tokens_are_what_subwords_are_cut_from(prepared: Callable[..., Path]) -> None:
     run = prepared(PAIRS, 'data.normalize=["moses-punctuation", "moses-tokenize", "lowercase"]')
-    tokenizer, data = load_tokenizer(run), PairData(run / "data" / "train")
+    tokenizer, data = Run(run).tokenizer(), PairData(run / "data" / "train")
     source, target = (data.ids(side, 0).tolist() for side in range(2))
     assert tokenizer.decode(source, "source") == 'it \'s the cat of no . 0 , ( said " mr. cat " ) .'
     assert tokenizer.decode(target, "target") == 'it \' s das cat von no . 0 , ( said " mr. cat " ) .'
@@ -147,7 +148,7 @@ def test_the_recipe_of_the_paper_for_english_french_can_be_prepared(tmp_path: Pa
         assert (recipe.data.subwords, recipe.data.vocab_size) == ("wordpiece", 32_000)
         run = tmp_path / name
         prepare(load_recipe(name, (corpus, "data.valid=2", "data.test=[]", "data.vocab_size=70")), run, workers=1)
-        assert load_tokenizer(run).vocab_size("target") == 70
+        assert Run(run).tokenizer().vocab_size("target") == 70
         assert manifest(run)["pairs"]["train"] > 0
 
 
@@ -165,7 +166,7 @@ def test_golden_segmented_text_is_taken_as_it_is_and_joined_to_the_words_it_was_
         'text = "tokenized"\nsubwords = "none"\nnormalize = []\n'
     )
     prepare(load_recipe(str(tmp_path / "golden.toml")), tmp_path / "run", workers=1)
-    tokenizer, data = load_tokenizer(tmp_path / "run"), PairData(tmp_path / "run" / "data" / "train")
+    tokenizer, data = Run(tmp_path / "run").tokenizer(), PairData(tmp_path / "run" / "data" / "train")
     lines = {side: read_lines(GOLDEN / f"valid.{name}") for side, name in (("source", "en"), ("target", "de"))}
     types = {piece for of_side in lines.values() for line in of_side for piece in line.split(" ")}
     assert tokenizer.vocab_size("source") == len(SPECIAL_PIECES) + len(types)
@@ -192,7 +193,7 @@ def test_the_sizes_of_the_paper_are_exact_on_real_text_and_it_comes_back(
          f"data.subwords={subwords}", f"data.vocab_size={size}", "data.subword_sample_pairs=60000"),
     )  # fmt: skip
     prepare(recipe, tmp_path / "run", mirror=MIRROR)
-    tokenizer = load_tokenizer(tmp_path / "run")
+    tokenizer = Run(tmp_path / "run").tokenizer()
     assert tokenizer.vocab_size("source") == tokenizer.vocab_size("target") == size
     found = round_trip(tmp_path / "run")
     assert found["lines"] == subword_learning.ROUND_TRIP_LINES

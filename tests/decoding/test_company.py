@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
-from nmtkit.decoding import streams
+from nmtkit.decoding import files as streams
+from nmtkit.decoding.files import Parts, Window, Written, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.streams import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translation, Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import EOS, Tokenizer

@@ -2,7 +2,7 @@ import pytest
 
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import sentence_utility
+from nmtkit.evaluation.metrics import sentence_utility
 
 
 def overlap(hypothesis: str, reference: str) -> float:

@@ -12,8 +12,8 @@ import torch
 
 from nmtkit.config import ModelConfig
 from nmtkit.decoding import search as search_module
-from nmtkit.decoding.required import Progress, progress, with_required
-from nmtkit.decoding.rules import forbidden_phrases, forced_prefixes, no_repeated_ngrams
+from nmtkit.decoding.constraints import forbidden_phrases, forced_prefixes, no_repeated_ngrams
+from nmtkit.decoding.required_phrases import Progress, progress, with_required
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper

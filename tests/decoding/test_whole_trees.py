@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.decoding.rules import TreePieces, whole_trees
+from nmtkit.corpora.trees import Tree, linearise, parsed, words
 from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
-from nmtkit.text.trees import Tree, linearise, parsed, words
+from nmtkit.tasks.tree_constraint import TreePieces, whole_trees
+from tests.corpora.test_trees import TREES
 from tests.decoding.test_search import BOS, EOS, FORBIDDEN, TableStepper, history_table
-from tests.text.test_trees import TREES
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 # S and VP are whole; (NP is, but not )NP; PP takes two pieces on both sides, the first of ADVP|PRT is a bracket alone.

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.training import loop, tracking
-from nmtkit.training.train import TrainingResult, train
-from nmtkit.workers import Workers
+from nmtkit.training.session import TrainingResult, train
 from tests.conftest import write_corpus
 
 STEPS = 40

@@ -20,7 +20,7 @@ import pytest
 from killing import Killer
 
 from nmtkit.files import TEMPORARY_MARK
-from nmtkit.run_lock import LOCK_NAME
+from nmtkit.run import LOCK_NAME, Run
 from tests.conftest import TinyProject, contents, determined
 
 Moment = tuple[str, float]
@@ -202,10 +202,9 @@ class TestFullDisk:
 def test_a_second_training_in_a_folder_is_refused_in_one_line(
     trainer: Trainer, tiny_project: TinyProject, tmp_path: Path
 ) -> None:
-    from nmtkit.run_lock import locked_run
 
     run = tiny_project.copy(tmp_path / "run")
-    with locked_run(run, "train"):
+    with Run(run).locked("train"):
         code, message = trainer(run)
     assert code == 1
     assert message.count("\n") == 1

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.decoding.formats import oddities
 from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.initialization import lengths_seen
-from nmtkit.training.train import train
-from nmtkit.workers import Workers
+from nmtkit.training.session import train
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]
 RECIPE = """

@@ -13,25 +13,26 @@ import torch
 
 from nmtkit.cli.main import main
 from nmtkit.config import Recipe, load_recipe
+from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.data.inspection import inspect_pair
-from nmtkit.data.preparation import changed_text, prepare
+from nmtkit.data.prepare import changed_text, prepare
 from nmtkit.data.shards import PairData
+from nmtkit.decoding.files import LineWork, Window
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.streams import LineWork, Window
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.evaluation.attention import attention_maps
-from nmtkit.evaluation.comparison import compare_runs
+from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.evalb import evaluate
-from nmtkit.evaluation.report import read_run, translated
-from nmtkit.evaluation.report_page import report_page
 from nmtkit.files import read_json, read_lines
-from nmtkit.model_folder import find_model, load_model
+from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run
+from nmtkit.reports.attention import attention_maps
+from nmtkit.reports.run_facts import read_run, translated
+from nmtkit.reports.run_page import report_page
+from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.trees import read_trees, split_words, words
 from nmtkit.training.averaging_search import search
-from nmtkit.workers import Workers
 
 NOUNS, VERBS = ["dog", "cat", "man", "house"], ["sees", "likes", "has"]
 
@@ -78,7 +79,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     recipe = load_recipe(str(folder / "mine.toml"))
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        patch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
         run(recipe, folder / "run", mirror=None, device="cpu", threads=1)
     torch.set_num_threads(threads)
     return Project(recipe, folder / "run")
@@ -254,7 +255,7 @@ def test_averages_of_a_parser_are_searched_by_nll(perfect: Path) -> None:
 def test_with_tagged_trees_a_model_is_trained_on_parts_of_speech(project: Project, tmp_path: Path) -> None:
     prepare(recipe_with(project, text="tagged-trees"), tmp_path / "run")
     tokenizer = Tokenizer.load(tmp_path / "run" / "data" / "tokenizer")
-    assert tokenizer.makes_trees
+    assert tokenizer.settings["text"] == "tagged-trees"
     for part in ("train", "valid"):
         said = tokenizer.decode(PairData(tmp_path / "run" / "data" / part).ids(1, 0).tolist())
         assert said.startswith("(S (NP DT ")

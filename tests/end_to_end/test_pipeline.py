@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from nmtkit.config import load_recipe, stored_recipe
+from nmtkit.corpora.synthetic import generate
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.scoring import Score
+from nmtkit.evaluation.metrics import Score
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
-from nmtkit.model_folder import checkpoints
-from nmtkit.text.synthetic import generate
-from nmtkit.translation_record import recorded
+from nmtkit.run import Run
 
 STEPS = 24
 METRICS = {"sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
@@ -239,7 +238,7 @@ class TestNumbers:
         assert outcome.code == 0, outcome.err
         assert "the recipe says" not in outcome.err
         assert stored_recipe(run / "recipe.toml", "mine").decoding.beam == 1
-        assert recorded(run)["small"]["decoding"]["beam"] == 1
+        assert Run(run).recorded_translations()["small"]["decoding"]["beam"] == 1
         outcome = run_command("score", run)
         assert outcome.code == 0, outcome.err
         assert "the recipe says" not in outcome.err
@@ -275,7 +274,7 @@ class TestNumbers:
     ) -> None:
         run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
         source, output = run / "data/test/small.source.txt", run / "translations" / "small.txt"
-        checkpoint = checkpoints(run)[-1]
+        checkpoint = Run(run).checkpoints()[-1]
         made = ["--input", source, "--output", output, "--beam", 1, "--threads", 1, "--quiet"]
         assert run_command("translate", checkpoint, *made).code == 0
         asked: list[tuple[list[str], ...]] = []

@@ -15,7 +15,7 @@ import pytest
 
 import nmtkit
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.files import read_json, read_json_lines
 from tests.conftest import write_corpus
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.corpora.synthetic import PHENOMENA
 from nmtkit.files import read_json
-from nmtkit.text.synthetic import PHENOMENA
 
 
 @pytest.mark.slow

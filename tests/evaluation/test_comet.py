@@ -11,7 +11,7 @@ import torch
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.scoring import Score, comparable_to, score, scores_as_json
+from nmtkit.evaluation.metrics import Score, comparable_to, score, scores_as_json
 
 MODEL = "Unbabel/wmt22-comet-da"
 

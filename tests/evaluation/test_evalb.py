@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Totals, evaluate, right_branching_parses
-from nmtkit.evaluation.scoring import BRACKET_SCORES, Scorer, comparable_to, score
+from nmtkit.evaluation.metrics import BRACKET_SCORES, Scorer, comparable_to, score
 from nmtkit.evaluation.significance import Method, paired_test
 
 GOLD = "(TOP (S (NP-SBJ (NNP Ann)) (VP (VBD gave) (NP (DT a) (NN talk)) (PP-TMP (IN on) (NP (NNP May) (CD 1)))) (. .)))"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from nmtkit.corpora.catalogue import catalogue
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
-from nmtkit.evaluation.linter import findings
-from nmtkit.evaluation.scoring import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility
+from nmtkit.evaluation.checks import findings
+from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility
 from nmtkit.files import read_json, write_json
 from nmtkit.text import scripts
-from nmtkit.text.catalogue import catalogue
 from nmtkit.text.scripts import bleu_tokenizer, scripts_of
 
 UNSPACED = {

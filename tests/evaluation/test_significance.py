@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.scoring import Scorer, scores_as_json
+from nmtkit.evaluation.metrics import Scorer, scores_as_json
 from nmtkit.evaluation.significance import TRIALS, Method, as_json, paired_test
 
 NUM_LINES = 40

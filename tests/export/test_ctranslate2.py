@@ -11,6 +11,8 @@ import torch
 from tiny_models import LINES, VALID, VARIANTS, make_run
 
 from nmtkit.config import TrainingLengths
+from nmtkit.corpora import synthetic
+from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.search import length_penalty
@@ -22,8 +24,7 @@ from nmtkit.export.export import export
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
-from nmtkit.text import moses, synthetic
-from nmtkit.text.trees import read_trees, split_words, words
+from nmtkit.text import moses
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:

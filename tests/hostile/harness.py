@@ -256,7 +256,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(nmtkit.__path__, "nmtkit."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for module in ("nmtkit.training.train", "nmtkit.training.prediction", "nmtkit.cli.cost"):
+    for module in ("nmtkit.training.session", "nmtkit.training.prediction", "nmtkit.cli.cost"):
         if hasattr(sys.modules[module], "matmul_flops_per_second"):  # seconds that no case is about
             sys.modules[module].matmul_flops_per_second = lambda device, precision: 1e9
     for name in ("safetensors.torch", "rich.table", "rich.progress", "sacrebleu", "sentencepiece", "ctranslate2"):

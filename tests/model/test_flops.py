@@ -12,7 +12,7 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.loss import batch_loss
 
 CONFIGS = [
     {},

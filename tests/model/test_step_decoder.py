@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nmtkit.config import ModelConfig
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.source_attention import ByHead, Folded
+from nmtkit.model.step_attention import ByHead, Folded
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nmtkit.config import stored_recipe
-from nmtkit.data.preparation import load_tokenizer
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model, step_of
+from nmtkit.run import Run
 from nmtkit.training import averaging_search
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.averaging_search import COUNTS, Search, Tried, candidates, search
@@ -26,7 +26,7 @@ def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory)
     run = tiny_project.copy(tmp_path_factory.mktemp("search") / "run")
     steps = ["checkpoint_every_steps=2", "max_steps=10", "keep_last=9", "validate_every_steps=100"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.training.train.matmul_flops_per_second", lambda device, precision: 1e9)
+        patch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
         tiny_project.train(run, *(f"training.{step}" for step in steps))
     return run
 
@@ -62,7 +62,7 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
     run = copy(trained, tmp_path)
     *_, found = all_of(run, tiny)
     assert [one.n for one in found.tried] == candidates(5)
-    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), run, load_tokenizer(run), tiny.workers())
+    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), run, Run(run).tokenizer(), tiny.workers())
     for one in found.tried:
         chosen = choose_checkpoints(run, last=one.n)
         assert (step_of(chosen[0]), step_of(chosen[-1])) == (one.first_step, one.last_step)
@@ -82,7 +82,7 @@ def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProje
     assert [one.metric for one in found.tried] == ["sacrebleu"] * 2
     recipe = stored_recipe(run / "recipe.toml", "tiny")
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_bleu": True})})
-    validator = Validator(recipe, run, load_tokenizer(run), tiny.workers())
+    validator = Validator(recipe, run, Run(run).tokenizer(), tiny.workers())
     average(choose_checkpoints(run, last=2), tmp_path / "averaged")
     validation = validator(load_model(tmp_path / "averaged").model)
     assert validation is not None

@@ -19,12 +19,12 @@ from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
 from nmtkit.training import loop
 from nmtkit.training.compiled import CompiledLoss, _clock
 from nmtkit.training.loop import train_updates
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.loss import batch_loss
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
 
 MODEL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.1}
 TRAINING = {"tokens_per_update": 90, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
@@ -131,7 +131,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.training.compiled import compile_cost
 from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
+from nmtkit.distributed.workers import Workers
 
 folder, model, settings = Path(sys.argv[1]), *map(json.loads, sys.argv[2:4])
 results = []

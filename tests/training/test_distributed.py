@@ -20,15 +20,15 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 import nmtkit
-from nmtkit import workers as workers_module
 from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.data.batching import plan_epoch
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed import workers as workers_module
+from nmtkit.distributed.heartbeat import Heartbeat, meet
+from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.errors import NmtkitError, PeerLostError
-from nmtkit.heartbeat import Heartbeat, meet
 from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers, check_processes
 
 VOCAB = 20
 NUM_PAIRS = 41
@@ -51,10 +51,10 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
-from nmtkit.training.memory import settle_tokens_per_pass
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.micro_batches import settle_tokens_per_pass
+from nmtkit.training.loss import batch_loss
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers, check_processes
+from nmtkit.distributed.workers import Workers, check_processes
 
 folder, output, model, values, updates = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:6])
 data, training = PairData(folder), TrainingConfig.model_validate(values)

@@ -10,9 +10,11 @@ import pytest
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
-from nmtkit.model_folder import checkpoints, find_model, read_tensors, same_bits, step_of
-from nmtkit.training import loop, reporting, state, validation
-from nmtkit.training import train as training
+from nmtkit.model_folder import read_tensors, same_bits, step_of
+from nmtkit.run import Run, find_model
+from nmtkit.training import loop, state, validation
+from nmtkit.training import metrics as reporting
+from nmtkit.training import session as training
 from nmtkit.training.averaging import choose_checkpoints
 from tests.conftest import TinyProject, contents, determined, metrics_without_time
 from tests.training.test_train import ask, call_at
@@ -34,14 +36,14 @@ def all_of(run: Path) -> dict[str, Any]:
         if not read_json(folder / "state.json")["regular"]:
             found = {key: value for key, value in found.items() if folder.name not in key or "resume" not in key}
     scores = ("valid_nll", "valid_bleu", "step", "best_metric")
-    for folder in checkpoints(run):
+    for folder in Run(run).checkpoints():
         provenance = read_json(folder / "provenance.json")
         found[f"{folder.name}, scores"] = [provenance[key] for key in scores]
     return found
 
 
 def steps(run: Path) -> list[int]:
-    return [step_of(folder) for folder in checkpoints(run)]
+    return [step_of(folder) for folder in Run(run).checkpoints()]
 
 
 def die() -> None:
@@ -65,10 +67,10 @@ class TestEveryLimit:
         last = metrics_without_time(run)[-1]
         assert (last["step"], last["end"]) == (step, "line")
         assert steps(run)[-1] == step
-        provenance = read_json(checkpoints(run)[-1] / "provenance.json")
+        provenance = read_json(Run(run).checkpoints()[-1] / "provenance.json")
         assert (provenance["step"], provenance["valid_nll"]) == (step, last["valid_nll"])
         assert training_cost(run)["updates"] == step
-        weights = read_tensors(checkpoints(run)[-1] / "model.safetensors")
+        weights = read_tensors(Run(run).checkpoints()[-1] / "model.safetensors")
         saved = read_tensors(run / f"resume/step-{step:08d}/weights.safetensors")
         assert all(same_bits(weights[name], saved[name]) for name in saved)
 
@@ -81,7 +83,7 @@ class TestEveryLimit:
         assert steps(run)[-1] == result.step
         line = metrics_without_time(run)[-1]
         assert line["step"] == result.step and "end" not in line  # this validation was due
-        assert read_json(checkpoints(run)[-1] / "provenance.json")["valid_nll"] == line["valid_nll"]
+        assert read_json(Run(run).checkpoints()[-1] / "provenance.json")["valid_nll"] == line["valid_nll"]
 
     def test_an_average_ends_with_the_end(self, tiny: TinyProject, uninterrupted: Path) -> None:
         assert [step_of(folder) for folder in choose_checkpoints(uninterrupted)] == [12, STEPS]
@@ -102,7 +104,7 @@ class TestEveryLimit:
         lines = [line for line in text.split("\n") if not line.startswith("valid = ")]
         (folder / "tiny.toml").write_text("\n".join(lines))
         from nmtkit.config import load_recipe
-        from nmtkit.data.preparation import prepare
+        from nmtkit.data.prepare import prepare
 
         prepare(load_recipe(str(folder / "tiny.toml")), tmp_path / "run", workers=1)
         project = TinyProject(folder / "tiny.toml", tmp_path / "run")
@@ -116,7 +118,7 @@ class TestEveryLimit:
     def test_a_moving_average_is_what_the_end_holds(self, tiny: TinyProject, tmp_path: Path) -> None:
         run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
         tiny.train(run, "training.ema_decay=0.5", "training.max_steps=6")
-        weights = read_tensors(checkpoints(run)[-1] / "model.safetensors")
+        weights = read_tensors(Run(run).checkpoints()[-1] / "model.safetensors")
         average = read_tensors(run / "resume/step-00000006/average.safetensors")
         assert all(same_bits(weights[name], average[name]) for name in average)
         tiny.train(run, "training.ema_decay=0.5")
@@ -146,7 +148,7 @@ class TestRaisedLimit:
         for end in range(1, STEPS + 1):
             assert tiny.train(run, f"training.max_steps={end}").step == end
             assert steps(run)[-1] == end
-            assert find_model(run) in checkpoints(run)
+            assert find_model(run) in Run(run).checkpoints()
         assert all_of(run) == all_of(uninterrupted)
 
     @pytest.mark.parametrize(
@@ -281,7 +283,7 @@ class TestInterruptedEnd:
                 call_at(patch, training, "save_model", 4, full)
             else:
                 free = [10**9] * 4 + [1000] * 9  # at the start, and at updates 4, 8 and 12
-                for place in ("nmtkit.files.free_bytes", "nmtkit.training.train.free_bytes"):
+                for place in ("nmtkit.files.free_bytes", "nmtkit.training.session.free_bytes"):
                     patch.setattr(place, lambda folder: free.pop(0))
             tiny.train(run)
         assert [step_of(folder) for folder in state.saves(run)] == [12, STEPS]

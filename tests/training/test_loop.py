@@ -23,14 +23,14 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.model.flops import forward_flops, padding_flops
 from nmtkit.training import loop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.loss import batch_loss
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
 
 VOCAB = 20
 NUM_PAIRS = 40
@@ -173,7 +173,7 @@ from nmtkit.config import ModelConfig, TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState
-from nmtkit.workers import Workers
+from nmtkit.distributed.workers import Workers
 
 folder, output, model, training = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
 workers = Workers.start("cpu", "float32", threads=1)

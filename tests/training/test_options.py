@@ -16,21 +16,21 @@ from typer.testing import CliRunner
 from nmtkit.cli.main import app
 from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe
 from nmtkit.data.batch import make_batch
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import read_json, sha256_of
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors
-from nmtkit.training import objective
-from nmtkit.training import train as train_module
+from nmtkit.training import loss as objective
+from nmtkit.training import session as train_module
 from nmtkit.training.limits import reason_to_stop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.r_drop import r_drop_loss
+from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState
-from nmtkit.training.train import TrainingResult, train
 from nmtkit.training.validation import Validation
-from nmtkit.workers import Workers
 
 VOCAB = 20
 TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe, stored_recipe
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training import precision
 from nmtkit.training.precision import settle_precision, trial_rates
+from nmtkit.training.session import train
 from nmtkit.training.state import TrainingState, saves
-from nmtkit.training.train import train
 from nmtkit.training.verify import verify_resume
-from nmtkit.workers import Workers
 from tests.conftest import TinyProject
 
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
@@ -195,7 +195,7 @@ def test_what_a_training_expects_is_measured_unless_it_is_compiled(
 ) -> None:
     """A compiled one is stopped before its first update: only what it expects is looked at."""
     run = tiny.copy(tmp_path / "run")
-    monkeypatch.setattr("nmtkit.training.train._Session._make_updates", lambda self: "stopped here")
+    monkeypatch.setattr("nmtkit.training.session._Session._make_updates", lambda self: "stopped here")
     tiny.train(run, f"training.compile={compiled}")
     predicted = read_json(run / "prediction.json")
     assert predicted["mfu_source"].startswith("measured" if is_measured else "assumed")

@@ -160,8 +160,8 @@ def test_training_measures_the_memory_of_its_heaviest_passes(
 ) -> None:
     run = tiny.copy(tmp_path / "run")
     tried: list[int] = []
-    monkeypatch.setattr("nmtkit.training.memory.run_pass", lambda *arguments: tried.append(1))
-    monkeypatch.setattr("nmtkit.training.train.memory_bytes", lambda device: 10**9 * bool(tried))
+    monkeypatch.setattr("nmtkit.training.micro_batches.run_pass", lambda *arguments: tried.append(1))
+    monkeypatch.setattr("nmtkit.training.session.memory_bytes", lambda device: 10**9 * bool(tried))
     tiny.train(run, "training.max_steps=1")
     predicted = read_json(run / "prediction.json")
     assert predicted["memory_bytes"] == 10**9 + predicted["memory_parts"]["optimizer"]

@@ -15,21 +15,22 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from nmtkit import console, workers
+from nmtkit import console
 from nmtkit.config import TrainingConfig, load_recipe
 from nmtkit.console import log
+from nmtkit.distributed import workers
+from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines
-from nmtkit.training import reporting
+from nmtkit.training import metrics as reporting
 from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
-from nmtkit.training.meters import Meter, Recent
+from nmtkit.training.metrics import Reporter, Scale
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
-from nmtkit.training.reporting import Reporter, Scale
 from nmtkit.training.state import Progress
+from nmtkit.training.totals import Meter, Recent
 from nmtkit.training.tracking import Tracker, hyperparameters
 from nmtkit.training.validation import Validation
-from nmtkit.workers import Workers, open_tracker
 
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 UPDATE = Update(

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from nmtkit.config import load_recipe
 from nmtkit.data.batch import Batch
-from nmtkit.data.preparation import load_tokenizer
+from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, remove_folder
+from nmtkit.run import Run
 from nmtkit.training import validation
 from nmtkit.training.loop import pass_size
-from nmtkit.training.objective import batch_loss
+from nmtkit.training.loss import batch_loss
 from nmtkit.training.resume import check_same_place
 from nmtkit.training.state import TrainingState
 from nmtkit.training.validation import Validator
-from nmtkit.workers import Workers, is_out_of_memory
 from tests.conftest import TinyProject
 
 
@@ -49,7 +49,7 @@ def test_a_training_whose_processes_are_at_different_places_is_refused(tiny: Tin
             is_place = values and isinstance(values[0], tuple)
             return [*values, (0, None)] if is_place else values
 
-    from nmtkit.training.train import train
+    from nmtkit.training.session import train
 
     workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
     with pytest.raises(NmtkitError, match="different saved states"):
@@ -60,7 +60,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
     tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, recipe = tiny.copy(tmp_path / "run"), load_recipe(str(tiny.recipe), ["training.validate_bleu=false"])
-    tokenizer, workers = load_tokenizer(run), tiny.workers()
+    tokenizer, workers = Run(run).tokenizer(), tiny.workers()
     sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     model = TrainingState.new(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
     expected = Validator(recipe, run, tokenizer, workers)(model)
@@ -108,7 +108,7 @@ def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyPr
 
 
 def _model_of(tiny: TinyProject, run: Path) -> tuple[Any, Any, tuple[int, int]]:
-    recipe, tokenizer = load_recipe(str(tiny.recipe)), load_tokenizer(run)
+    recipe, tokenizer = load_recipe(str(tiny.recipe)), Run(run).tokenizer()
     return recipe.model, recipe.training, (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
 
 

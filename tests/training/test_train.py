@@ -18,15 +18,15 @@ import pytest
 import safetensors.torch
 import torch
 
-from nmtkit import model_folder, run_lock
+from nmtkit import model_folder
 from nmtkit.config import load_recipe
-from nmtkit.data.preparation import prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
 from nmtkit.model_folder import read_tensors
-from nmtkit.run_lock import locked_run
+from nmtkit.run import LOCK_NAME, Run
 from nmtkit.training import loop, state, stop_request, validation
-from nmtkit.training import train as training
+from nmtkit.training import session as training
 from tests.conftest import TinyProject, contents, determined, metrics_without_time
 
 STEPS = 14
@@ -382,7 +382,7 @@ class TestSpace:
     def limit(self, monkeypatch: pytest.MonkeyPatch, *answers: int) -> None:
         """Lets the disk have so many bytes free, asked again and again; the last answer holds from then on."""
         left = list(answers)
-        for place in ("nmtkit.files.free_bytes", "nmtkit.training.train.free_bytes"):
+        for place in ("nmtkit.files.free_bytes", "nmtkit.training.session.free_bytes"):
             monkeypatch.setattr(place, lambda folder: left.pop(0) if len(left) > 1 else left[0])
 
     def test_a_disk_too_full_for_a_checkpoint_is_told_before_any_training(
@@ -448,7 +448,7 @@ class TestData:
 class TestOneProcessARun:
     def test_a_second_training_refuses_and_names_the_first(self, tiny: TinyProject, trained: Path) -> None:
         before = contents(trained)
-        with locked_run(trained, "train"):
+        with Run(trained).locked("train"):
             with pytest.raises(NmtkitError) as caught:
                 tiny.train(trained, "training.max_steps=16")
             with pytest.raises(NmtkitError, match="in use by nmtkit train"):
@@ -462,7 +462,7 @@ class TestOneProcessARun:
     def test_preparing_a_run_in_training_is_refused(self, tiny: TinyProject, tmp_path: Path) -> None:
         run = tiny.copy(tmp_path / "run")
         recipe = load_recipe(str(tiny.recipe), ["data.vocab_size=91"])
-        with locked_run(run, "train"), pytest.raises(NmtkitError, match="in use by nmtkit train"):
+        with Run(run).locked("train"), pytest.raises(NmtkitError, match="in use by nmtkit train"):
             prepare(recipe, run, workers=1)
         assert contents(run) == contents(tiny.prepared)
 
@@ -473,36 +473,36 @@ class TestOneProcessARun:
         refused = []
 
         def try_to_lock() -> None:
-            with pytest.raises(NmtkitError, match="in use"), locked_run(run, "prepare"):
+            with pytest.raises(NmtkitError, match="in use"), Run(run).locked("prepare"):
                 refused.append("not refused")
             refused.append("refused")
 
         call_at(monkeypatch, loop, "learning_rate", 2, try_to_lock)
         tiny.train(run, "training.max_steps=2")
         assert refused == ["refused"]
-        assert not (run / run_lock.LOCK_NAME).exists()
+        assert not (run / LOCK_NAME).exists()
 
     def test_the_lock_of_a_killed_process_does_not_block(self, tmp_path: Path) -> None:
         program = (
-            "import sys, time\nfrom pathlib import Path\nfrom nmtkit.run_lock import locked_run\n"
-            "with locked_run(Path(sys.argv[1]), 'train'):\n    print('locked', flush=True)\n    time.sleep(600)\n"
+            "import sys, time\nfrom pathlib import Path\nfrom nmtkit.run import Run\n"
+            "with Run(Path(sys.argv[1])).locked('train'):\n    print('locked', flush=True)\n    time.sleep(600)\n"
         )
         run = tmp_path / "run"
         with subprocess.Popen([sys.executable, "-c", program, str(run)], stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"locked\n"
-            with pytest.raises(NmtkitError, match=f"process {holder.pid} on "), locked_run(run, "train"):
+            with pytest.raises(NmtkitError, match=f"process {holder.pid} on "), Run(run).locked("train"):
                 pytest.fail("two processes hold one lock")
             holder.kill()
-        assert (run / run_lock.LOCK_NAME).exists()
-        with locked_run(run, "train"):
-            assert f"process {os.getpid()} " in (run / run_lock.LOCK_NAME).read_text()
-        assert not (run / run_lock.LOCK_NAME).exists()
+        assert (run / LOCK_NAME).exists()
+        with Run(run).locked("train"):
+            assert f"process {os.getpid()} " in (run / LOCK_NAME).read_text()
+        assert not (run / LOCK_NAME).exists()
 
     def test_a_lock_file_that_goes_in_the_very_moment_is_made_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lock, path = fcntl.flock, tmp_path / "run" / run_lock.LOCK_NAME
+        lock, path = fcntl.flock, tmp_path / "run" / LOCK_NAME
         calls: list[int] = []
 
         def locked_too_late(descriptor: int, operation: int) -> None:
@@ -512,7 +512,7 @@ class TestOneProcessARun:
                 path.unlink()  # by the one that held it, on its way out
 
         monkeypatch.setattr(fcntl, "flock", locked_too_late)
-        with locked_run(tmp_path / "run", "train"):
+        with Run(tmp_path / "run").locked("train"):
             assert path.exists()
         assert len(calls) == 2
 
@@ -523,7 +523,7 @@ class TestOneProcessARun:
             raise OSError(errno.ENOLCK, "No locks available")
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        with locked_run(tmp_path / "run", "train"):
+        with Run(tmp_path / "run").locked("train"):
             assert any("cannot be locked (No locks available)" in warning for warning in warnings)
 
     def test_a_read_only_run_is_one_line_before_any_training(

@@ -1,0 +1,141 @@
+"""The public corpora by name: what ``corpora.toml`` says of them, parsed and checked.
+
+``corpora.py`` opens them; ``download.py`` fetches their files.
+"""
+
+import functools
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtkit.corpora.archives import is_archive
+from nmtkit.corpora.download import RemoteFile, mirror_path
+from nmtkit.corpora.readers import READERS
+
+FORMATS_WITH_PARTS = ("tsv", "treebank", "sacrebleu-xml")
+
+
+@dataclass(frozen=True)
+class CatalogueText:
+    """A text to download: a file, or a member of an archive, or a part of one of them (see ``readers.py``)."""
+
+    file: RemoteFile
+    member: str | None
+    text_format: str
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A public corpus, as ``corpora.toml`` describes it.
+
+    Attributes:
+        name: such as ``wmt14/europarl-v7``.
+        description, licence: one line each.
+        text_format: of all its texts, a key of ``readers.READERS``.
+        texts: source and target text for each direction, ``("en", "de")`` and ``("de", "en")``.
+    """
+
+    name: str
+    description: str
+    licence: str
+    text_format: str
+    texts: Mapping[tuple[str, str], tuple[CatalogueText, CatalogueText]]
+
+    @property
+    def language_pairs(self) -> tuple[str, ...]:
+        """Such as ``("en-de", "en-fr")``; each of them works in both directions."""
+        pairs: list[str] = []
+        for source, target in self.texts:
+            if f"{target}-{source}" not in pairs:
+                pairs.append(f"{source}-{target}")
+        return tuple(pairs)
+
+    def files(self, source: str, target: str) -> tuple[RemoteFile, ...]:
+        """What a direction is read from, each file once."""
+        return tuple(dict.fromkeys(text.file for text in self.texts[source, target]))
+
+
+@functools.cache
+def catalogue() -> dict[str, CatalogueEntry]:
+    """The public corpora by name, in the order of ``corpora.toml``."""
+    return parse_catalogue(Path(__file__).with_name("corpora.toml").read_text(encoding="utf-8"))
+
+
+def parse_catalogue(text: str) -> dict[str, CatalogueEntry]:
+    """The entries of a catalogue in the form that the head of ``corpora.toml`` describes.
+
+    Raises:
+        ValueError: it is not of that form, or refers to a file or licence that it does not have.
+    """
+    content = tomllib.loads(text)
+    _check_keys("the catalogue", content, required={"licences", "files", "corpora"})
+    files = {key: _parse_file(key, table) for key, table in content["files"].items()}
+    return {name: _parse_entry(name, table, files, content["licences"]) for name, table in content["corpora"].items()}
+
+
+def _parse_file(key: str, table: Mapping[str, Any]) -> RemoteFile:
+    _check_keys(key, table, required={"url"}, optional={"alternatives", "bytes", "sha256", "md5"})
+    file = RemoteFile(
+        url=table["url"],
+        alternatives=tuple(table.get("alternatives", ())),
+        num_bytes=table.get("bytes"),
+        sha256=table.get("sha256"),
+        md5=table.get("md5"),
+    )
+    for url in file.urls:
+        mirror_path(url)
+    for checksum, num_digits in ((file.sha256, 64), (file.md5, 32)):
+        if checksum is not None and not re.fullmatch(f"[0-9a-f]{{{num_digits}}}", checksum):
+            raise ValueError(f"{key}: not a checksum: {checksum}")
+    return file
+
+
+def _parse_entry(
+    name: str, table: Mapping[str, Any], files: Mapping[str, RemoteFile], licences: Mapping[str, str]
+) -> CatalogueEntry:
+    _check_keys(name, table, required={"description", "licence", "format"}, optional={"texts", "pairs"})
+    if table["licence"] not in licences or table["format"] not in READERS:
+        raise ValueError(f"{name}: unknown licence {table['licence']!r} or format {table['format']!r}")
+    sides: dict[tuple[str, str], Mapping[str, str]] = {}
+    for source, target in itertools.permutations(table.get("texts", {}), 2):
+        sides[source, target] = table["texts"]
+    for pair, texts in table.get("pairs", {}).items():
+        source, _, target = pair.partition("-")
+        if set(texts) != {source, target} or source == target:
+            raise ValueError(f"{name}: the pair {pair} has texts for {', '.join(texts)}")
+        sides[source, target] = texts
+    for (source, target), texts in list(sides.items()):
+        sides.setdefault((target, source), texts)
+    if not sides:
+        raise ValueError(f"{name}: has fewer than two languages")
+
+    def parse(reference: str) -> CatalogueText:
+        return _parse_text(name, reference, table["format"], files)
+
+    texts_of = {pair: (parse(texts[pair[0]]), parse(texts[pair[1]])) for pair, texts in sides.items()}
+    return CatalogueEntry(name, table["description"], licences[table["licence"]], table["format"], texts_of)
+
+
+def _parse_text(name: str, reference: str, text_format: str, files: Mapping[str, RemoteFile]) -> CatalogueText:
+    place, _, part = reference.partition("#")
+    key, _, member = place.partition(":")
+    if key not in files:
+        raise ValueError(f"{name}: refers to the unknown file {key!r}")
+    if bool(member) != is_archive(files[key].url):
+        raise ValueError(f"{name}: an archive needs a member, another file has none: {reference!r}")
+    if bool(part) != (text_format in FORMATS_WITH_PARTS):
+        raise ValueError(
+            f"{name}: {', '.join(FORMATS_WITH_PARTS)} need a #PART, other formats have none: {reference!r}"
+        )
+    return CatalogueText(files[key], member or None, text_format, part)
+
+
+def _check_keys(where: str, table: Mapping[str, Any], *, required: set[str], optional: set[str] | None = None) -> None:
+    wrong = (required - set(table)) | (set(table) - required - (optional or set()))
+    if wrong:
+        raise ValueError(f"{where}: missing or unknown: {', '.join(sorted(wrong))}")

@@ -1,0 +1,165 @@
+"""The data report as one HTML page: RUN/data/report.html.
+
+Everything is in the file, no script, no network; it follows the reader's light or dark setting and fits a phone.
+"""
+
+from html import escape
+from typing import Any
+
+from nmtkit.console import counted
+from nmtkit.data.cleaning import HELD_OUT_COPY, MEANINGS
+from nmtkit.data.examination import MAX_WORDS_SHOWN
+from nmtkit.data.quality_report import FREQUENT, MAX_TOKENS_SHOWN, binned
+from nmtkit.page import page, table, text
+
+_STYLE = """
+svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+svg text { fill: var(--faint); font-size: 12px; }
+svg .source { fill: var(--source); } svg .target { fill: var(--target); }
+svg line { stroke: var(--line); }
+.key::before { content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em; }
+.key.source::before { background: var(--source); } .key.target::before { background: var(--target); }
+"""
+
+_LINES = 5
+"""Lines of each rule that are named; report.json has more."""
+_WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
+"""Of a histogram, in the picture's own units: all of it, one length, the room left and right of the bars."""
+
+
+def report_page(report: dict[str, Any], name: str) -> str:
+    """The page for what report.json holds.
+
+    Args:
+        name: of the recipe.
+    """
+    subwords = report["subwords"]
+    parts = [
+        f"<h1>Data report: {escape(name)}</h1>",
+        _headline(report),
+        "<h2>Findings in the training text</h2>",
+        "<p>Pairs that match each rule, before any rule acts; one pair may match several rules.</p>",
+        _rules_table(report),
+        "<h2>Corpora</h2>",
+        table(
+            ["corpus", "used for", "pairs"],
+            [[text(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
+            numbers_from=2,
+        ),
+        "<h2>Lengths</h2>",
+        _histograms("Words per line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
+    ]
+    if subwords is not None:
+        lengths = {side: part["lengths"] for side, part in subwords["train"].items()}
+        parts += [
+            _histograms("Subword tokens per sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
+            "<h2>Vocabulary</h2>",
+            table(["", *coverage_columns(subwords)], coverage_rows(subwords), numbers_from=1),
+        ]
+    return page(f"Data report: {name}", parts, style=_STYLE)
+
+
+def rule_rows(report: dict[str, Any]) -> list[list[str]]:
+    """Rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair where they are known.
+
+    Only the rules that concern a pair have a row.
+    """
+    several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
+    rows = []
+    for rule, found in report["rules"].items():
+        left_out = report["left_out"].get(rule, 0)
+        if found["count"] or left_out:
+            places = report["places"].get(rule, [])[:_LINES]
+            named = [f"{name}: {line}" if several else str(line) for name, line in places]
+            lines = ", ".join(named) + (", ..." if found["count"] > _LINES else "")
+            example = report.get("examples", {}).get(rule, [])
+            rows.append(
+                [rule, f"{found['count']:,}", found["action"], f"{left_out:,}", MEANINGS[rule], lines, *example]
+            )
+    return rows
+
+
+def num_silent(report: dict[str, Any]) -> str:
+    """How many rules found nothing."""
+    return f"{counted(len(report['rules']) - len(rule_rows(report)), 'other rule')}: nothing found."
+
+
+def coverage_columns(subwords: dict[str, Any]) -> list[str]:
+    """The columns of `coverage_rows`: set and side."""
+    return [f"{name}, {side}" for name, sides in subwords.items() for side in sides]
+
+
+def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
+    """What the vocabulary does to the text, one line for each figure."""
+    parts = [part for sides in subwords.values() for part in sides.values()]
+
+    def share(count: int, total: int) -> str:
+        return f"{100 * count / max(1, total):.2f} %"
+
+    return [
+        ["tokens", *(f"{part['tokens']:,}" for part in parts)],
+        ["words", *(f"{part['words']:,}" for part in parts)],
+        ["tokens per word", *(f"{part['tokens_per_word']:.2f}" for part in parts)],
+        ["characters per token", *(f"{part['characters_per_token']:.2f}" for part in parts)],
+        ["unknown tokens", *(share(part["unknown"], part["tokens"]) for part in parts)],
+        ["vocabulary entries", *(f"{part['vocabulary']:,}" for part in parts)],
+        ["vocabulary entries used", *(share(part["entries_used"], part["vocabulary"]) for part in parts)],
+        [f"used {FREQUENT} times or more", *(share(part["entries_frequent"], part["vocabulary"]) for part in parts)],
+        ["entries that make up half the text", *(f"{part['most_frequent_half']:,}" for part in parts)],
+    ]
+
+
+def _headline(report: dict[str, Any]) -> str:
+    pairs, left_out = report["pairs"], report["left_out"]
+    numbers = [("training pairs read", f"{pairs['read']:,}")]
+    if pairs["kept"] is not None:
+        share = 100 * pairs["kept"] / max(1, pairs["read"])
+        numbers += [
+            (f"to train on ({share:.1f} %)", f"{pairs['kept']:,}"),
+            ("left out", f"{sum(left_out.values()):,}"),
+        ]
+    if report["subwords"] is not None:
+        for side, part in report["subwords"]["train"].items():
+            numbers.append((f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}"))
+    cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
+    notes = ""
+    if left_out.get(HELD_OUT_COPY):
+        notes = f"<p>{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.</p>"
+    if pairs["kept"] is None:
+        notes += "<p>The text was only checked: no pair was removed, and no subwords were learned.</p>"
+    return f'<div class="numbers">{cells}</div>{notes}'
+
+
+def _rules_table(report: dict[str, Any]) -> str:
+    rows = [
+        [rule, count, action, left_out, escape(meaning), escape(lines), "<br>".join(text(side) for side in example)]
+        for rule, count, action, left_out, meaning, lines, *example in rule_rows(report)
+    ]
+    columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
+    return (table(columns, rows) if rows else "") + f"<p>{num_silent(report)}</p>"
+
+
+def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
+    """Bars of both sides, one length under the other, which stays readable on a narrow screen."""
+    bins = binned(sides, last)
+    if not bins:
+        return ""
+    labels = list(next(iter(bins.values())))
+    highest = max(max(counts.values()) for counts in bins.values()) or 1
+    total = {side: sum(counts.values()) or 1 for side, counts in sides.items()}
+    height = _ROW * len(labels)
+    drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
+    for row, label in enumerate(labels):
+        top = row * _ROW
+        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{label}</text>')
+        for place, (side, counts) in enumerate(bins.items()):
+            width = counts[label] / highest * (_WIDTH - _LABEL - _NUMBER)
+            share = 100 * counts[label] / total[side]
+            y = top + 3 + place * 15
+            drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
+            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{share:.1f} %</text>')
+    keys = " ".join(f'<span class="key {side}">{side}</span>' for side in sides)
+    return (
+        f"<figure><figcaption>{escape(title)}. {keys}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'
+    )

@@ -1,0 +1,150 @@
+"""`nmtkit train --processes N`: starts N processes of the same command on this machine and tells how they ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO, Any
+
+from nmtkit.distributed.interpreter import same_imports, stop_signals
+from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on, threads_each
+
+_SECONDS_TO_SPEAK = 2.0
+
+
+def launch(num_processes: int, arguments: Sequence[str]) -> int:
+    """Runs `nmtkit ARGUMENTS` as that many processes on this machine and returns their exit code.
+
+    Signals are passed on to all. When one process fails the others are ended, and the one to blame is heard: a mistake
+    that all make is told once, and a process that was killed is named.
+    """
+    with ExitStack() as stack:
+        messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
+        children: list[subprocess.Popen[bytes]] = []
+        asked: list[int] = []
+
+        def pass_on(number: int, _frame: object) -> None:
+            asked.append(number)
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(number)
+
+        previous: dict[int, Any] = {number: signal.signal(number, pass_on) for number in stop_signals()}
+        try:
+            for child in _start_processes(num_processes, arguments, messages):
+                children.append(child)
+            if asked:
+                pass_on(asked[-1], None)  # it came before they were there
+            failed, hangs = _wait_for_end(children)
+        except OSError:  # the system starts no more processes; those it has started would wait for the others
+            for child in children:
+                child.kill()
+            raise
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        code = children[failed or 0].returncode
+        if failed:
+            messages[failed - 1].seek(0)
+            sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
+        if failed is not None and not (asked and -code in asked) and (hangs or code < 0 or code == PEER_LOST):
+            what = "gave no sign of life and was ended" if hangs else how_it_ended(code)
+            sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {what}')}\n")
+    if hangs or code == PEER_LOST:
+        return 1
+    if code == 0 and asked:  # too late for the processes, and not for what was to follow
+        return 128 + asked[-1]
+    return code if code >= 0 else 128 - code
+
+
+def how_it_ended(code: int) -> str:
+    """What an exit code of a process says."""
+    if code >= 0:
+        return "lost touch with the others"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}{', perhaps for want of memory' if -code == signal.SIGKILL else ''}"
+
+
+def _start_processes(
+    num_processes: int, arguments: Sequence[str], messages: Sequence[IO[bytes]]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts the processes one by one; all but the first write their messages into files."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for rank in range(num_processes):
+        environment = {
+            "OMP_NUM_THREADS": str(threads_each(num_processes)),
+            **os.environ,
+            **same_imports(),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_processes),
+            "LOCAL_WORLD_SIZE": str(num_processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            LAUNCHED: "1",
+        }
+        command = [sys.executable, "-m", "nmtkit", *arguments]
+        output = messages[rank - 1] if rank else None
+        yield subprocess.Popen(command, env=environment, stderr=output, start_new_session=True)
+
+
+def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, bool]:
+    """Waits for all, and ends the others when one fails.
+
+    Returns:
+        The process to blame, if one failed, and whether that one did not fail by itself but hung.
+    """
+    while any(child.poll() is None for child in children):
+        codes = _codes(children)
+        if any(code not in (None, 0, 130, 143) for code in codes):
+            killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
+            time.sleep(_SECONDS_TO_SPEAK)  # the first process shall tell of a mistake that all make
+            codes = _codes(children)
+            for child in children:
+                if child.poll() is None:
+                    child.terminate()
+            blamed = (killed, False) if killed is not None else _to_blame(codes)
+            wait_or_kill(children, 5 if blamed[1] else 30)
+            return blamed
+        time.sleep(0.1)
+    return _to_blame(_codes(children))
+
+
+def _codes(children: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    return [child.poll() for child in children]
+
+
+def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
+    """Which process failed first of all, by the exit codes at the time; and whether it hung, the others missing it.
+
+    In this order: one that failed of itself, one that still runs though others miss it, one that lost the others.
+    """
+    of_itself = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
+    if of_itself:
+        return of_itself[0], False
+    if None in codes:
+        return codes.index(None), True
+    failed = [rank for rank, code in enumerate(codes) if code == PEER_LOST]
+    stopped = [rank for rank, code in enumerate(codes) if code]
+    return next(iter([*failed, *stopped]), None), False
+
+
+def wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
+    """Waits for processes that were asked to end, and kills those that have not after some time."""
+    deadline = time.monotonic() + seconds
+    for child in children:
+        try:
+            child.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

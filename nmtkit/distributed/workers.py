@@ -1,0 +1,449 @@
+"""The only door to Accelerate: who this process is, on which device, sums over all processes, and trackers.
+
+`nmtkit train --processes N` starts N processes of the same command (distributed/launch.py); `accelerate launch` and
+`torchrun` start them, too. Either way each one calls `Workers.start` and from then on all do the same.
+"""
+
+import ctypes
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from nmtkit.console import counted, environment_number, log
+from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
+from nmtkit.errors import NmtkitError, PeerLostError
+
+PEER_LOST = 75
+"""Exit code of a process of `launch` that ended because another one is gone: `launch` tells what became of that one."""
+LAUNCHED = "NMTKIT_LAUNCHED"
+"""Set in the environment of the processes of `launch`."""
+_GOING_ON = "; the same command goes on from what was saved"
+_STARTING_TIMEOUT = timedelta(minutes=30)
+"""For processes to meet, and for one exchange: who is gone is found out sooner by the heartbeat."""
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Parameters of mallopt(3), from malloc.h."""
+
+_PRODUCTS_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+"""How oneDNN is told for how many sizes of products it keeps its code: its name, and its old one."""
+
+Precision = Literal["auto", "float32", "bf16", "fp16"]
+ComputedPrecision = Literal["float32", "bf16", "fp16"]
+
+
+def choose_device(device: str) -> torch.device:
+    """The torch device for auto, cpu, cuda or mps.
+
+    Raises:
+        NmtkitError: it is not there.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        device = next(name for name, there in available.items() if there)
+    if device not in available:
+        raise NmtkitError(f"--device {device}: choose auto, cpu, cuda or mps")
+    if not available[device]:
+        raise NmtkitError(f"--device {device}: torch finds no such device on this machine; choose auto or cpu")
+    return torch.device(device)
+
+
+def check_processes(processes: int, device: str) -> None:
+    """Refuses more processes on this machine than it has devices.
+
+    Raises:
+        NmtkitError: there are too many.
+    """
+    chosen = choose_device(device)
+    available = {"cuda": torch.cuda.device_count() if chosen.type == "cuda" else 0, "mps": 1}.get(chosen.type)
+    if available is not None and processes > available:
+        devices = counted(available, f"{chosen.type} device")
+        raise NmtkitError(
+            f"{counted(processes, 'process')} on a machine with {devices}: each process needs its own; "
+            f"start at most {available}"
+        )
+
+
+def set_threads(threads: int | None, processes: int = 1) -> None:
+    """Sets the CPU threads of this process; by default the machine's cores shared among the processes on it."""
+    torch.set_num_threads(threads or threads_each(processes))
+
+
+def threads_each(processes: int) -> int:
+    """The cores that this process may use, shared among so many."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, processes))
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory was too small, on whatever device; only CUDA's has an exception of its own."""
+    words = (
+        "out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc",
+    )  # fmt: skip
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+@contextmanager
+def holding_model() -> Iterator[None]:
+    """Raises NmtkitError when memory runs out while a model, or its optimiser's state, is put into it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        raise NmtkitError(
+            "out of memory: the model itself does not fit, whatever the batch size; take a smaller model, or a device "
+            "with more free memory"
+        ) from None
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep the memory of freed tensors for the next ones instead of giving it back page by page.
+
+    Measured on 2 cores: 1.4 times the tokens a second in training on a CPU, 1.1 times the sentences in
+    translation. Other C libraries are left alone.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def forget_products() -> None:
+    """Lets oneDNN keep the code of 128 products instead of 1,024, where the user has not said how many.
+
+    It makes code for every new size, and in training hardly a size comes back after its update. What is kept lies
+    between the memory of tensors and cuts it to pieces, in which glibc then searches. To be called before the first
+    product, and not for translation, where sizes do come back. Measured on a small model in bf16, on one core with AMX:
+    1.02 to 1.1 times the tokens a second, and after thousands of updates 1.9 GB instead of 3.9.
+    """
+    if not any(name in os.environ for name in _PRODUCTS_KEPT):
+        os.environ[_PRODUCTS_KEPT[0]] = "128"
+
+
+def choose_products() -> None:
+    """Lets oneDNN compute float32 matrix products on a CPU where that is faster and just as exact.
+
+    torch gives them to MKL, which reached less than half the rate on the AMD processor measured. There is no switch for
+    it, but where bfloat16 arithmetic is allowed for float32 products torch asks oneDNN, and that uses float32 all the
+    same unless the processor has matrix units (AMX) for bfloat16.
+    """
+    if _onednn_is_exact():
+        torch.set_float32_matmul_precision("medium")
+
+
+def _onednn_is_exact() -> bool:
+    """Whether oneDNN, allowed bfloat16, still computes in float32: a product that would show rounding decides."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    exact = 1 + 2.0**-12  # bfloat16 has 8 bits
+    matrix = torch.full((256, 256), exact)
+    products = (matrix @ matrix.t(), matrix.t() @ matrix, torch.addmm(torch.zeros(256), matrix, matrix.t()))
+    torch.set_float32_matmul_precision(before)
+    expected = torch.tensor(256 * exact**2)
+    return all(torch.allclose(product, expected, rtol=1e-6, atol=0.0) for product in products)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process among its peers. As a context manager it leaves them at the end of the block.
+
+    Attributes:
+        rank: this process' number, from 0.
+        num_processes: how many there are.
+        device: where this process computes.
+        precision: of the matrix products.
+        heartbeat: tells which of them are there; None for one process.
+    """
+
+    rank: int
+    num_processes: int
+    device: torch.device
+    precision: ComputedPrecision
+    heartbeat: Heartbeat | None = field(default=None, repr=False, compare=False)
+    _flat: dict[tuple[torch.dtype, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def start(
+        cls,
+        device: str = "auto",
+        precision: Precision = "auto",
+        threads: int | None = None,
+        *,
+        for_training: bool = False,
+        for_decoding: bool = False,
+    ) -> "Workers":
+        """Joins the process group that the environment describes, if any.
+
+        Args:
+            for_training: see `forget_products`.
+            for_decoding: leaves float32 products to whom torch gives them (see `choose_products`): decoding lays out
+                itself the matrices for which oneDNN is the faster one, and for the others MKL is.
+
+        Raises:
+            NmtkitError: the device is not there, or the other processes are not.
+        """
+        chosen = choose_device(device)
+        rank, num_processes, heartbeat = 0, 1, None
+        processes_here = environment_number("LOCAL_WORLD_SIZE", 1)
+        if environment_number("WORLD_SIZE", 1) > 1:
+            check_processes(processes_here, device)
+            rank, num_processes, chosen, heartbeat = _join(chosen)
+        keep_freed_memory()
+        if chosen.type == "cpu":
+            if for_training:
+                forget_products()
+            if for_decoding:
+                torch.set_float32_matmul_precision("highest")
+            else:
+                choose_products()
+        set_threads(threads, processes_here)
+        return cls(rank, num_processes, chosen, resolve_precision(precision, chosen), heartbeat)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
+
+    @property
+    def widest_float(self) -> torch.dtype:
+        """In which sums are kept: float64, where the device has it."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """Padded tokens that suit this device, many enough to fill it."""
+        return tokens_per_pass_of(self.device.type)
+
+    def free_memory(self) -> None:
+        """Gives the device's memory that no tensor uses back to it."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Where matrix products run in this process' precision."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16 if self.precision == "bf16" else torch.float16)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over all processes, the same on each."""
+        if self.num_processes == 1:
+            return tensor
+        total = tensor.detach().to(self.device, copy=True)
+        with self._exchanging():
+            torch.distributed.all_reduce(total)
+        return total.to(tensor.device)
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replaces every gradient by its sum over all processes, in one exchange; a missing one counts as zeros.
+
+        The gradients become views of one flat tensor, which is kept for the next update.
+        """
+        if self.num_processes == 1:
+            return
+        dtype, size = parameters[0].dtype, sum(parameter.numel() for parameter in parameters)
+        flat = self._flat.get((dtype, size))
+        if flat is None:
+            flat = self._flat[dtype, size] = torch.empty(size, dtype=dtype, device=parameters[0].device)
+        parts = [
+            part.view_as(parameter)
+            for part, parameter in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
+        ]
+        for part, parameter in zip(parts, parameters, strict=True):
+            if parameter.grad is None:
+                part.zero_()
+            else:
+                part.copy_(parameter.grad)
+            parameter.grad = None
+        with self._exchanging():
+            torch.distributed.all_reduce(flat)
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.grad = part
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        """The lists of all processes, joined in the order of the ranks, the same on each."""
+        if self.num_processes == 1:
+            return values
+        from accelerate.utils import gather_object
+
+        with self._exchanging():
+            gathered: list[Any] = gather_object(values)
+        return gathered
+
+    def raise_together(self, fault: NmtkitError | None) -> None:
+        """Raises NmtkitError on every process when one of them has met a fault."""
+        messages = [each for each in self.gather([str(fault) if fault else None]) if each is not None]
+        if messages:
+            raise fault or NmtkitError(messages[0])
+
+    def wait(self) -> None:
+        """Returns when all processes have come here."""
+        if self.num_processes > 1:
+            from accelerate import PartialState
+
+            with self._exchanging():
+                PartialState().wait_for_everyone()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leaves the process group; the others are told of an error that makes this process end."""
+        if self.heartbeat is not None:
+            blamed = str(error).removesuffix(_GOING_ON) if isinstance(error, PeerLostError) else None
+            failure = None if error is None else blamed or _in_short(error)
+            self.heartbeat.stop(failure, is_of_others=blamed is not None)
+        if self.num_processes > 1 and error is None:
+            from accelerate import PartialState
+
+            PartialState().destroy_process_group()
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Turns a broken connection into an error that names the process to blame."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.heartbeat is None or not _is_broken_connection(error):
+                raise
+            raise PeerLostError(going_on(self.heartbeat.blame())) from None
+
+
+def tokens_per_pass_of(device_type: str) -> int:
+    """Padded tokens that suit such a device, many enough to fill it."""
+    return 4096 if device_type == "cpu" else 16384
+
+
+def is_launched() -> bool:
+    """Whether this is a process of `launch`."""
+    return LAUNCHED in os.environ
+
+
+def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
+    """Meets the other processes; returns this one's rank, their number, this one's device and heartbeat."""
+    from accelerate import PartialState
+
+    rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
+    environment_number("LOCAL_RANK", 0)
+    environment_number("MASTER_PORT")
+    if rank >= num_processes:
+        raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
+        name = meet(store, rank, num_processes)
+        group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
+        state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
+        own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
+    except (RuntimeError, ValueError) as error:  # ValueError: MASTER_ADDR is missing
+        if isinstance(error, RuntimeError) and not _is_broken_connection(error):
+            raise
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise NmtkitError(f"cannot meet the other processes through {place}: {_in_short(error)}") from None
+
+    def end(message: str) -> None:
+        if is_launched():
+            end_process("", PEER_LOST)
+        end_process(f"process {rank}: {going_on(message)}", 1)
+
+    return rank, num_processes, state.device, Heartbeat(PrefixStore(name, own_store), rank, num_processes, end)
+
+
+def going_on(message: str) -> str:
+    """A message of a lost process, with how to go on."""
+    return message + _GOING_ON
+
+
+def _in_short(error: BaseException) -> str:
+    """What an error says, for a line of another process."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "stopped by a signal"
+    return " ".join((str(error) or type(error).__name__).split())[:300]
+
+
+def _is_broken_connection(error: RuntimeError) -> bool:
+    """Whether an exchange failed because of the other side; gloo says so in words only."""
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return re.search(r"connection|socket|timed out|broken pipe|by peer", str(error), re.IGNORECASE) is not None
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
+    """The precision that is known without a trial: of auto bf16 on CUDA devices of capability 8 and up, else float32.
+
+    Whether bf16 is faster on a CPU is tried by `training.precision.settle_precision`.
+    """
+    if precision != "auto":
+        return precision
+    modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+    return "bf16" if modern else "float32"
+
+
+def has_bf16_instructions() -> bool:
+    """Whether bf16 is worth a trial on this CPU; some processors pass that then turn out to emulate it slowly."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises NmtkitError when the package of a tracker is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise NmtkitError(f"--tracker {name}: {name} is not installed; run `pip install 'nmtkit[{name}]'`")
+
+
+def open_tracker(
+    name: str, run_dir: Path, hyperparameters: dict[str, bool | int | float | str], first_step: int
+) -> Any:
+    """One of Accelerate's trackers, started: TensorBoard into RUN/tensorboard, Weights & Biases into RUN/wandb.
+
+    Args:
+        name: tensorboard or wandb.
+        first_step: the update that training begins with in this session.
+
+    Raises:
+        NmtkitError: its package is missing, or it cannot start.
+    """
+    check_trackers([name])
+    from accelerate.tracking import TensorBoardTracker, WandBTracker
+
+    if name == "tensorboard":
+        # What an interrupted session logged after its last save is made again, and hidden.
+        tracker = TensorBoardTracker("tensorboard", run_dir, purge_step=first_step)
+        tracker.start()
+        if not any((run_dir / "tensorboard").glob("*/hparams.yml")):
+            tracker.store_init_configuration(hyperparameters)
+        return tracker
+    import wandb
+
+    known = run_dir / "wandb" / "run-id"
+    is_known = first_step > 1 and known.is_file()
+    options = {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"} if is_known else {}
+    settings = wandb.Settings(console="off", silent=not log.isEnabledFor(logging.INFO))
+    (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
+    tracker = WandBTracker("nmtkit", name=run_dir.resolve().name, dir=str(run_dir), settings=settings, **options)
+    try:
+        tracker.start()
+    except wandb.errors.Error as error:
+        raise NmtkitError(f"--tracker wandb: {str(error).rstrip('.')}; or set WANDB_MODE=offline") from None
+    known.write_text(tracker.run.id + "\n", encoding="utf-8")
+    tracker.store_init_configuration(hyperparameters)
+    return tracker

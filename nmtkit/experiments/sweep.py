@@ -1,0 +1,267 @@
+"""The runs of a sweep: one trained and measured in this process, and many in processes of their own.
+
+SWEEP/prepared/data           corpora and subwords, prepared once
+SWEEP/<row>-seed<k>/          a run as `train` has it; its data are hard links to those
+SWEEP/<row>-seed<k>/ablation.json   what came of it, when it is finished
+SWEEP/<row>-seed<k>/ablation.log    what its process said
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from pydantic import ValidationError
+
+from nmtkit.config import ModelConfig, Recipe, TrainingConfig, changes_that_matter, differences, to_toml
+from nmtkit.console import log
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import read_manifest
+from nmtkit.distributed.interpreter import same_imports
+from nmtkit.distributed.launch import how_it_ended, wait_or_kill
+from nmtkit.distributed.workers import Workers, choose_device, threads_each
+from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.experiments.rows import PlannedRun
+from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.model.flops import count_parameters
+from nmtkit.model_folder import load_model, step_of
+from nmtkit.run import Run
+from nmtkit.training.session import train
+from nmtkit.training.validation import Validator
+
+_SECONDS_TO_SAVE = 120.0
+"""What runs have to save and end in when the sweep is stopped."""
+
+
+def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
+    """Sees, before anything is written, that what is in the folder was made with the same data and settings.
+
+    Not looked at are the settings with which a training may go on, and the search: by these a finished run is measured
+    anew, or goes on.
+
+    Raises:
+        NmtkitError: trained runs have other data, or a finished one had other settings.
+    """
+    prepared = folder / "prepared"
+    if Run(prepared).recipe_file.is_file() and any(Run(place).is_trained() for place in folder.glob("*-seed*")):
+        old = Run(prepared).recipe(recipe.name)
+        changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
+        changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
+        if changes:
+            raise NmtkitError(_another_sweep(folder, changes))
+    for run in runs:
+        with suppress(DataError, KeyError, TypeError, ValidationError):
+            before = read_json(folder / run.name / "ablation.json")["settings"]
+            model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
+            training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
+            changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
+            matter = (*changes_that_matter(training, now), *(f"{key} = " for key in _lowered_limits(training, now)))
+            changes += [f"training.{change}" for change in differences(training, now) if change.startswith(matter)]
+            if changes:
+                raise NmtkitError(_another_sweep(folder / run.name, changes))
+
+
+def _lowered_limits(old: TrainingConfig, new: TrainingConfig) -> list[str]:
+    """The limits of training that a finished run may be beyond now."""
+    limits = {key: (getattr(old, key), getattr(new, key)) for key in ("max_steps", "max_epochs", "max_minutes")}
+    return [key for key, (was, now) in limits.items() if now is not None and (was is None or now < was)]
+
+
+def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
+    return (
+        f"{folder} was made with other settings; changed: {', '.join(changes)}. Take another --sweep-dir, or undo the "
+        "change"
+    )
+
+
+def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
+    """Prepares the data of all runs, unless they are there; their fingerprint."""
+    return str(prepare(recipe, folder / "prepared", mirror=mirror).manifest["fingerprint"])
+
+
+def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    """What came of a run with these settings and data; None if it is not finished."""
+    with suppress(DataError, KeyError, TypeError):
+        written = read_json(folder / run.name / "ablation.json", {"result": RESULT})
+        if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
+            return dict(written["result"])
+    return None
+
+
+def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threads: int | None) -> dict[str, Any] | int:
+    """Trains and measures a run in this process, from where it is; what came of it, or the signal that stopped it.
+
+    Raises:
+        NmtkitError: it cannot be done.
+    """
+    run_dir = folder / run.name
+    _give_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
+    with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
+        training = train(run.recipe, run_dir, workers)
+        if training.signal is not None:
+            return training.signal
+        result = _measure(run.recipe, run_dir, training.step, workers)
+    written = {"settings": _settings(run), "data_fingerprint": fingerprint, "result": result}
+    write_json(Run(run_dir).row_result, written)
+    return result
+
+
+def _settings(run: PlannedRun) -> dict[str, Any]:
+    return run.recipe.model_dump(mode="json", include={"model", "training", "decoding"})
+
+
+def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) -> None:
+    """Gives a run the prepared data: the same files under more names, or copies where a file system has no links.
+
+    Nothing is ever changed in these files: what prepares data anew writes new ones.
+    """
+    data = Run(run_dir).data
+    is_there = (data / "manifest.json").is_file() and read_manifest(data)["fingerprint"] == fingerprint
+    if Run(run_dir).is_trained():
+        if not is_there:
+            raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not is_there:
+        with write_folder_atomically(data) as temporary:
+            shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+    with write_atomically(Run(run_dir).recipe_file) as file:
+        file.write(to_toml(recipe))
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+RESULT = {
+    "updates": int, "parameters": float,
+    **dict.fromkeys(("perplexity", "bleu", "flops", "seconds"), float),
+}  # fmt: skip
+"""What the tables of a sweep need of a run's result."""
+
+
+def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:
+    """Perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
+
+    It is the last one; where the recipe has a patience, the best of those that were validated.
+    """
+    has_patience = recipe.training.patience_epochs or recipe.training.patience_validations
+    best = Run(run_dir).best_checkpoints(1) if has_patience else []
+    found = best or Run(run_dir).whole_checkpoints(1)
+    if not found:
+        raise ModelError(
+            f"{run_dir / 'checkpoints'}: there is no complete checkpoint to evaluate; remove the run and train it again"
+        )
+    loaded = load_model(found[0], workers.device)
+    training = recipe.training.model_copy(update={"validate_bleu": True})
+    validator = Validator(recipe.model_copy(update={"training": training}), run_dir, loaded.tokenizer, workers)
+    validation = validator(loaded.model)
+    assert validation is not None
+    sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))
+    cost = training_cost(run_dir)
+    return {
+        "updates": updates,
+        "checkpoint": step_of(found[0]),
+        "checkpoint_is": "best" if best else "last",
+        "nll": validation.nll,
+        "perplexity": validation.perplexity,
+        "bleu": validation.bleu,
+        "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
+        "parameters": count_parameters(recipe.model, *sizes),
+        **{key: cost[key] for key in ("flops", "seconds", "device", "precision", "processes")},
+    }
+
+
+@dataclass
+class _Child:
+    run: PlannedRun
+    slot: int
+    process: "subprocess.Popen[bytes]"
+    log_file: IO[bytes]
+
+
+def run_in_processes(
+    runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
+) -> Generator[tuple[PlannedRun, str | None], None, None]:
+    """Runs several at a time, each in a process of its own; gives each as it ends, with what was wrong, if anything.
+
+    When the caller stops (a signal, say) the runs are asked to save and end.
+
+    Args:
+        arguments: of `nmtkit`, to which ``--only RUN`` is added.
+        jobs: runs at a time. With several CUDA devices each has one of them.
+        threads: CPU threads of each; by default the cores shared among them.
+    """
+    waiting, children = list(runs), list[_Child]()
+    devices = _cuda_devices(device)
+    try:
+        while waiting or children:
+            free = sorted(set(range(jobs)) - {child.slot for child in children})
+            for slot in free[: len(waiting)]:
+                children.append(_start(waiting.pop(0), slot, folder, arguments, devices, threads or threads_each(jobs)))
+            ended = [child for child in children if child.process.poll() is not None]
+            for child in ended:
+                children.remove(child)
+                child.log_file.close()
+                yield child.run, _what_was_wrong(child.process.returncode, folder / child.run.name / "ablation.log")
+            if not ended:
+                time.sleep(0.1)
+    finally:
+        for child in children:
+            child.process.terminate()
+        wait_or_kill([child.process for child in children], _SECONDS_TO_SAVE)
+        for child in children:
+            child.log_file.close()
+
+
+def default_jobs(device: str) -> int:
+    """Runs at a time: one for each CUDA device, elsewhere one."""
+    return max(1, torch.cuda.device_count()) if choose_device(device).type == "cuda" else 1
+
+
+def _cuda_devices(device: str) -> list[str]:
+    """The CUDA devices that runs are spread over, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    if choose_device(device).type != "cuda":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _start(
+    run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
+) -> _Child:
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
+    (folder / run.name).mkdir(parents=True, exist_ok=True)
+    log_path = folder / run.name / "ablation.log"
+    log.info("%s: started; its log is %s", run.name, log_path)
+    log_file = log_path.open("wb")
+    # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
+    )
+    return _Child(run, slot, process, log_file)
+
+
+def _what_was_wrong(code: int, log_path: Path) -> str | None:
+    """Why a run failed, in one line; None if it did not."""
+    if code == 0:
+        return None
+    if code < 0:
+        return how_it_ended(code)
+    lines = [line for line in log_path.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or [f"ended with exit code {code}"])[-1].strip()

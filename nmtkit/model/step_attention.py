@@ -1,0 +1,158 @@
+"""A decoder layer's attention to the source where one position is decoded at a time, in two arrangements.
+
+`ByHead` keeps each head's keys and values, as the definition in ``attention.py`` has them. `Folded` is for one sentence
+that is not too long: once its keys are known, the maps to queries and to scores are one matrix, and once its values are
+known, so are the maps from weights to values and on to the output. Two products are left of four, and of the calls
+around them, which a small model's time goes into, a third.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nmtkit.model.attention import MultiHeadAttention
+from nmtkit.model.packed_linear import LinearMap, PreparedLinear, joined_by_head
+
+_MOST_SCORES = 0.75
+"""Scores of a position, of all heads, in multiples of d_model, up to which it is folded: up to 1 it was faster."""
+
+
+class Attended(NamedTuple):
+    """What attention to the source gives.
+
+    Attributes:
+        result: the residual and what the heads found [rows, width].
+        looked: where the heads looked, their mean, if that was asked for [rows, source].
+    """
+
+    result: Tensor
+    looked: Tensor | None
+
+
+def scaled_queries(attention: MultiHeadAttention) -> LinearMap:
+    """The map to queries that are divided by sqrt(d_k) already."""
+    scale = (attention.query.weight.size(0) // attention.num_heads) ** -0.5
+    return LinearMap(attention.query.weight.detach() * scale, attention.query.bias.detach() * scale)
+
+
+class SourceMaps:
+    """The linear maps of a layer's attention to the source."""
+
+    def __init__(self, attention: MultiHeadAttention, dtype: torch.dtype | None) -> None:
+        self.num_heads = attention.num_heads
+        heads, queries, output = attention.num_heads, scaled_queries(attention), attention.output
+        self.queries = PreparedLinear.of(queries, dtype)
+        self.output = PreparedLinear.of(output, dtype)
+        # For folding, of each head: [heads, d_k, width + 1] with the bias, and [heads, d_v, width].
+        self._to_queries = torch.cat([queries.weight, queries.bias[:, None]], 1).unflatten(0, (heads, -1))
+        self._from_values = output.weight.detach().t().contiguous().unflatten(0, (heads, -1))
+        self._share_of_bias = output.bias.detach() / heads
+        self._rounds = dtype is not None and dtype != output.weight.dtype
+        self._keys_values = PreparedLinear.of(joined_by_head(self.num_heads, attention.key, attention.value), dtype)
+        self._d_k = attention.key.weight.size(0) // self.num_heads
+
+    def look_at(
+        self,
+        states: Float[Tensor, "sentences source width"],
+        bias: Float[Tensor, "rows 1 source"] | None,
+        *,
+        fold: bool = True,
+    ) -> "ByHead | Folded":
+        """Attention to these sources.
+
+        Args:
+            bias: 0 for tokens, -inf for padding, of each sentence and head; None without padding.
+            fold: whether it is folded where that pays; not where products are rounded, as it rounds nothing.
+        """
+        sentences, source, width = states.shape
+        joined = self._keys_values(states).unflatten(2, (self.num_heads, -1))
+        keys, values = joined[..., : self._d_k], joined[..., self._d_k :]  # [sentences, source, heads, d_k or d_v]
+        is_short = self.num_heads * source <= _MOST_SCORES * width
+        if fold and is_short and sentences == 1 and not self._rounds:
+            return self._folded(keys[0].transpose(0, 1), values[0].transpose(0, 1))
+        return ByHead(
+            self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias, sentences
+        )
+
+    def _folded(self, keys: Float[Tensor, "heads source d_k"], values: Float[Tensor, "heads source d_v"]) -> "Folded":
+        scores = torch.bmm(keys, self._to_queries).flatten(0, 1).t().contiguous()  # [width + 1, heads x source]
+        # The weights of each head add up to 1, so the bias may stand in what they are multiplied by.
+        found = torch.baddbmm(self._share_of_bias, values, self._from_values)  # [heads, source, width]
+        return Folded(scores[:-1], scores[-1], found.flatten(0, 1), self.num_heads)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Attention to one source by two products.
+
+    Attributes:
+        to_scores: the map to the scores of all heads [width, heads x source].
+        bias: its bias [heads x source].
+        found: what a weight of 1 adds to the output, the output's bias in it [heads x source, width].
+        num_heads: what the name says.
+    """
+
+    to_scores: Tensor
+    bias: Tensor
+    found: Tensor
+    num_heads: int
+
+    def __call__(
+        self, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep: bool = False
+    ) -> Attended:
+        """``residual`` and what comes of attention to the source, which is kept if asked for."""
+        rows = x.size(0)
+        scores = torch.addmm(self.bias, x, self.to_scores)
+        weights = torch.softmax(scores.view(rows, self.num_heads, -1), -1)
+        result = torch.addmm(residual, weights.view(rows, -1), self.found)
+        return Attended(result, weights.mean(1) if keep else None)
+
+    def keep(self, heads: Tensor, bias: Tensor | None) -> "Folded":
+        """The same: its one sentence is kept as long as there is any."""
+        return self
+
+
+@dataclass(frozen=True)
+class ByHead:
+    """Attention to the sources of a batch, head by head.
+
+    Attributes:
+        maps: of the layer.
+        keys, values: [sentences x heads, d_k, source], [sentences x heads, source, d_v].
+        bias: [sentences x heads, 1, source] or None.
+        sentences: their number.
+    """
+
+    maps: SourceMaps
+    keys: Tensor
+    values: Tensor
+    bias: Tensor | None
+    sentences: int
+
+    def __call__(
+        self, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep: bool = False
+    ) -> Attended:
+        """``residual`` and what comes of attention to the source, which is kept if asked for."""
+        # A sentence's hypotheses stand side by side as queries on its one set of keys and values.
+        rows, heads, sentences = x.size(0), self.maps.num_heads, self.sentences
+        queries = self.maps.queries(x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
+        queries = queries.reshape(sentences * heads, rows // sentences, -1)
+        scores = torch.bmm(queries, self.keys) if self.bias is None else torch.baddbmm(self.bias, queries, self.keys)
+        weights = torch.softmax(scores, -1)  # [sentences x heads, hypotheses, source]
+        attended = torch.bmm(weights, self.values)
+        joined = attended.view(sentences, heads, rows // sentences, -1).transpose(1, 2).reshape(rows, -1)
+        looked = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1) if keep else None
+        return Attended(self.maps.output.add(joined, residual), looked)
+
+    def keep(self, heads: Int[Tensor, " kept"], bias: Float[Tensor, "kept 1 source"] | None) -> "ByHead":
+        """Attention to the sources of only some sentences.
+
+        Args:
+            heads: the places of all their heads.
+            bias: theirs.
+        """
+        keys, values = self.keys.index_select(0, heads), self.values.index_select(0, heads)
+        return ByHead(self.maps, keys, values, bias, len(heads) // self.maps.num_heads)

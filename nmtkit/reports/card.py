@@ -1,0 +1,154 @@
+"""RUN/card.md: everything needed to repeat a run, for people; from its files alone."""
+
+import re
+import shlex
+
+from nmtkit.console import counted
+from nmtkit.evaluation.cost_tables import training_table
+from nmtkit.files import read_lines
+from nmtkit.reports.run_facts import (
+    RunFacts,
+    form_of_score,
+    num_parameters,
+    prepare_command,
+    train_command,
+)
+
+
+def card(run: RunFacts) -> str:
+    """The card, as Markdown; what the run does not have yet is named with the command that makes it."""
+    folder = shlex.quote(str(run.folder))
+    recipe = run.files["recipe.toml"]
+    version = run.get(run.state, "versions", "nmtkit") or run.get("data/manifest.json", "versions", "nmtkit")
+    data = recipe.get("data", {})
+    parts = [
+        f"# {_plain(run.name)}",
+        "",
+        f"A translation model from {_code(data.get('source_language', '?'))} to "
+        f"{_code(data.get('target_language', '?'))}"
+        + (f", {num:,} parameters" if (num := num_parameters(run)) else "")
+        + (f", made by nmtkit {_code(version)}." if version else "."),
+        "",
+        "## To repeat it",
+        "",
+        "Save the recipe below as `recipe.toml`; relative paths in it are relative to its folder.",
+        "",
+        "```",
+        "nmtkit run recipe.toml" + (f"      # by nmtkit {version}" if version else ""),
+        "```",
+        "",
+        *_fenced(read_lines(run.folder / "recipe.toml"), "toml"),
+        "",
+        *_data(run),
+        *_training(run, folder),
+        *_model(run),
+        *_scores(run, folder),
+    ]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _data(run: RunFacts) -> list[str]:
+    if "data/manifest.json" not in run.files:
+        return ["## Data", "", f"Not prepared yet: {_code(prepare_command(run))}.", ""]
+    manifest = run.files["data/manifest.json"]
+    rows = [
+        [_code(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}", _code(corpus["sha256"])]
+        for corpus in manifest["corpora"]
+    ]
+    parts = ["## Data", "", *_table(["corpus", "used for", "pairs", "sha256 of the text"], rows)]
+    files = [file for corpus in manifest["corpora"] for file in corpus["files"]]
+    if files:
+        rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
+        parts += _table(["file", "bytes", "sha256"], rows)
+    left_out = {rule: count for rule, count in manifest["cleaning"].items() if count}
+    told = ", ".join(f"{count:,} by `{rule}`" for rule, count in left_out.items())
+    tokens = manifest["train_tokens"]
+    parts += [
+        f"- pairs kept: {', '.join(f'{count:,} {_code(name)}' for name, count in manifest['pairs'].items())}",
+        f"- left out: {told or 'none'}",
+        f"- training tokens: {tokens['source']:,} source, {tokens['target']:,} target",
+        f"- fingerprint of settings and corpora: `{manifest['fingerprint']}`",
+        f"- sha256 of the tokenizer: `{manifest['tokenizer_sha256']}`",
+        "",
+    ]
+    return parts
+
+
+def _training(run: RunFacts, folder: str) -> list[str]:
+    parts = ["## Training", ""]
+    if run.state is None:
+        return [*parts, f"Not trained yet: {_code(train_command(run))}.", ""]
+    values = [
+        ("seed", run.shown("text", "recipe.toml", "training", "seed")),
+        ("epochs", run.shown("count", run.state, "epoch")),
+        ("threads of a process", run.shown("count", run.state, "threads")),
+        ("kind of processor", run.shown("text", run.state, "cpu_capability")),
+    ]
+    rows = [[label, _code(value)] for label, value in values if value is not None]
+    if "cost.json" in run.files:
+        rows += [[label.strip(), _code(value)] for label, value in training_table(run.files["cost.json"]).rows]
+    parts += _table(["", "value"], rows)
+    if "cost.json" not in run.files:
+        parts += [f"Its cost is not added up yet: {_code(f'nmtkit score {folder}')}.", ""]
+    versions = run.get(run.state, "versions", default={})
+    parts += ["Versions: " + ", ".join(f"{_plain(name)} `{number}`" for name, number in versions.items()) + ".", ""]
+    return parts
+
+
+def _model(run: RunFacts) -> list[str]:
+    if run.model is None:
+        return []
+    provenance = f"{run.model}/provenance.json"
+    rows = [
+        [_code(f"{run.model}/{name}"), _code(sha)] for name, sha in run.get(provenance, "files", default={}).items()
+    ]
+    parts = ["## Model", "", *_table(["file", "sha256"], rows)]
+    averaged = run.get(provenance, "average_of", default=[])
+    if averaged:
+        parts += [f"The mean of {counted(len(averaged), 'checkpoint')}:", ""]
+        parts += _table(
+            ["checkpoint", "sha256"], [[_code(one["checkpoint"]), _code(one["sha256"])] for one in averaged]
+        )
+    return parts
+
+
+def _scores(run: RunFacts, folder: str) -> list[str]:
+    parts = ["## Scores", ""]
+    if "scores.json" not in run.files:
+        return [*parts, f"Not scored yet: {_code(f'nmtkit score {folder}')}.", ""]
+    for name, metrics in run.files["scores.json"].items():
+        rows = []
+        for metric in metrics:
+            form = form_of_score(metric)
+            score = run.shown(form, "scores.json", name, metric, "score")
+            half = run.shown(form, "scores.json", name, metric, "interval", "half_width")
+            signature = run.get("scores.json", name, metric, "signature", default="")
+            shown = (score or "") + (f" ± {half}" if half is not None else "")
+            rows.append([_code(metric), shown, _code(signature)])
+        parts += [f"### {_plain(name)}", "", *_table(["metric", "score", "signature"], rows)]
+    return parts
+
+
+def _plain(content: str) -> str:
+    """Text in which Markdown finds no markup."""
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in content)
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", shown)
+
+
+def _code(content: object) -> str:
+    """Text as code, whatever it holds, on one line and in a cell of a table."""
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in str(content))
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    blank = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{blank}{shown}{blank}{fence}".replace("|", "\\|")
+
+
+def _fenced(lines: list[str], language: str) -> list[str]:
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}{language}", *lines, fence]
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines] + [""]

@@ -1,0 +1,127 @@
+"""Curves of runs over the course of training, which report.js draws as SVG in the page.
+
+metrics.jsonl --figures--> the numbers, each once, and which of them make up a picture --report.js--> pictures
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.reports.run_facts import RunFacts
+
+MOST_REPORTS = 500
+"""Reports of a run in its curves and their table, besides validations: more than a picture has columns of pixels."""
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value can be drawn: it is None for a skipped update, and may be NaN when training diverged."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+OVER = {
+    "updates": ("updates", "step", 1.0),
+    "tokens": ("target tokens", "target_tokens", 1.0),
+    "minutes": ("minutes", "seconds", 1 / 60),
+    "flops": ("FLOPs", "flops", 1.0),
+}
+"""The x-axes of curves: title, key of metrics.jsonl, factor of its values."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One picture.
+
+    Attributes:
+        title: with the unit.
+        keys: of metrics.jsonl, each with its label; a dotted line for all but the last.
+        scale: factor of the values.
+    """
+
+    title: str
+    keys: tuple[tuple[str, str], ...]
+    scale: float = 1.0
+
+
+CURVES = {
+    "nll": Curve("Negative log-likelihood, nats per token", (("nll", "training"), ("valid_nll", "validation"))),
+    "loss": Curve("Loss with label smoothing, nats per token", (("loss", "training"),)),
+    "bleu": Curve("BLEU on the validation set", (("valid_bleu", "validation"),)),
+    "learning-rate": Curve("Learning rate", (("learning_rate", "training"),)),
+    "gradient-norm": Curve("Gradient norm before clipping", (("gradient_norm", "training"),)),
+    "speed": Curve("Target tokens per second", (("target_tokens_per_second", "training"),)),
+    "memory": Curve("Memory, GB", (("memory_bytes", "training"),), scale=1e-9),
+}
+
+
+def spacing_of_reports(run: RunFacts) -> int:
+    """The distance between the reports that are shown, so that there are at most MOST_REPORTS."""
+    return max(1, -(-len(run.metrics) // MOST_REPORTS))
+
+
+def reports_shown(run: RunFacts) -> list[int]:
+    """The lines of metrics.jsonl that are shown, from 1: evenly spaced ones, every validation and the last."""
+    last = len(run.metrics)
+    return sorted({*range(1, last + 1, spacing_of_reports(run)), *run.validations, *([last] if last else [])})
+
+
+def figures(runs: Sequence[RunFacts]) -> dict[str, Any]:
+    """Every picture that the runs have numbers for, and the numbers of each run, which several pictures share."""
+    numbers = [_numbers(run) for run in runs]
+    found = {}
+    for name, curve in CURVES.items():
+        lines = [
+            {"run": index, "key": key, "label": _label(runs, index, label if len(curve.keys) > 1 else ""),
+             "dotted": key != curve.keys[-1][0]}
+            for index, of_run in enumerate(numbers)
+            for key, label in curve.keys
+            if any(value is not None for value in of_run["y"][key])
+        ]  # fmt: skip
+        if lines:
+            found[name] = {"title": curve.title, "lines": lines}
+    return {"figures": found, "runs": numbers if found else [], "over": {name: over[0] for name, over in OVER.items()}}
+
+
+def _numbers(run: RunFacts) -> dict[str, dict[str, list[float | None]]]:
+    lines = [run.metrics[number - 1] for number in reports_shown(run)]
+    lines = [line for line in lines if all(is_number(line.get(key)) for _, key, _ in OVER.values())]
+    return {
+        "x": {name: [_short(line[key] * scale) for line in lines] for name, (_, key, scale) in OVER.items()},
+        "y": {
+            key: [_short(line[key] * curve.scale) if is_number(line.get(key)) else None for line in lines]
+            for curve in CURVES.values()
+            for key, _ in curve.keys
+        },
+    }
+
+
+def _short(value: float) -> float:
+    """A number to eight digits, which is more than a picture shows."""
+    return value if isinstance(value, int) else float(f"{value:.8g}")
+
+
+def _label(runs: Sequence[RunFacts], index: int, label: str) -> str:
+    return ", ".join(part for part in (runs[index].name if len(runs) > 1 else "", label) if part)
+
+
+def averages(runs: Sequence[RunFacts]) -> dict[str, list[dict[str, Any]]]:
+    """The averages of checkpoints that `average --search` tried: for each metric a line per run."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for index, run in enumerate(runs):
+        rows = [row for row in run.get("averaging.json", "tried", default=[]) if is_number(row["score"])]
+        for metric in dict.fromkeys(row["metric"] for row in rows):
+            of_metric = [row for row in rows if row["metric"] == metric]
+            x, y = [row["n"] for row in of_metric], [row["score"] for row in of_metric]
+            found.setdefault(metric, []).append({"run": index, "label": _label(runs, index, ""), "x": x, "y": y})
+    return found
+
+
+STYLE = """
+.curve { position: relative; min-height: 260px; } .curve svg { display: block; width: 100%; }
+.curve text { fill: var(--faint); font: 12px system-ui, sans-serif; } .curve .grid { stroke: var(--line); }
+.curve .line { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round; }
+.curve .dotted { stroke-dasharray: 2 4; } .curve circle { fill: var(--run); } .curve .at { stroke: var(--faint); }
+.legend { color: var(--faint); font-size: .85rem; min-height: 1.4em; } .legend > * { margin-right: 1em; }
+.tip { position: absolute; top: 0; background: var(--panel); border: 1px solid var(--line); border-radius: .3rem;
+  padding: .1rem .4rem; font-size: .8rem; pointer-events: none; white-space: pre; }
+"""

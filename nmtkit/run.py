@@ -1,0 +1,408 @@
+"""A run folder: every path in it, its recipe, checkpoints and translations, and its lock.
+
+    RUN/recipe.toml            the resolved recipe
+    RUN/data/                  ids, text and tokenizer, written by `prepare`
+    RUN/checkpoints/step-*/    model folders; RUN/resume/step-*/: states from which training continues
+    RUN/averaged/              the averaged model
+    RUN/translations/          translations of the test sets, and what each was made with
+    RUN/*.json, *.jsonl        metrics, prediction, cost and scores
+
+No other module builds a path inside a run folder.
+"""
+
+import contextlib
+import errno
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmtkit.config import Recipe, stored_recipe, to_toml
+from nmtkit.console import counted, log
+from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.files import read_json, read_lines, sha256_of, write_atomically, write_json
+from nmtkit.locks import locked
+from nmtkit.model_folder import (
+    LoadedModel,
+    damage,
+    is_model_folder,
+    load_model,
+    read_provenance,
+    step_folders,
+    step_of,
+    validation_cost,
+)
+from nmtkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+
+LOCK_NAME = ".lock"
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """The text files of a test set or of the validation data in RUN/data."""
+
+    source: Path
+    reference: Path
+
+    def read(self) -> tuple[list[str], list[str]]:
+        """Return the lines of both files."""
+        return read_lines(self.source), read_lines(self.reference)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of one run.
+
+    Attributes:
+        folder: the run folder; it need not exist yet.
+    """
+
+    folder: Path
+
+    # ---- paths
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.toml"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def manifest(self) -> Path:
+        return self.data / "manifest.json"
+
+    @property
+    def stages(self) -> Path:
+        """Folder of the stages of an interrupted `prepare`."""
+        return self.folder / "prepare"
+
+    @property
+    def check_folder(self) -> Path:
+        """Temporary folder of `prepare --check`."""
+        return self.folder / "check"
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def resume_folder(self) -> Path:
+        return self.folder / "resume"
+
+    @property
+    def sampled(self) -> Path:
+        """Folder of the epochs whose subwords were sampled."""
+        return self.folder / "drawn"
+
+    @property
+    def averaged(self) -> Path:
+        return self.folder / "averaged"
+
+    @property
+    def averaging(self) -> Path:
+        return self.folder / "averaging.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def nonfinite(self) -> Path:
+        return self.folder / "nonfinite.jsonl"
+
+    @property
+    def prediction(self) -> Path:
+        return self.folder / "prediction.json"
+
+    @property
+    def cost(self) -> Path:
+        return self.folder / "cost.json"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.json"
+
+    @property
+    def card(self) -> Path:
+        return self.folder / "card.md"
+
+    @property
+    def row_result(self) -> Path:
+        """Result of a run that is a row of a sweep."""
+        return self.folder / "ablation.json"
+
+    @property
+    def translations_record(self) -> Path:
+        return self.folder / "translations" / "manifest.json"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints_folder / f"step-{step:08d}"
+
+    def resume_state(self, step: int) -> Path:
+        return self.resume_folder / f"step-{step:08d}"
+
+    def sampled_epoch(self, epoch: int) -> Path:
+        return self.sampled / f"epoch-{epoch:08d}"
+
+    def translation(self, test_set: str) -> Path:
+        return self.folder / "translations" / f"{test_set}.txt"
+
+    # ---- data and recipe
+
+    @property
+    def valid_text(self) -> TextPair:
+        return self._text("valid")
+
+    def test_text(self, name: str) -> TextPair:
+        return self._text(f"test/{name}")
+
+    def _text(self, name: str) -> TextPair:
+        return TextPair(self.data / f"{name}.source.txt", self.data / f"{name}.reference.txt")
+
+    def test_sets(self) -> list[str]:
+        """Return the names of the test sets of the prepared data."""
+        return sorted(path.name.removesuffix(".source.txt") for path in (self.data / "test").glob("*.source.txt"))
+
+    def is_prepared(self) -> bool:
+        return self.manifest.is_file()
+
+    def is_trained(self) -> bool:
+        """Return whether training has saved something; then the run keeps its data."""
+        return self.checkpoints_folder.is_dir() or self.resume_folder.is_dir()
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer of the prepared data.
+
+        Raises:
+            DataError: the run has not been prepared.
+        """
+        if not self.is_prepared():
+            raise DataError(f"{self.data}: there is no prepared data here; run `nmtkit prepare` first")
+        return Tokenizer.load(self.data / "tokenizer")
+
+    def recipe(self, name: str | None = None) -> Recipe:
+        """Read the stored recipe, named after the folder where no name is given."""
+        return stored_recipe(self.recipe_file, name or self.folder.name)
+
+    def has_recipe(self, recipe: Recipe) -> bool:
+        """Return whether just this recipe is stored."""
+        return self.recipe_file.is_file() and self.recipe_file.read_text(encoding="utf-8") == to_toml(recipe)
+
+    def store_recipe(self, recipe: Recipe) -> None:
+        """Write recipe.toml unless it is the same already."""
+        if not self.has_recipe(recipe):
+            with write_atomically(self.recipe_file) as file:
+                file.write(to_toml(recipe))
+
+    # ---- models
+
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoints, oldest first."""
+        return [path for path in step_folders(self.checkpoints_folder) if is_model_folder(path)]
+
+    def resume_states(self) -> list[Path]:
+        """Return the folders of the resume states, oldest first."""
+        return step_folders(self.resume_folder)
+
+    def latest_state(self) -> Path | None:
+        """Return the file that covers most of the training, of a resume state or a checkpoint; None without either."""
+        states = [folder / "state.json" for folder in self.resume_states()]
+        states += [folder / "provenance.json" for folder in self.checkpoints()]
+        return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
+
+    def whole_checkpoints(self, count: int | None = None) -> list[Path]:
+        """Return the newest ``count`` checkpoints whose files are whole, oldest first; None: all.
+
+        Damaged ones are reported and passed over.
+        """
+        return sorted(_whole(reversed(self.checkpoints()), count), key=step_of)
+
+    def best_checkpoints(self, count: int, *, check: bool = True) -> list[Path]:
+        """Return at most ``count`` checkpoints that have a validation score, best first by the run's best_metric.
+
+        Args:
+            check: compare all files with their checksums; else only a broken provenance.json is noticed. Damaged
+                checkpoints are reported and passed over.
+        """
+        scored = []
+        for path in self.checkpoints():
+            try:
+                cost = validation_cost(read_provenance(path))
+            except ModelError as error:
+                log.warning("%s; skipping this checkpoint; remove %s", error, path)
+                continue
+            if cost is not None:
+                scored.append((cost, step_of(path), path))
+        best = [path for _, _, path in sorted(scored)]
+        return _whole(best, count) if check else best[:count]
+
+    # ---- translations of the test sets
+
+    def recorded_translations(self) -> dict[str, Any]:
+        """Return what each translated test set was made with; {} where nothing is recorded.
+
+        Raises:
+            DataError: the record is damaged.
+        """
+        path = self.translations_record
+        return read_json(path, {str: dict}) if path.is_file() else {}
+
+    def is_translated(self, test_set: str, made_from: dict[str, Any]) -> bool:
+        """Return whether the translation of a test set exists, is unchanged, and was made with just this."""
+        output, known = self.translation(test_set), self.recorded_translations().get(test_set)
+        return known is not None and output.is_file() and known == {**made_from, "sha256": sha256_of(output)}
+
+    def record_translation(self, test_set: str, made_from: dict[str, Any]) -> None:
+        """Record what the translation of a test set, which is written already, was made with."""
+        entry = {**made_from, "sha256": sha256_of(self.translation(test_set))}
+        write_json(self.translations_record, {**self.recorded_translations(), test_set: entry})
+
+    def read_translated(self, test_set: str) -> tuple[list[str], list[str], list[str]]:
+        """Return sources, references and translations of a test set, line by line.
+
+        Raises:
+            DataError: it is not translated, or not as a whole.
+        """
+        output, text = self.translation(test_set), self.test_text(test_set)
+        if not output.is_file():
+            command = ["nmtkit", "translate", str(self.folder), "--input", str(text.source), "--output", str(output)]
+            raise DataError(f"{output}: missing; make it with `{shlex.join(command)}`")
+        for path in (text.source, text.reference):
+            if not path.is_file():
+                raise DataError(f"{path}: no such file; prepare the run again")
+        (sources, references), hypotheses = text.read(), read_lines(output)
+        if not len(hypotheses) == len(sources) == len(references):
+            raise DataError(
+                f"{output} has {counted(len(hypotheses), 'line')}, but the test set {test_set} has "
+                f"{counted(len(sources), 'source')} and {counted(len(references), 'reference')}; translate it again"
+            )
+        return sources, references, hypotheses
+
+    # ---- one command at a time
+
+    @contextmanager
+    def locked(self, command: str) -> Iterator[None]:
+        """Hold the lock of the run while the block runs; the folder is made where there is none.
+
+        Args:
+            command: the holder, for the message to others: "train" or "prepare".
+
+        Raises:
+            NmtkitError: another process holds it, or the folder cannot be written.
+        """
+        with ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self._lock, self.folder, command, "--run-dir"))
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                raise _unwritable(self.folder, os.strerror(error.errno)) from None
+            for path in (self.checkpoints_folder, self.resume_folder, self.metrics, self.recipe_file):
+                if path.exists() and not os.access(path, os.W_OK):
+                    raise _unwritable(path, "permission denied")
+            yield
+
+    def remove_abandoned_lock(self, command: str) -> None:
+        """Remove the lock file that a killed process has left, unless a process holds it."""
+        if self._lock.exists():
+            with contextlib.suppress(NmtkitError, OSError), locked(self._lock, self.folder, command, "--run-dir"):
+                log.debug("%s was left by a killed process", self._lock)
+
+    @property
+    def _lock(self) -> Path:
+        return self.folder / LOCK_NAME
+
+
+def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
+    """Return the first ``count`` folders whose files are whole."""
+    found: list[Path] = []
+    for folder in folders:
+        if len(found) == count:
+            break
+        fault = damage(folder)
+        if fault is None:
+            found.append(folder)
+        else:
+            log.warning("%s; skipping this checkpoint; remove %s", fault, folder)
+    return found
+
+
+def _unwritable(path: Path, reason: str) -> NmtkitError:
+    return NmtkitError(
+        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); fix this, or use another --run-dir"
+    )
+
+
+def set_translated_as(output: Path) -> tuple[Run, str] | None:
+    """Return the run and its test set whose translation a path is; None for any other path."""
+    output = output.absolute()
+    run = Run(output.parent.parent)
+    is_one = output == run.translation(output.stem) and run.test_text(output.stem).source.is_file()
+    return (run, output.stem) if is_one else None
+
+
+def find_model(path: Path) -> Path:
+    """Return the model folder that a MODEL argument means.
+
+    That is the folder itself, or a run's average, else its best or last whole checkpoint.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such folder; give a model folder, a run folder or a checkpoint")
+    if is_model_folder(path):
+        return path
+    run = Run(path)
+    if is_model_folder(run.averaged):
+        return run.averaged
+    candidates = run.best_checkpoints(1) or run.whole_checkpoints(1)
+    if candidates:
+        return candidates[0]
+    if run.checkpoints():
+        raise ModelError(f"{run.checkpoints_folder}: every checkpoint is damaged; train the run again")
+    if run.data.is_dir() or run.recipe_file.is_file():
+        raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
+    raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")
+
+
+def load_ensemble(
+    models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
+) -> list[LoadedModel]:
+    """Reads a model, or several that decode together: model folders, run folders or checkpoints.
+
+    Args:
+        device: as torch names it, or auto; by default the CPU.
+
+    Raises:
+        ModelError: one is not there or damaged, or their vocabularies differ; or none is named.
+        NmtkitError: the device is not there.
+    """
+    import torch
+
+    from nmtkit.distributed.workers import choose_device
+
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        chosen = choose_device(kind)
+        if number and not (kind == "cuda" and number.isdigit() and int(number) < torch.cuda.device_count()):
+            raise NmtkitError(f"device {device}: this machine has no device of that number")
+        device = torch.device(device) if number else chosen
+    folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]
+    if not folders:
+        raise ModelError("no model is given")
+    loaded = [load_model(folder, device) for folder in folders]
+    for folder, other in zip(folders, loaded, strict=True):
+        if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
+            raise ModelError(f"{folder}: its vocabulary differs from that of {folders[0]}; an ensemble shares one")
+    return loaded

@@ -1,0 +1,64 @@
+"""Constituency parsing: a tokenised sentence in, the tree of its phrases out, which the model writes as a sequence.
+
+Source: Vinyals et al. 2015 (arXiv 1412.7449), sections 2.2 and 3.1, as in section 6.3 of the paper.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.trees import escape_brackets, linearise, parsed, read_trees, split_words, strip
+from nmtkit.tasks.task import Constraint, Output, Task
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Parsing(Task):
+    """Parsing. The target of a line is a tree in brackets; the model writes its linearised form."""
+
+    description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
+    averaging_metric: Literal["bleu", "nll"] = "nll"
+
+    def __init__(self, *, is_tagged: bool) -> None:
+        self._is_tagged = is_tagged  # the sequence has the parts of speech of the words
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        target = TextSource(corpus.target.name, _LinearisedLines(corpus.target.raw_lines, corpus.target.name, self))
+        return Corpus(corpus.name, corpus.source, target, corpus.files, corpus.fingerprint)
+
+    def model_source(self, line: str) -> str:
+        return escape_brackets(line)
+
+    def model_target(self, line: str, name: str, number: int = 1) -> str:
+        found = (strip(tree) for tree in read_trees([line], name, number))
+        return " ".join(linearise(tree, tagged=self._is_tagged) for tree in found if tree is not None)
+
+    def words(self, line: str) -> list[str]:
+        return split_words(line)  # a no-break space is a word, too
+
+    def output(self, source: str, generated: str) -> Output:
+        return Output(*parsed(source, generated))
+
+    def well_formed(
+        self, entries: Sequence[str], eos: int, device: "torch.device | None"
+    ) -> Callable[[Sequence[int]], Constraint]:
+        from nmtkit.tasks.tree_constraint import TreePieces, whole_trees  # imports torch, which is slow
+
+        pieces = TreePieces.of(entries, eos, device)
+        return lambda num_words: whole_trees(pieces, num_words)
+
+
+@dataclass(frozen=True)
+class _LinearisedLines:
+    """Lines of one tree each, as sequences."""
+
+    trees: Iterable[bytes]
+    name: str
+    task: "Parsing"
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, line in enumerate(self.trees, start=1):
+            sequence = self.task.model_target(line.decode("utf-8", "surrogateescape"), self.name, number)
+            yield sequence.encode("utf-8", "surrogateescape") + b"\n"

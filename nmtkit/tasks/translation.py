@@ -1,0 +1,11 @@
+"""Translation: a line of text in, a line of text out."""
+
+from nmtkit.tasks.task import Task
+
+
+class Translation(Task):
+    """Translation of plain text, or of text whose words were separated before."""
+
+    def __init__(self, *, is_tokenized: bool) -> None:
+        if is_tokenized:
+            self.description = "tokenized: words and punctuation are separated before"

@@ -1,0 +1,115 @@
+"""The constraint of a search that generates only the sequences of trees over the words of the source."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nmtkit.tasks.task import Constraint
+
+_BARRED, _CONTINUES, _OPENS, _CLOSES, _WORD, _END = range(6)
+"""What an entry of the vocabulary is in the sequence of a tree; those from _OPENS on begin a word of the sequence."""
+
+
+@dataclass(frozen=True)
+class TreePieces:
+    """What the entries of a vocabulary are in the sequences that stand for trees (see trees.py).
+
+    Attributes:
+        kinds: a bracket with the beginning of its label, the beginning of what stands for a word, or a continuation.
+        closers: of an opening bracket the closing one of the same label; -1 where none is one entry, and of all else.
+        is_bare: a bracket without any label yet.
+    """
+
+    kinds: Int[Tensor, " vocab"]
+    closers: Int[Tensor, " vocab"]
+    is_bare: Bool[Tensor, " vocab"]
+
+    @classmethod
+    def of(cls, pieces: Sequence[str], eos: int, device: torch.device | None = None) -> "TreePieces":
+        """Reads a vocabulary.
+
+        Args:
+            pieces: the names of all entries; one that begins a word has U+2581 before it. Those up to ``eos`` are
+                special and never said.
+        """
+        index = {piece: number for number, piece in enumerate(pieces)}
+        kinds = [_BARRED] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]
+        closers = [
+            index.get(f"\u2581){piece[2:]}", -1) if kind == _OPENS and len(piece) > 2 else -1
+            for piece, kind in zip(pieces, kinds, strict=True)
+        ]
+        return cls(
+            torch.tensor(kinds, device=device),
+            torch.tensor(closers, device=device),
+            torch.tensor([piece in ("\u2581(", "\u2581)") for piece in pieces], device=device),
+        )
+
+
+def _kind(piece: str) -> int:
+    word = piece.removeprefix("\u2581")
+    if not word or re.search(r"[()\u2581]|^<0x..>$", word[word != piece :]):
+        return _BARRED  # brackets and blanks stand at the beginning of words only; a byte could be either
+    if word == piece:
+        return _CONTINUES
+    return {"(": _OPENS, ")": _CLOSES}.get(word[0], _WORD)
+
+
+def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
+    """Only the sequence of one tree over exactly the words of its sentence.
+
+    A hypothesis ends when all phrases are closed and as many words are said as there are; the first phrase closes after
+    the last word, none closes without a word, and a closing bracket has the label of the innermost open phrase. (Where
+    that label takes several pieces, it may be any.)
+
+    Args:
+        num_words: of each sentence, at least one.
+    """
+
+    def rule(
+        step: Float[Tensor, "sentences live vocab"],
+        tokens: Int[Tensor, "sentences live length"],
+        sentences: Sequence[int],
+    ) -> None:
+        kinds = pieces.kinds
+        said = tokens[:, :, 1:]
+        if not said.size(2):
+            step.masked_fill_(kinds != _OPENS, -torch.inf)
+            return
+        place = torch.arange(said.size(2), device=step.device)
+        kind = kinds[said]  # [sentences, live, places]
+        opens = kind == _OPENS
+        depths = (opens.int() - (kind == _CLOSES).int()).cumsum(2)
+        depth = depths[:, :, -1]
+
+        def closer_of(level: Int[Tensor, "sentences live"]) -> Int[Tensor, "sentences live"]:
+            """The closing bracket of the last phrase begun at that depth; -1 where its label takes several pieces."""
+            began = torch.where(opens & (depths == level[:, :, None]), place, 0).amax(2, keepdim=True)
+            is_grown = kind.roll(-1, 2).gather(2, began) == _CONTINUES
+            return torch.where(is_grown, -1, pieces.closers[said.gather(2, began)]).squeeze(2)
+
+        words = torch.tensor([num_words[sentence] for sentence in sentences], device=step.device)
+        is_short = words[:, None] > (kind == _WORD).sum(2)
+        last_word = torch.where(kind >= _OPENS, place, 0).amax(2, keepdim=True)
+        last_kind = kind.gather(2, last_word).squeeze(2)
+        is_labelled = ~pieces.is_bare[said[:, :, -1]]
+        goes_on = is_labelled & is_short & (depth > 0)
+        closes = is_labelled & (depth > torch.where(is_short, 1, 0)) & (last_kind != _OPENS)
+        closer = closer_of(depth)
+        of_kinds = [
+            torch.zeros_like(goes_on),
+            (last_kind != _CLOSES) | (closer_of(depth + 1) < 0),
+            goes_on,
+            closes & (closer < 0),
+            goes_on,
+            is_labelled & ~is_short & (depth == 0),
+        ]
+        allowed = torch.stack(of_kinds, 2)[:, :, kinds]  # [sentences, live, vocab]
+        row, slot = (closes & (closer >= 0)).nonzero(as_tuple=True)
+        allowed[row, slot, closer[row, slot]] = True
+        step.masked_fill_(~allowed, -torch.inf)
+
+    return rule

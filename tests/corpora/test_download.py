@@ -1,0 +1,691 @@
+"""Fetching: mirror, cache and network give the same verified file, or one clear line and nothing half-written."""
+
+import gzip
+import hashlib
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from nmtkit.corpora import download, transfer
+from nmtkit.corpora.download import Downloader, RemoteFile, default_cache, mirror_path
+from nmtkit.corpora.transfer import PartialFile
+from nmtkit.errors import DataError
+
+CONTENT = b"Ein Satz.\n" * 1000
+
+
+@dataclass
+class Answer:
+    """What the server says of a path, and its faults.
+
+    Attributes:
+        knows_range: whether it answers a Range with a part.
+        cut_at: of each answer only so many bytes are sent, though all are announced.
+        failures: statuses of the first answers, before the file is given; ``retry_after`` goes with them.
+        shift: how much of what was asked for is left out at the beginning of a part, as no server should.
+    """
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "application/octet-stream"
+    content_length: int | None = None
+    redirect: str | None = None
+    knows_range: bool = True
+    etag: str | None = None
+    cut_at: int | None = None
+    failures: list[int] = field(default_factory=list)
+    retry_after: str | None = None
+    shift: int = 0
+
+
+@dataclass
+class Server:
+    """A web server on this machine; ``answers`` by path, and what was asked of it and given."""
+
+    url: str
+    answers: dict[str, Answer] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    ranges: list[str | None] = field(default_factory=list)
+    user_agents: list[str | None] = field(default_factory=list)
+    num_bytes: int = 0
+
+    def file(self, path: str = "/data/text.txt", body: bytes = CONTENT) -> RemoteFile:
+        """Offers a file and describes it."""
+        self.answers[path] = Answer(body)
+        return RemoteFile(self.url + path, num_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+
+
+def respond(handler: http.server.BaseHTTPRequestHandler, answer: Answer) -> bytes:
+    """Sends the head of an answer, and returns its body."""
+    if answer.failures:
+        handler.send_response(answer.failures.pop(0))
+        if answer.retry_after is not None:
+            handler.send_header("Retry-After", answer.retry_after)
+        handler.end_headers()
+        return b""
+    wanted, condition = handler.headers.get("Range"), handler.headers.get("If-Range")
+    status, body, extent = answer.status, answer.body, None
+    if wanted and answer.knows_range and condition in (None, answer.etag):
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) + answer.shift
+        if start >= len(body):
+            status, body = 416, b""
+        else:
+            status, extent, body = 206, f"bytes {start}-{len(body) - 1}/{len(body)}", body[start:]
+    handler.send_response(status)
+    headers = {"Location": answer.redirect, "ETag": answer.etag, "Content-Range": extent}
+    for name, value in headers.items():
+        if value is not None:
+            handler.send_header(name, value)
+    handler.send_header("Content-Type", answer.content_type)
+    if answer.content_length != 0:
+        handler.send_header("Content-Length", str(answer.content_length or len(body)))
+    handler.end_headers()
+    return body[: answer.cut_at]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download, "BACKOFF_SECONDS", 0.0)
+
+    noting = threading.Lock()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with noting:  # several at once would be mixed up
+                state.requests.append(self.path)
+                state.ranges.append(self.headers.get("Range"))
+                state.user_agents.append(self.headers.get("User-Agent"))
+            body = respond(self, state.answers.get(self.path, Answer(b"not here", status=404)))
+            state.num_bytes += len(body)
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        state = Server(f"http://127.0.0.1:{httpd.server_port}")
+        thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield state
+        httpd.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def store(folder: Path, file: RemoteFile, body: bytes) -> Path:
+    path = folder / mirror_path(file.url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+    return path
+
+
+def message_of(action: Callable[[], object]) -> str:
+    with pytest.raises(DataError) as caught:
+        action()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+PUBLISHED = RemoteFile(
+    "https://example.org/corpora/a.txt", num_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest()
+)
+
+
+def test_a_download_lands_in_the_cache_under_host_and_path(server: Server, tmp_path: Path) -> None:
+    fetched = Downloader(cache=tmp_path).fetch(server.file("/a/b/text.txt"))
+    assert fetched.path == tmp_path / "127.0.0.1" / "a" / "b" / "text.txt"
+    assert fetched.path.read_bytes() == CONTENT
+    assert (fetched.num_bytes, fetched.sha256) == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    assert fetched.url == f"{server.url}/a/b/text.txt"
+    assert files_below(tmp_path) == [fetched.path]
+    assert server.user_agents == ["nmtkit"]
+
+
+def test_the_cache_is_reused_without_a_second_request(server: Server, tmp_path: Path) -> None:
+    file = server.file()
+    first = Downloader(cache=tmp_path).fetch(file)
+    second = Downloader(cache=tmp_path).fetch(file)
+    assert first == second
+    assert len(server.requests) == 1
+
+
+def test_the_cache_is_named_by_the_environment_or_lies_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NMTKIT_CACHE", raising=False)
+    assert Downloader().cache == default_cache() == tmp_path / ".cache" / "nmtkit"
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "elsewhere"))
+    assert Downloader().cache == tmp_path / "elsewhere"
+
+
+def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:
+    file = server.file("/new.txt")
+    server.answers["/old.txt"] = Answer(status=302, redirect="/new.txt")
+    fetched = Downloader(cache=tmp_path).fetch(replace(file, url=f"{server.url}/old.txt"))
+    assert fetched.path.name == "old.txt"
+    assert fetched.path.read_bytes() == CONTENT
+
+
+def test_a_compressed_file_arrives_as_it_is(server: Server, tmp_path: Path) -> None:
+    body = gzip.compress(CONTENT, mtime=0)
+    assert Downloader(cache=tmp_path).fetch(server.file("/a.gz", body)).path.read_bytes() == body
+
+
+def test_progress_is_reported_until_the_last_byte(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4000)
+    reports: list[tuple[str, int, int | None]] = []
+    file = server.file()
+    downloader = Downloader(cache=tmp_path, progress=lambda url, done, total: reports.append((url, done, total)))
+    downloader.fetch(file)
+    assert [report[1] for report in reports] == sorted({report[1] for report in reports})
+    assert reports[-1] == (file.url, 10000, 10000)
+    told = len(reports)
+    assert told >= 3
+    downloader.fetch(file)
+    assert len(reports) == told
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_file_of_unknown_size_and_checksum_is_taken_as_it_comes(server: Server, tmp_path: Path) -> None:
+    server.answers["/unknown"] = Answer(CONTENT, content_length=0)
+    totals: list[int | None] = []
+    downloader = Downloader(cache=tmp_path, progress=lambda url, done, total: totals.append(total))
+    fetched = downloader.fetch(RemoteFile(f"{server.url}/unknown"))
+    assert fetched.sha256 == hashlib.sha256(CONTENT).hexdigest()
+    assert set(totals) == {None}
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_mirror_is_used_in_place_of_the_network_and_before_the_cache(tmp_path: Path) -> None:
+    mirror, cache = tmp_path / "mirror", tmp_path / "cache"
+    path = store(mirror, PUBLISHED, CONTENT)
+    store(cache, PUBLISHED, b"another text")
+    assert Downloader(mirror=mirror, cache=cache).fetch(PUBLISHED).path == path
+    shutil.rmtree(cache)
+    assert Downloader(mirror=mirror, cache=cache).fetch(PUBLISHED).path == path
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_mirror_may_hold_a_file_under_its_alternative_address(tmp_path: Path) -> None:
+    file = replace(PUBLISHED, alternatives=("https://copy.example.org/b.txt",))
+    path = tmp_path / "copy.example.org" / "b.txt"
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    assert Downloader(mirror=tmp_path, cache=tmp_path / "cache").fetch(file).path == path
+
+
+def test_what_the_mirror_lacks_is_downloaded(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    fetched = Downloader(mirror=tmp_path / "mirror", cache=tmp_path / "cache").fetch(server.file())
+    assert fetched.path.is_relative_to(tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("kind", ["mirror", "cache"])
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (CONTENT[:-1], "has 9,999 bytes, expected 10,000"),
+        (CONTENT.swapcase(), f"has sha256 {hashlib.sha256(CONTENT.swapcase()).hexdigest()}, expected "),
+    ],
+)
+def test_files_of_the_mirror_and_the_cache_are_verified(tmp_path: Path, kind: str, body: bytes, expected: str) -> None:
+    path = store(tmp_path, PUBLISHED, body)
+    downloader = Downloader(
+        mirror=tmp_path if kind == "mirror" else None, cache=tmp_path if kind == "cache" else tmp_path / "other"
+    )
+    message = message_of(lambda: downloader.fetch(PUBLISHED))
+    assert message.startswith(f"{path}: {expected}")
+    assert ("remove it from the mirror" if kind == "mirror" else "delete it to download it again") in message
+    assert path.read_bytes() == body
+
+
+@pytest.mark.usefixtures("no_network")
+def test_md5_is_verified_where_that_is_what_is_published(tmp_path: Path) -> None:
+    right, wrong = hashlib.md5(CONTENT).hexdigest(), hashlib.md5(b"").hexdigest()
+    file = RemoteFile(PUBLISHED.url, md5=right)
+    store(tmp_path, file, CONTENT)
+    downloader = Downloader(cache=tmp_path)
+    assert downloader.fetch(file).sha256 == hashlib.sha256(CONTENT).hexdigest()
+    assert f"has md5 {right}, expected {wrong}" in message_of(lambda: downloader.fetch(replace(file, md5=wrong)))
+
+
+def test_a_missing_mirror_folder_is_an_error(tmp_path: Path) -> None:
+    assert "mirror" in message_of(lambda: Downloader(mirror=tmp_path / "nowhere", cache=tmp_path))
+    (tmp_path / "file").touch()
+    assert "mirror" in message_of(lambda: Downloader(mirror=tmp_path / "file", cache=tmp_path))
+
+
+def test_a_wrong_checksum_leaves_nothing_in_the_cache(server: Server, tmp_path: Path) -> None:
+    file = replace(server.file(), sha256="0" * 64)
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+    assert f"{file.url}: the download has sha256 {hashlib.sha256(CONTENT).hexdigest()}, expected {'0' * 64}" in message
+    assert "--mirror" in message
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("content_length", [None, 0])
+def test_a_wrong_size_leaves_nothing_in_the_cache(server: Server, tmp_path: Path, content_length: int | None) -> None:
+    file = replace(server.file(), num_bytes=12345)
+    server.answers["/data/text.txt"].content_length = content_length
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+    assert "10,000 bytes, expected 12,345" in message
+    assert files_below(tmp_path) == []
+
+
+def test_a_missing_page_names_the_url_the_reason_and_both_remedies(server: Server, tmp_path: Path) -> None:
+    file = RemoteFile(f"{server.url}/missing/a.txt")
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+    assert message.startswith(f"{file.url}: HTTP 404 Not Found")
+    assert "--mirror DIR with the file at DIR/127.0.0.1/missing/a.txt" in message
+    assert f"put it at {tmp_path / '127.0.0.1' / 'missing' / 'a.txt'} by hand" in message
+    assert files_below(tmp_path) == []
+
+
+def test_a_server_that_does_not_answer_is_one_line(server: Server, tmp_path: Path) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as closed:
+        port = closed.server_port
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"http://127.0.0.1:{port}/a.txt")))
+    assert "refused" in message
+    assert "--mirror" in message
+
+
+def test_a_server_that_stops_answering_is_given_up(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(download, "MAX_ATTEMPTS", 1)
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as silent:
+        file = RemoteFile(f"http://127.0.0.1:{silent.server_port}/a.txt")
+        assert "timed out" in message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+
+
+def test_a_connection_that_ends_early_leaves_nothing_in_the_cache(server: Server, tmp_path: Path) -> None:
+    server.answers["/cut"] = Answer(CONTENT, content_length=20000)
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/cut")))
+    assert "after 10,000 of 20,000 bytes" in message
+    assert files_below(tmp_path) == []
+
+
+def test_a_web_page_is_not_taken_for_the_file(server: Server, tmp_path: Path) -> None:
+    server.answers["/login"] = Answer(b"<html>please log in</html>", content_type="text/html; charset=utf-8")
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/login")))
+    assert "web page" in message
+    assert files_below(tmp_path) == []
+
+
+def test_alternatives_are_tried_in_turn(server: Server, tmp_path: Path) -> None:
+    good = server.file("/good.txt")
+    server.answers["/damaged.txt"] = Answer(b"?" * len(CONTENT))
+    alternatives = (f"{server.url}/damaged.txt", good.url)
+    file = replace(good, url=f"{server.url}/missing.txt", alternatives=alternatives)
+    fetched = Downloader(cache=tmp_path).fetch(file)
+    assert server.requests == ["/missing.txt", "/damaged.txt", "/good.txt"]
+    assert fetched.path == tmp_path / "127.0.0.1" / "missing.txt"
+    assert files_below(tmp_path) == [fetched.path]
+
+
+def test_when_all_addresses_fail_each_is_named_with_its_reason(server: Server, tmp_path: Path) -> None:
+    server.answers["/b"] = Answer(status=503)
+    file = RemoteFile(f"{server.url}/a", alternatives=(f"{server.url}/b",))
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+    assert f"{server.url}/a: HTTP 404" in message
+    assert f"{server.url}/b: HTTP 503" in message
+
+
+def usage_with(free: int) -> Callable[[Path], object]:
+    class Usage(NamedTuple):
+        free: int
+
+    return lambda path: Usage(free)
+
+
+@pytest.mark.parametrize("size_is_published", [True, False])
+def test_too_little_disk_space_is_known_before_the_download(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_is_published: bool
+) -> None:
+    file = server.file()
+    monkeypatch.setattr(shutil, "disk_usage", usage_with(9999))
+    wanted = file if size_is_published else RemoteFile(file.url)
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(wanted))
+    assert "needs 10,000 bytes, but only 9,999 are free" in message
+    assert "NMTKIT_CACHE" in message
+    assert len(server.requests) == (0 if size_is_published else 1)
+    assert files_below(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    message = message_of(lambda: Downloader(cache=tmp_path / "file").fetch(server.file()))
+    assert "cannot be written" in message
+    assert "NMTKIT_CACHE" in message
+
+
+def test_a_disk_that_fills_up_is_one_line_and_what_was_fetched_serves_the_next_run(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4000)
+    write = PartialFile.write
+
+    def write_until_full(part: PartialFile, chunk: bytes) -> None:
+        if part.size + len(chunk) > 8000:
+            raise OSError(28, "No space left on device")
+        write(part, chunk)
+
+    file = server.file()
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialFile, "write", write_until_full)
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+    assert "cannot be written (No space left on device)" in message
+    assert not (tmp_path / mirror_path(file.url)).exists()
+    kept = PartialFile.path_of(tmp_path / mirror_path(file.url)).stat().st_size
+    assert kept > 0
+    assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+    assert server.ranges == [None, f"bytes={kept}-"]
+
+
+def begun(cache: Path, file: RemoteFile, content: bytes) -> Path:
+    """What a download that was killed leaves behind."""
+    path = PartialFile.path_of(cache / mirror_path(file.url))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+class TestResuming:
+    def test_a_stopped_download_goes_on_where_it_was(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
+        file = server.file()
+
+        def stop(url: str, done: int, total: int | None) -> None:
+            if done >= 4000:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Downloader(cache=tmp_path, progress=stop).fetch(file)
+        fetched = Downloader(cache=tmp_path).fetch(file)
+        assert fetched.path.read_bytes() == CONTENT
+        assert server.ranges[0] is None
+        assert server.ranges[1] is not None and server.ranges[1] >= "bytes=4000-"
+        assert files_below(tmp_path) == [fetched.path]
+
+    def test_a_connection_that_is_cut_again_and_again_gives_every_byte_once(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        file = server.file()
+        server.answers["/data/text.txt"].cut_at = 900  # 12 connections, more than attempts
+        fetched = Downloader(cache=tmp_path).fetch(file)
+        assert fetched.path.read_bytes() == CONTENT
+        assert len(server.requests) == 12
+        assert server.num_bytes == len(CONTENT)
+
+    def test_a_server_that_ignores_the_range_gives_the_file_from_its_beginning(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        file = server.file()
+        server.answers["/data/text.txt"].knows_range = False
+        begun(tmp_path, file, CONTENT[:3000])
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == ["bytes=3000-"]
+
+    def test_a_wrong_beginning_is_thrown_away_once_the_whole_is_seen_to_be_wrong(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        file = server.file()
+        begun(tmp_path, file, b"?" * 3000)
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == ["bytes=3000-", None]
+
+    def test_a_partial_file_that_is_whole_or_too_long_needs_no_range(self, server: Server, tmp_path: Path) -> None:
+        file = server.file()
+        begun(tmp_path, file, CONTENT)
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.requests == []
+        other = server.file("/b.txt")
+        begun(tmp_path, other, CONTENT + b"more")
+        assert Downloader(cache=tmp_path).fetch(other).path.read_bytes() == CONTENT
+        assert server.ranges == [None]
+
+    def test_a_range_beyond_the_end_begins_anew(self, server: Server, tmp_path: Path) -> None:
+        file = replace(server.file(), num_bytes=None)
+        begun(tmp_path, file, CONTENT * 2)
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == ["bytes=20000-", None]
+
+    def test_a_part_from_another_place_than_asked_is_refused(self, server: Server, tmp_path: Path) -> None:
+        file = server.file()
+        server.answers["/data/text.txt"].shift = 10
+        begun(tmp_path, file, CONTENT[:3000])
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == ["bytes=3000-", None]
+
+    def test_without_a_checksum_only_the_same_edition_is_continued(self, server: Server, tmp_path: Path) -> None:
+        file = RemoteFile(f"{server.url}/moving.txt")
+        server.answers["/moving.txt"] = Answer(CONTENT, etag='"one"', cut_at=4000, failures=[])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(download, "MAX_ATTEMPTS", 1)
+            patch.setattr(Downloader, "_transfer", one_transfer)
+            message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        server.answers["/moving.txt"] = Answer(CONTENT.swapcase(), etag='"two"')
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT.swapcase()
+        assert server.ranges == [None, "bytes=4000-"]
+
+    def test_without_checksum_and_edition_nothing_is_continued(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/moving.txt"] = Answer(CONTENT)
+        file = RemoteFile(f"{server.url}/moving.txt")
+        begun(tmp_path, file, b"?" * 3000)
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == [None]
+
+    def test_another_address_goes_on_with_the_bytes_of_the_first(self, server: Server, tmp_path: Path) -> None:
+        good = server.file("/good.txt")
+        server.answers["/dies.txt"] = Answer(CONTENT, cut_at=4000, knows_range=False)
+        file = replace(good, url=f"{server.url}/dies.txt", alternatives=(good.url,))
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges[-1] == "bytes=4000-"
+
+
+def one_transfer(self: Downloader, url: str, expected: RemoteFile, part: PartialFile) -> None:
+    transfer.transfer(url, part, None, False, lambda done, total: None)
+
+
+class TestTryingAgain:
+    @pytest.mark.parametrize("status", [429, 500, 503])
+    def test_a_passing_failure_is_tried_again(self, server: Server, tmp_path: Path, status: int) -> None:
+        file = server.file()
+        server.answers["/data/text.txt"].failures = [status] * 3
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert len(server.requests) == 4
+
+    def test_a_lasting_failure_is_one_line_that_says_how_often_it_was_tried(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        file = server.file()
+        server.answers["/data/text.txt"].failures = [429] * 50
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        assert f"{file.url}: HTTP 429 Too Many Requests ({download.MAX_ATTEMPTS} attempts)" in message
+        assert len(server.requests) == download.MAX_ATTEMPTS
+        assert files_below(tmp_path) == []
+
+    def test_a_file_that_is_not_there_is_not_asked_for_again(self, server: Server, tmp_path: Path) -> None:
+        message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/missing")))
+        assert len(server.requests) == 1
+
+    @pytest.mark.parametrize(("asked", "seconds"), [("7", 7.0), ("0", 0.0), ("100000", 60.0), (None, 3.0), ("?", 3.0)])
+    def test_waiting_is_as_long_as_the_server_asks_or_grows(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, seconds: float
+    ) -> None:
+        waits: list[float] = []
+        monkeypatch.setattr(download, "BACKOFF_SECONDS", 3.0)
+        file = server.file()
+        server.answers["/data/text.txt"].failures = [429, 429]
+        server.answers["/data/text.txt"].retry_after = asked
+        downloader = Downloader(cache=tmp_path)
+        monkeypatch.setattr(downloader._stopped, "wait", lambda timeout: waits.append(timeout))
+        downloader.fetch(file)
+        assert waits == [seconds, 6.0 if seconds == 3.0 else seconds]
+
+    def test_a_redirect_without_end_is_one_line(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/round"] = Answer(status=302, redirect="/round")
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/round")))
+        assert "HTTP 302" in message
+        assert files_below(tmp_path) == []
+
+
+class TestRecordedChecksums:
+    def test_the_first_download_is_recorded_and_verified_from_then_on(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/a.txt"] = Answer(CONTENT)
+        file = RemoteFile(f"{server.url}/a.txt")
+        fetched = Downloader(cache=tmp_path).fetch(file)
+        record = fetched.path.with_name("a.txt.sha256")
+        assert record.read_text() == f"{hashlib.sha256(CONTENT).hexdigest()}  a.txt\n"
+        fetched.path.write_bytes(CONTENT.swapcase())
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        assert "has sha256" in message
+        assert f"delete {record} to take the new one" in message
+
+    def test_a_renewed_file_is_refused_until_its_record_is_deleted(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/a.txt"] = Answer(CONTENT)
+        file = RemoteFile(f"{server.url}/a.txt")
+        path = Downloader(cache=tmp_path).fetch(file).path
+        path.unlink()
+        server.answers["/a.txt"] = Answer(b"a new edition\n")
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        record = path.with_name("a.txt.sha256")
+        assert f"delete {record} to take the new one" in message
+        record.unlink()
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == b"a new edition\n"
+
+    def test_what_is_published_is_not_recorded(self, server: Server, tmp_path: Path) -> None:
+        Downloader(cache=tmp_path).fetch(server.file())
+        assert [path.name for path in files_below(tmp_path)] == ["text.txt"]
+
+
+class TestSeveralAtOnce:
+    def test_all_arrive_and_in_order_and_a_second_run_asks_for_nothing(self, server: Server, tmp_path: Path) -> None:
+        files = [server.file(f"/{n}.txt", CONTENT + bytes([65 + n])) for n in range(9)]
+        fetched = Downloader(cache=tmp_path).fetch_all([*files, files[0]])
+        assert [file.path.read_bytes()[-1] for file in fetched] == [65 + n for n in range(9)]
+        assert sorted(server.requests) == sorted(f"/{n}.txt" for n in range(9))
+        assert Downloader(cache=tmp_path).fetch_all(files) == fetched
+        assert len(server.requests) == 9
+
+    def test_they_go_on_at_the_same_time(self, server: Server, tmp_path: Path) -> None:
+        meeting = threading.Barrier(download.MAX_AT_ONCE)
+        files = [server.file(f"/{n}.txt") for n in range(download.MAX_AT_ONCE)]
+        met: set[str] = set()
+
+        def meet(url: str, done: int, total: int | None) -> None:
+            if url not in met:
+                met.add(url)
+                meeting.wait(timeout=10)
+
+        assert len(Downloader(cache=tmp_path, progress=meet).fetch_all(files)) == download.MAX_AT_ONCE
+
+    def test_one_failure_is_one_line_and_the_rest_is_kept_for_the_next_run(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
+        files = [server.file(f"/{n}.txt") for n in range(4)]
+        missing = RemoteFile(f"{server.url}/missing.txt")
+        places = [tmp_path / mirror_path(file.url) for file in files]
+
+        def wait_for_the_failure(url: str, done: int, total: int | None) -> None:
+            if url == files[0].url:
+                assert downloader._stopped.wait(timeout=10)
+
+        downloader = Downloader(cache=tmp_path, progress=wait_for_the_failure)
+        assert "HTTP 404" in message_of(lambda: downloader.fetch_all([*files, missing]))
+        kept = [(path if path.exists() else PartialFile.path_of(path)) for path in places]
+        sizes = {f"/{n}.txt": path.stat().st_size if path.exists() else 0 for n, path in enumerate(kept)}
+        assert 1000 <= sizes["/0.txt"] < len(CONTENT)
+        asked = len(server.requests)
+        Downloader(cache=tmp_path).fetch_all(files)
+        starts = {
+            path: int((wanted or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+            for path, wanted in zip(server.requests[asked:], server.ranges[asked:], strict=True)
+        }
+        assert starts["/0.txt"] == sizes["/0.txt"]
+        assert all(sizes[path] <= start < len(CONTENT) for path, start in starts.items())
+        assert [path.read_bytes() for path in places] == [CONTENT] * 4
+
+    def test_room_for_all_together_is_made_sure_of_first(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = [server.file(f"/{n}.txt") for n in range(3)]
+        begun(tmp_path, files[0], CONTENT[:4000])
+        monkeypatch.setattr(shutil, "disk_usage", usage_with(25_999))
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch_all(files))
+        assert "needs 26,000 bytes, but only 25,999 are free" in message
+        assert server.requests == []
+
+    def test_processes_that_share_a_cache_download_a_file_once(self, server: Server, tmp_path: Path) -> None:
+        file = server.file(body=CONTENT * 200)
+        code = (
+            "import sys; from pathlib import Path; from nmtkit.corpora.download import Downloader, RemoteFile\n"
+            f"file = RemoteFile({file.url!r}, num_bytes={file.num_bytes}, sha256={file.sha256!r})\n"
+            f"print(Downloader(cache=Path({str(tmp_path)!r})).fetch(file).sha256)"
+        )
+        started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        assert [process.communicate()[0].strip() for process in started] == [file.sha256] * 3
+        assert len(server.requests) == 1
+        assert files_below(tmp_path) == [tmp_path / mirror_path(file.url)]
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://www.example.org/wmt13/a.tgz", "www.example.org/wmt13/a.tgz"),
+        ("https://example.org:8080/a%20b.gz", "example.org/a b.gz"),
+    ],
+)
+def test_a_mirror_is_laid_out_as_host_and_path(url: str, path: str) -> None:
+    assert mirror_path(url) == Path(path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://example.org/a",
+        "file:///etc/passwd",
+        "http:///a",
+        "https://example.org",
+        "https://example.org/",
+        "https://example.org/folder/",
+        "https://example.org/a?b=c",
+        "https://example.org/../a",
+        "https://example.org/x/%2e%2e/%2e%2e/a",
+        "http://../a",
+    ],
+)
+def test_an_address_that_names_no_file_inside_the_folder_is_a_bug(url: str) -> None:
+    with pytest.raises(ValueError, match="not the address"):
+        mirror_path(url)

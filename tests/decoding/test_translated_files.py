@@ -1,0 +1,334 @@
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nmtkit.console import log
+from nmtkit.decoding import files as streams
+from nmtkit.decoding.files import Parts, Window, Written, as_they_come, equal_windows, translate_windows, windows
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import TEMPORARY_MARK, read_json, remove_folder, write_json
+
+
+def test_windows_hold_all_lines_in_order_and_know_their_numbers() -> None:
+    found = list(windows((str(number) for number in range(7)), 3))
+    assert found == [Window(0, 1, ["0", "1", "2"]), Window(1, 4, ["3", "4", "5"]), Window(2, 7, ["6"])]
+    assert list(windows([], 3)) == []
+    assert [len(window.lines) for window in windows("abcdef", 3)] == [3, 3]
+
+
+def test_lines_are_given_on_before_the_next_ones_come() -> None:
+    goes_on = threading.Semaphore(0)
+
+    def slowly() -> Iterator[str]:
+        for line in "abc":
+            yield line
+            goes_on.acquire()
+
+    found = as_they_come(slowly(), 100)
+    for number, line in enumerate("abc"):
+        assert next(found) == Window(number, number + 1, [line])  # would wait for ever for a second line
+        goes_on.release()
+    assert list(found) == []
+
+
+def test_lines_that_are_there_are_taken_together_and_none_is_lost() -> None:
+    lines = [str(number) for number in range(1000)]
+    found = list(as_they_come(iter(lines), 64))
+    assert [line for window in found for line in window.lines] == lines
+    assert all(0 < len(window.lines) <= 64 for window in found)
+    assert [window.first_line for window in found] == [lines.index(window.lines[0]) + 1 for window in found]
+
+
+def test_lines_that_keep_coming_are_given_on_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "GATHERING_SECONDS", 0.2)
+
+    def steadily() -> Iterator[str]:
+        while True:
+            yield "a"
+            time.sleep(0.02)
+
+    assert len(next(as_they_come(steadily(), 1000)).lines) < 1000
+
+
+def test_no_more_lines_are_read_than_can_soon_be_taken() -> None:
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "a"
+
+    found = as_they_come(endless(), 10)
+    lines = sum(len(next(found).lines) for _ in range(5))
+    before = -1
+    while taken != before:  # the reader goes on as far as it can
+        before = taken
+        time.sleep(0.2)
+    assert lines < taken <= lines + 2 * 10 + 1
+
+
+def test_an_error_of_the_reader_comes_after_the_lines_before_it() -> None:
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise DataError("cut short")
+
+    found = as_they_come(broken(), 10)
+    seen = []
+    with pytest.raises(DataError, match="cut short"):
+        seen.extend(window.lines for window in found)
+    assert seen == [] or seen == [["a"]]
+
+
+# ---- from file to file
+
+LINES = [f"line {number}" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "WINDOW_LINES", 3)
+
+
+def shouted(window: Window, advance: Callable[[float], None]) -> Written:
+    status = [str(window.first_line + place) for place in range(len(window.lines))]
+    return Written([line.upper() for line in window.lines], status)
+
+
+def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) -> None:
+    for num_processes in (1, 2, 5):
+        parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+        assert parts.begin() == 0
+        taken: list[list[int]] = []
+        for rank in range(num_processes):
+            mine: list[int] = []
+
+            def work(window: Window, advance: Callable[[float], None]) -> Written:
+                mine.append(window.number)  # noqa: B023
+                return shouted(window, advance)
+
+            done: list[int] = []
+            options = {"rank": rank, "num_processes": num_processes, "advance": done.append}
+            assert translate_windows(LINES, work, parts, **options) == 4  # type: ignore[arg-type]
+            assert done == [3, 6, 9, 10]
+            taken.append(mine)
+        assert taken == [list(range(rank, 4, num_processes)) for rank in range(num_processes)]
+        parts.join(4, [("output", tmp_path / "out"), ("status", tmp_path / "status")])
+        assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+        assert (tmp_path / "status").read_text() == "".join(f"{number}\n" for number in range(1, 11))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "status"]
+
+
+def test_progress_is_told_within_a_window(tmp_path: Path) -> None:
+    def in_halves(window: Window, advance: Callable[[float], None]) -> Written:
+        advance(0.5)
+        return shouted(window, advance)
+
+    parts = Parts(tmp_path / "out", {}, 4)
+    parts.begin()
+    done: list[int] = []
+    translate_windows(LINES, in_halves, parts, advance=done.append)
+    assert done == [2, 4, 6, 8, 9, 10]
+
+
+def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
+    def breaks(window: Window, advance: Callable[[float], None]) -> Written:
+        if window.number == 2:
+            raise KeyboardInterrupt
+        return shouted(window, advance)
+
+    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    parts.begin()
+    with pytest.raises(KeyboardInterrupt):
+        translate_windows(LINES, breaks, parts)
+    assert not (tmp_path / "out").exists()
+    again = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    assert again.begin() == 2
+    numbers: list[int] = []
+
+    def work(window: Window, advance: Callable[[float], None]) -> Written:
+        numbers.append(window.number)
+        return shouted(window, advance)
+
+    again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
+    assert numbers == [2, 3]
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "WINDOW_LINES", 2000)
+    expected = {(1000, 1): 1000, (1000, 2): 500, (3003, 8): 376, (5000, 1): 1667, (5000, 2): 1250, (0, 2): 1, (3, 8): 1}
+    assert {asked: equal_windows(*asked) for asked in expected} == expected
+    for num_lines, num_processes in [(1, 1), (7, 3), (4001, 2), (100_003, 4), (36_000_000, 8)]:
+        size = equal_windows(num_lines, num_processes)
+        most_of_a_process = math.ceil(math.ceil(num_lines / size) / num_processes)
+        assert size <= 2000 and most_of_a_process == math.ceil(num_lines / (2000 * num_processes))
+
+
+def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 2))
+    parts.begin()
+    translate_windows(LINES, shouted, parts, rank=0, num_processes=2)  # the other one was killed
+    mine = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
+    other = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
+    assert mine.begin() == 2
+    other.check()
+    assert parts.window_lines == mine.window_lines == other.window_lines == 3
+    numbers: list[int] = []
+
+    def work(window: Window, advance: Callable[[float], None]) -> Written:
+        numbers.append(window.number)
+        return shouted(window, advance)
+
+    for rank, of_rank in enumerate((mine, other, other)):
+        count = translate_windows(LINES, work, of_rank, rank=rank, num_processes=3)
+    mine.join(count, [("output", tmp_path / "out")])
+    assert sorted(numbers) == [1, 3]
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_where_no_window_is_done_yet_the_shares_are_those_of_now(tmp_path: Path) -> None:
+    assert Parts(tmp_path / "out", {"model": 1}, 10).begin() == 0
+    again, other = (Parts(tmp_path / "out", {"model": 1}, 2) for _ in range(2))
+    assert again.begin() == 0
+    other.check()
+    assert again.window_lines == other.window_lines == 2
+    again.join(translate_windows(LINES, shouted, again), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.mark.parametrize("damage", ["another", "no manifest", "no size", "impossible size"])
+def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: str) -> None:
+    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    parts.begin()
+    translate_windows(LINES, shouted, parts)
+    if damage == "no manifest":
+        (tmp_path / "out.parts" / "manifest.json").unlink()
+    if damage.endswith("size"):
+        manifest = read_json(tmp_path / "out.parts" / "manifest.json")
+        del manifest["window_lines"]
+        write_json(tmp_path / "out.parts" / "manifest.json", manifest | ({"window_lines": 0} if "im" in damage else {}))
+    again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1}, streams.WINDOW_LINES)
+    assert again.begin() == 0
+    assert not again.has(0)
+
+
+def test_no_lines_make_an_empty_file(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts.begin()
+    parts.join(translate_windows([], shouted, parts), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
+    parts, others = (
+        Parts(tmp_path / "new" / "out", {"model": 1}, streams.WINDOW_LINES),
+        Parts(tmp_path / "new" / "out", {"model": 2}, streams.WINDOW_LINES),
+    )
+    with parts.locked():
+        message = f"{tmp_path}/new/out: in use by nmtkit translate, process {os.getpid()} on .*; .* another --output$"
+        with pytest.raises(NmtkitError, match=message), others.locked():
+            pytest.fail("both have it")
+        assert [path.name for path in (tmp_path / "new").iterdir()] == [".out.lock"]
+    assert list((tmp_path / "new").iterdir()) == []
+    with others.locked():
+        pass
+
+
+def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: Path) -> None:
+    """As two translations would write them that share a folder in spite of the lock."""
+    parts, others = (
+        Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES),
+        Parts(tmp_path / "out", {"model": 2}, streams.WINDOW_LINES),
+    )
+    parts.begin()
+    others.write(0, shouted(Window(0, 1, ["of another"]), lambda share: None))
+    assert not parts.has(0)
+    parts.join(translate_windows(LINES, shouted, parts), [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.mark.parametrize("name", ["mine", "manifest.json", "00000000.output", None])
+def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, name: str | None) -> None:
+    place = tmp_path / "out.parts"
+    if name is None:
+        place.write_text("precious")
+    else:
+        place.mkdir()
+        (place / name).write_text(json.dumps("precious"))
+    with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is not a folder'}.*--output$"):
+        Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
+    assert "precious" in (place if name is None else place / name).read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parts"]
+
+
+def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts.begin()
+    (tmp_path / "out.parts" / "notes").write_text("precious")
+    with pytest.raises(DataError, match="notes in it"):
+        Parts(tmp_path / "out", {"another": 1}, streams.WINDOW_LINES).begin()
+    assert (tmp_path / "out.parts" / "notes").read_text() == "precious"
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_empty_folder_of_that_name_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_empty: bool
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    (tmp_path / "out.parts").mkdir()
+    if not is_empty:
+        write_json(tmp_path / "out.parts" / "manifest.json", {"kind": streams._KIND, "made_of": {"model": 1}})
+    with caplog.at_level("INFO"):
+        assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
+    assert ("belongs to a different translation" in caplog.text) == (not is_empty)
+
+
+def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:
+    left = tmp_path / f".out.parts{TEMPORARY_MARK}999999999-gone"
+    left.mkdir()
+    (left / "00000000.output").touch()
+    (tmp_path / "out.parts").mkdir()
+    remove_folder(tmp_path / "out.parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts.begin()
+    count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
+    goes_on = threading.Event()
+
+    def slowly(window: Window, advance: Callable[[float], None]) -> Written:
+        goes_on.wait()
+        return shouted(window, advance)
+
+    other = threading.Thread(
+        target=translate_windows, args=(LINES, slowly, parts), kwargs={"rank": 1, "num_processes": 2}
+    )
+    waiting = threading.Thread(target=parts.wait_for, args=(count,))
+    other.start()
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    goes_on.set()
+    for thread in (other, waiting):
+        thread.join()
+    parts.join(count, [("output", tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_processes_that_found_different_models_do_not_work_together(tmp_path: Path) -> None:
+    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).begin()
+    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).check()
+    with pytest.raises(DataError, match="found different models, text or devices"):
+        Parts(tmp_path / "out", {"models": ["b"]}, streams.WINDOW_LINES).check()

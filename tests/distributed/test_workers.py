@@ -1,0 +1,88 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nmtkit.distributed import workers
+
+PRODUCTS = """
+import sys
+
+import torch
+
+from nmtkit.distributed.workers import Workers
+
+Workers.start("cpu", "bf16", 1, for_training=sys.argv[1] == "training")
+matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+for rows in [*range(40, 190), 40, 189]:
+    torch.ones(rows, 64, dtype=torch.bfloat16) @ matrix
+"""
+"""150 products of different sizes, and again the first and the last of them."""
+
+
+def test_float32_products_stay_exact_whatever_computes_them() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        workers.choose_products()
+        torch.manual_seed(1)
+        for rows, inner, columns in [(300, 128, 70), (2048, 512, 512), (64, 2048, 33)]:
+            left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+            expected = left.double() @ right.double()
+            error = (left @ right - expected).abs().max() / expected.abs().max()
+            assert error.item() < 3e-6  # a bfloat16 product is a thousand times as far off
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_inexact_products_are_not_chosen(monkeypatch) -> None:
+    before = torch.get_float32_matmul_precision()
+    addmm = torch.addmm
+
+    def rounding(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return addmm(bias, left.bfloat16().float(), right.bfloat16().float())
+
+    monkeypatch.setattr(torch, "addmm", rounding)
+    try:
+        workers.choose_products()
+        assert torch.get_float32_matmul_precision() == before
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_decoding_leaves_products_to_whom_torch_gives_them(
+    monkeypatch: pytest.MonkeyPatch, restored_process: None
+) -> None:
+    monkeypatch.setattr(workers, "_onednn_is_exact", lambda: True)
+    before = torch.get_float32_matmul_precision()
+    found = []
+    try:
+        for for_decoding in (False, True):  # as `run` does, which trains first
+            workers.Workers.start("cpu", "float32", 1, for_decoding=for_decoding)
+            found.append(torch.get_float32_matmul_precision())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found == ["medium", "highest"]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "asked", "first_again"),
+    [
+        ("training", {}, "cache_miss"),
+        ("training", {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
+        ("training", {"DNNL_PRIMITIVE_CACHE_CAPACITY": "1000"}, "cache_hit"),
+        ("translation", {}, "cache_hit"),
+    ],
+)
+def test_training_keeps_the_code_of_few_products_unless_the_user_asks_for_more(
+    purpose: str, asked: dict[str, str], first_again: str
+) -> None:
+    inherited = {name: value for name, value in os.environ.items() if "PRIMITIVE_CACHE" not in name}
+    environment = {**inherited, "ONEDNN_VERBOSE": "2", **asked}
+    command = [sys.executable, "-c", PRODUCTS, purpose]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    made = [line.split("create:")[1].split(",")[0] for line in done.stdout.splitlines() if "create:" in line]
+    if len(made) < 150:
+        pytest.skip("this torch gives such products to another library than oneDNN")
+    assert made[-2:] == [first_again, "cache_hit"]

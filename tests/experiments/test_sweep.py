@@ -1,0 +1,379 @@
+"""A sweep from its rows to its tables: data shared, runs resumed, failures isolated."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.cli.main import main
+from nmtkit.config import load_recipe
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import NmtkitError
+from nmtkit.evaluation.metrics import score
+from nmtkit.experiments.results import (
+    columns,
+    finding_cells,
+    finding_columns,
+    make_report,
+    note,
+    row_cells,
+    write_report,
+)
+from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
+from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
+from nmtkit.files import read_json, read_json_lines, sha256_of_files
+from nmtkit.model_folder import read_tensors
+from nmtkit.run import Run
+
+ROWS = """
+title = "Two ways"
+[base]
+model = { d_model = 16, num_heads = 2, d_ff = 32 }
+[[rows]]
+name = "base"
+paper = { perplexity = 4.92, bleu = 25.8, parameters = 65 }
+[[rows]]
+name = "narrow"
+group = "C"
+model = { d_ff = 8 }
+[[rows]]
+name = "broken"
+training = { freeze = ["no-such-part"] }
+[[findings]]
+text = "narrower is worse"
+metric = "perplexity"
+better = "base"
+other = "narrow"
+"""
+
+
+@dataclass
+class Swept:
+    recipe: Path
+    rows: Path
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return dict(read_json(self.folder / "ablations.json"))
+
+
+def ablate(recipe: Path, rows: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nmtkit", "ablate", str(recipe), "--rows-file", str(rows)]
+    command += ["--sweep-dir", str(folder), "--device", "cpu", "--threads", "1", *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_project: Any, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    """Three rows, of which one fails; "base" was finished before."""
+    folder = tmp_path_factory.mktemp("sweep")
+    rows = folder / "rows.toml"
+    rows.write_text(ROWS, encoding="utf-8")
+    planned, fingerprint = make_plan(tiny_project.recipe, rows, folder / "all")
+    run_here(planned[0], folder / "all", fingerprint, "cpu", 1)
+    done = ablate(tiny_project.recipe, rows, folder / "all", "--jobs", "2")
+    return Swept(tiny_project.recipe, rows, folder / "all", done)
+
+
+def make_plan(recipe: Path, rows: Path, folder: Path, *overrides: str, seeds: int = 1) -> tuple[list[PlannedRun], str]:
+    loaded, sweep = load_recipe(str(recipe), overrides), read_sweep(rows)
+    return plan(loaded, sweep, sweep.rows, seeds=seeds, scale=False), prepare_sweep(loaded, folder, None)
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(swept: Swept) -> None:
+    assert swept.done.returncode == 1
+    rows = {row["name"]: row for row in swept.report["rows"]}
+    assert [run["state"] for row in rows.values() for run in row["runs"]] == ["finished", "finished", "failed"]
+    error = rows["broken"]["runs"][0]["error"]
+    assert "no-such-part" in error and "\n" not in error
+    assert f"failed: broken-seed1: {error}" in swept.done.stdout
+    assert re.search(rf"^error: \d/3 broken-seed1: {re.escape(error)}$", swept.done.stderr, flags=re.MULTILINE)
+    assert "Traceback" not in swept.done.stdout + swept.done.stderr
+
+
+def test_results_are_those_of_the_last_checkpoint_on_the_validation_set(swept: Swept) -> None:
+    for name in ("base", "narrow"):
+        row = next(row for row in swept.report["rows"] if row["name"] == name)
+        run = swept.folder / f"{name}-seed1"
+        result = row["runs"][0]["result"]
+        last = Run(run).checkpoints()[-1]
+        assert result["checkpoint"] == 14 and last.name == "step-00000014"
+        assert (result["updates"], result["checkpoint_is"]) == (14, "last")
+        sources, references = read_text_pair(run / "data" / "valid")
+        translations = Translator.load([last], "cpu").translate(sources)
+        expected = score(references=references, hypotheses=translations, target_language="de", text="plain")[
+            "sacrebleu"
+        ]
+        assert result["bleu"] == pytest.approx(expected.score)
+        assert result["parameters"] == sum(
+            tensor.numel() for tensor in read_tensors(last / "model.safetensors").values()
+        )
+        assert result["flops"] == read_json(run / "resume" / "step-00000014" / "state.json")["progress"]["flops"]
+        assert row["bleu"] == {"mean": result["bleu"], "lowest": result["bleu"], "highest": result["bleu"]}
+
+
+def test_a_perplexity_is_that_of_a_validation_at_the_same_update(tiny: Any, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.toml"
+    rows.write_text('title = "t"\n[[rows]]\nname = "one"\ntraining = { max_steps = 10, checkpoint_every_steps = 5 }\n')
+    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
+    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    validated = [line for line in read_json_lines(tmp_path / "all/one-seed1/metrics.jsonl") if line["step"] == 10]
+    assert result["perplexity"] == pytest.approx(validated[-1]["valid_perplexity"], rel=1e-6)
+
+
+def test_under_patience_the_best_checkpoint_is_measured(tiny: Any, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.toml"
+    rows.write_text(
+        'title = "t"\n[[rows]]\nname = "one"\n'
+        "training = { patience_validations = 50, validate_every_steps = 1, checkpoint_every_steps = 1, max_steps = 3, "
+        "keep_last = 3, schedule = 'constant', peak_learning_rate = 1.0, warmup_steps = 0 }\n"
+    )
+    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
+    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    lines = read_json_lines(tmp_path / "all/one-seed1/metrics.jsonl")
+    found = {line["step"]: line["valid_nll"] for line in lines if "valid_nll" in line}
+    best = min(found, key=lambda step: found[step])
+    assert best != 3, "else this shows nothing"
+    assert (result["checkpoint"], result["checkpoint_is"]) == (best, "best")
+    assert result["nll"] == pytest.approx(found[best], rel=1e-6)
+
+
+def test_without_a_validated_checkpoint_the_last_one_is_measured(tiny: Any, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.toml"
+    training = "{ patience_validations = 5, validate_every_steps = 99, checkpoint_every_steps = 1, max_steps = 2 }"
+    rows.write_text(f'title = "t"\n[[rows]]\nname = "one"\ntraining = {training}\n')
+    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
+    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    assert (result["checkpoint"], result["checkpoint_is"]) == (2, "last")
+
+
+def test_data_are_prepared_once_and_shared(swept: Swept) -> None:
+    prepared = swept.folder / "prepared" / "data"
+    for name in ("base-seed1", "narrow-seed1", "broken-seed1"):
+        data = swept.folder / name / "data"
+        assert sha256_of_files(data) == sha256_of_files(prepared)
+        for file in ("train/source.ids.bin", "tokenizer/joint.model"):
+            assert (data / file).stat().st_ino == (prepared / file).stat().st_ino
+    assert "up to date" not in swept.done.stdout
+
+
+def test_the_same_command_again_does_only_what_failed(swept: Swept) -> None:
+    def stamps() -> dict[str, int]:
+        files = [path for name in ("base", "narrow") for path in (swept.folder / f"{name}-seed1").rglob("*")]
+        return {str(path): path.stat().st_mtime_ns for path in files if path.is_file()}
+
+    before, report = stamps(), swept.report
+    again = ablate(swept.recipe, swept.rows, swept.folder)
+    assert again.returncode == 1
+    assert "3 runs, 2 of them finished already" in again.stderr
+    assert stamps() == before
+    assert swept.report == report
+
+
+def test_a_run_is_finished_with_the_settings_and_data_it_had_and_no_others(swept: Swept) -> None:
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, swept.folder)
+    assert finished_result(planned[0], swept.folder, fingerprint) is not None
+    assert finished_result(planned[0], swept.folder, "another") is None
+    assert finished_result(planned[2], swept.folder, fingerprint) is None
+    loaded, sweep = load_recipe(str(swept.recipe), ["training.max_steps=15"]), read_sweep(swept.rows)
+    longer = plan(loaded, sweep, sweep.rows, seeds=1, scale=False)
+    assert finished_result(longer[0], swept.folder, fingerprint) is None
+
+
+def test_a_stopped_run_goes_on_where_it_was(swept: Swept, tiny: Any, tmp_path: Path) -> None:
+    planned, fingerprint = make_plan(tiny.recipe, swept.rows, tmp_path)
+    shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")
+    expected = read_json(tmp_path / "base-seed1" / "ablation.json")
+    (tmp_path / "base-seed1" / "ablation.json").unlink()
+    shutil.rmtree(tmp_path / "base-seed1" / "resume" / "step-00000014", ignore_errors=True)
+    result = run_here(planned[0], tmp_path, fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    timed = ("seconds",)
+    assert {key: value for key, value in result.items() if key not in timed} == {
+        key: value for key, value in expected["result"].items() if key not in timed
+    }
+
+
+def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) -> None:
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, tmp_path, "data.vocab_size=80")
+    shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")
+    with pytest.raises(NmtkitError, match=r"base-seed1 was trained with other data; use another --sweep-dir"):
+        run_here(planned[0], tmp_path, fingerprint, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "changed"), [("data.vocab_size=120", "data.vocab_size"), ("training.warmup_steps=9", "warmup_steps")]
+)
+def test_another_sweep_in_the_folder_is_refused_before_anything_is_written(
+    swept: Swept, setting: str, changed: str
+) -> None:
+    before = sha256_of_files(swept.folder)
+    done = ablate(swept.recipe, swept.rows, swept.folder, "--set", setting)
+    assert done.returncode == 1
+    assert changed in done.stderr
+    assert "Take another --sweep-dir" in done.stderr
+    assert sha256_of_files(swept.folder) == before
+
+
+def test_a_finished_run_may_be_measured_anew_or_go_on_and_may_be_of_a_version_with_fewer_settings(
+    swept: Swept, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+
+    def check(*overrides: str) -> None:
+        loaded, sweep = load_recipe(str(swept.recipe), overrides), read_sweep(swept.rows)
+        refuse_another_sweep(loaded, plan(loaded, sweep, sweep.rows[:1], seeds=1, scale=False), folder)
+
+    check("decoding.beam=3", "training.keep_last=4", "training.report_every_steps=2", "training.max_steps=15")
+    with pytest.raises(NmtkitError, match=r"changed: training\.max_steps = 13 \(was 14\)"):
+        check("training.max_steps=13")
+    place = folder / "base-seed1" / "ablation.json"
+    written = read_json(place)
+    del written["settings"]["model"]["dropout"], written["settings"]["training"]["label_smoothing"]
+    place.write_text(json.dumps(written))
+    with pytest.raises(NmtkitError, match=r"changed: model\.dropout = 0\.2 \(was 0\.1\)"):  # the default was another
+        check()
+    check("model.dropout=0.1")
+    place.write_text("[]")
+    check("model.dropout=0.3")
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
+    assert finished_result(planned[0], folder, fingerprint) is None
+
+
+def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+    (folder / "base-seed1" / "ablation.json").unlink()  # so that a process has to do it again
+    rows = tmp_path / "rows.toml"
+    rows.write_text(ROWS + '[[rows]]\nname = "odd"\nmodel = { num_heads = 7 }\n', encoding="utf-8")
+    done = ablate(swept.recipe, rows, folder, "--rows", "base")
+    assert done.returncode == 0, done.stderr
+    assert "1/1 base-seed1: perplexity" in done.stderr
+
+
+def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "nmtkit", "ablate", str(swept.recipe), "--rows-file", str(swept.rows)]
+    command += ["--sweep-dir", str(tmp_path), "--rows", "base", "--device", "cpu", "--threads", "1"]
+    command += ["--set", "training.max_steps=100000", "--set", "training.validate_every_steps=100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    metrics, deadline = tmp_path / "base-seed1" / "metrics.jsonl", time.monotonic() + 300
+    while not metrics.is_file() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 143
+    assert "to resume, run: nmtkit" in err
+    saves = list((tmp_path / "base-seed1" / "resume").glob("step-*"))
+    assert saves, "the run was asked to save"
+    assert not (tmp_path / "base-seed1" / ".lock").exists(), "and has ended"
+
+
+def test_the_tables_say_the_same_in_all_forms(swept: Swept) -> None:
+    report = swept.report
+    assert report["title"] == "Two ways"
+    markdown = (swept.folder / "ablations.md").read_text(encoding="utf-8")
+    page = (swept.folder / "ablations.html").read_text(encoding="utf-8")
+    for cells in row_cells(report):
+        assert f"| {' | '.join(cells)} |" in markdown
+        assert "".join(f"<td><bdi>{cell}</bdi></td>" for cell in cells) in page
+        assert cells[0] in swept.done.stdout
+    assert note(report) in markdown
+    base = row_cells(report)[0]
+    assert base[:9] == ["base", "1", "16", "32", "2", "8", "8", "0.2", "0.1"]
+    assert base[-3:] == ["4.92", "25.8", "65"]
+    assert row_cells(report)[2][10] == "failed"
+
+
+def result_of(perplexity: float, bleu: float) -> dict[str, Any]:
+    return {"updates": 9, "perplexity": perplexity, "bleu": bleu, "flops": 5e9, "seconds": 2.0, "parameters": 1_234_567}
+
+
+@pytest.fixture
+def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
+    """A report of two rows, from their BLEU of each seed and a finding that compares them."""
+    loaded = load_recipe(str(tiny_project.recipe))
+
+    def report(one: list[float], two: list[float], within: float | None = None, metric: str = "bleu") -> dict[str, Any]:
+        finding = {"text": "f", "metric": metric, "better": "one", "other": "two", "within": within}
+        sweep = Sweep.model_validate({"title": "t", "rows": [{"name": "one"}, {"name": "two"}], "findings": [finding]})
+        runs = plan(loaded, sweep, sweep.rows, seeds=len(one), scale=False)
+        by_seed = [bleu for seed in zip(one, two, strict=True) for bleu in seed]
+        found = {run.name: result_of(bleu, bleu) for run, bleu in zip(runs, by_seed, strict=True)}
+        return make_report(loaded, sweep, runs, found, {})
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "options", "verdict"),
+    [
+        ([30, 31], [28, 29], {}, "holds"),
+        ([28, 29], [30, 31], {}, "does not hold"),
+        ([28, 30], [29, 31], {}, "undecided: the seeds overlap"),
+        ([5, 6], [7, 8], {"metric": "perplexity"}, "holds"),
+        ([7, 8], [5, 6], {"metric": "perplexity"}, "does not hold"),
+        ([30, 30.1], [30.3, 30.4], {"within": 0.5}, "holds"),
+        ([30, 32], [31, 36], {"within": 0.5}, "holds"),
+        ([30, 30.1], [31, 31.2], {"within": 0.5}, "does not hold"),
+        ([30], [29.74], {}, "holds (one seed)"),
+        ([30], [30.26], {}, "does not hold (one seed)"),
+        ([30], [30.26], {"within": 0.5}, "holds (one seed)"),
+    ],
+)
+def test_a_finding_holds_only_beyond_the_spread_of_the_seeds(
+    two_rows: Callable[..., dict[str, Any]], one: list[float], two: list[float], options: dict[str, Any], verdict: str
+) -> None:
+    assert two_rows(one, two, **options)["findings"][0]["verdict"] == verdict
+
+
+def test_of_several_seeds_mean_and_spread_are_shown(two_rows: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    report = two_rows([30, 31], [28.06, 28.06])
+    assert [cells[11] for cells in row_cells(report)] == ["30.5 (30.0 to 31.0)", "28.1 (28.1 to 28.1)"]
+    paths = write_report(tmp_path, report)
+    assert [path.name for path in paths] == ["ablations.json", "ablations.md", "ablations.html"]
+    assert json.loads(paths[0].read_text()) == report
+    assert re.search(r"\+2\.44", paths[1].read_text())
+
+
+@pytest.mark.usefixtures("restored_process")
+def test_a_run_that_is_not_of_the_sweep_is_refused(
+    swept: Swept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["ablate", swept.recipe, "--rows-file", swept.rows, "--sweep-dir", tmp_path, "--only", "other-seed1"]
+    monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments), "--quiet"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    expected = "error: --only: there is no run 'other-seed1'; the runs are base-seed1, narrow-seed1, broken-seed1\n"
+    assert (stopped.value.code, *capsys.readouterr()) == (1, "", expected)
+    assert list(tmp_path.iterdir()) == [], "nothing was prepared"
+
+
+def test_columns_of_published_numbers_are_there_where_a_row_has_any(
+    two_rows: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    report = two_rows([30], [28])
+    assert "paper: PPL" not in columns(report)
+    assert "in the paper" not in finding_columns(report)
+    assert "paper" not in note(report)
+    assert {len(cells) for cells in row_cells(report)} == {len(columns(report))}
+    assert {len(cells) for cells in finding_cells(report)} == {len(finding_columns(report))}
+    report["rows"][1]["paper"]["bleu"] = 25.8
+    assert columns(report)[-3:] == ("paper: PPL", "BLEU", "params (M)")
+    assert [cells[-3:] for cells in row_cells(report)] == [["", "", ""], ["", "25.8", ""]]
+    assert finding_columns(report)[-2] == "in the paper"
+    assert [cells[-2] for cells in finding_cells(report)] == [""]
+    write_report(tmp_path, report)
+    assert "| 25.8 |" in (tmp_path / "ablations.md").read_text(encoding="utf-8")

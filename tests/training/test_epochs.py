@@ -1,0 +1,248 @@
+"""Subword sampling in training: every epoch has its own subwords, and an interrupted run is the same run."""
+
+import dataclasses
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmtkit.config import load_recipe
+from nmtkit.data import subword_epochs as drawing
+from nmtkit.data.shards import PairData
+from nmtkit.data.subword_epochs import Draw
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.files import read_json, read_json_lines
+from nmtkit.training import epochs as drawn_epochs
+from nmtkit.training.epochs import TrainingPairs, training_pairs
+from tests.conftest import TinyProject, determined
+
+SAMPLING = "training.subword_sampling=0.2"
+STEPS = 14
+
+
+def source_ids(data: PairData) -> list[int]:
+    """All source ids of shards in one row."""
+    return data.joined_ids(0, np.arange(len(data)))[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tiny_project.copy(tmp_path_factory.mktemp("sampled") / "run")
+    assert tiny_project.train(run, SAMPLING).step == STEPS
+    return run
+
+
+def test_an_interrupted_run_is_the_uninterrupted_one(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    for steps in (4, 9):  # in the first epoch and in the second, after which what was drawn is lost
+        stop_at(monkeypatch, steps - int(read_steps(run)))
+        assert tiny.train(run, SAMPLING).signal == signal.SIGTERM
+        monkeypatch.undo()
+        monkeypatch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
+        assert (run / "drawn").is_dir()
+    drawn_epochs.remove_folder(run / "drawn")
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert determined(run) == determined(uninterrupted)
+
+
+def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, times: int = 1) -> None:
+    """Has an epoch drawn by another program, that many times."""
+    command, left = drawing._command, [program] * times
+
+    def other(data: Path, folder: Path, draw: Draw, processes: int) -> list[str]:
+        if draw.epoch == epoch and left:
+            return [sys.executable, "-c", left.pop()]
+        return command(data, folder, draw, processes)
+
+    monkeypatch.setattr(drawing, "_command", other)
+
+
+def test_a_stop_is_heard_while_an_epoch_is_waited_for(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    gather, asked = Workers.gather, list[int]()
+
+    def asked_meanwhile(workers: Workers, values: list[Any]) -> list[Any]:
+        if isinstance(values[0], tuple) and not values[0][0] and read_json_lines(run / "metrics.jsonl") and not asked:
+            asked.append(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return gather(workers, values)
+
+    monkeypatch.setattr(drawn_epochs, "_SECONDS_BETWEEN_LOOKS", 0.1)
+    with monkeypatch.context() as patch:
+        draws_otherwise(patch, 1, "import time; time.sleep(600)")
+        patch.setattr(Workers, "gather", asked_meanwhile)
+        result = tiny.train(run, SAMPLING)
+    assert (result.reason, result.signal) == ("stopped by SIGTERM", signal.SIGTERM)
+    assert read_steps(run) == result.step < STEPS
+    assert not list((run / "drawn").glob(".*"))
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert determined(run) == determined(uninterrupted)
+
+
+def test_what_was_done_is_saved_when_an_epoch_cannot_be_drawn(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    draws_otherwise(monkeypatch, 1, "import sys; sys.exit('RUN: no space')")
+    with pytest.raises(NmtkitError, match=r"the subwords of epoch 1 could not be sampled: RUN: no space"):
+        tiny.train(run, SAMPLING, "training.checkpoint_every_steps=100")
+    assert read_json(run / "resume" / f"step-{read_steps(run):08d}" / "state.json")["progress"]["epoch"] == 1
+
+
+def test_a_drawing_that_somebody_ended_is_begun_again(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws_otherwise(monkeypatch, 0, "import os; os.kill(os.getpid(), 15)", times=2)
+    assert len(epochs(tiny, tiny.copy(tmp_path / "run")).of_epoch(0)) == 200
+
+
+def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tiny.copy(tmp_path / "run")
+    before = source_ids(epochs(tiny, run).of_epoch(0))
+    damaged = run / "drawn" / "epoch-00000000"
+    (damaged / "pairs" / "source.ids.bin").write_bytes(b"cut")
+    assert source_ids(epochs(tiny, run).of_epoch(0)) == before
+    assert f"{damaged} is damaged; sampling its subwords again" in caplog.text
+
+
+def test_other_processes_wait_in_short_exchanges_for_the_first(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    epochs(tiny, run).of_epoch(0)
+    answers = [(False, "", False), (False, "", False), (True, "", False)]  # of the first process
+    monkeypatch.setattr(Workers, "gather", lambda workers, own: [answers.pop(0), *own])
+    second = dataclasses.replace(tiny.workers(), rank=1, num_processes=2)
+    assert len(epochs(tiny, run, second).of_epoch(0)) == 200
+    assert not answers
+    answers += [(False, "", False), (False, "no space", False)]
+    with pytest.raises(NmtkitError, match="epoch 1 could not be sampled: no space"):
+        epochs(tiny, run, second).of_epoch(1)
+
+
+def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> TrainingPairs:
+    recipe = load_recipe(str(project.recipe), [SAMPLING, "training.max_epochs=1"])
+    return training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), workers or project.workers())
+
+
+def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    step = tiny.train(run, SAMPLING, "training.max_epochs=1").step
+    expected = read_json(run / "prediction.json")
+    progress = read_json(run / "resume" / f"step-{step:08d}" / "state.json")["progress"]
+    assert (expected["updates"], expected["flops"]) == (step, progress["flops"])
+    assert expected["lengths"] == "the first epoch's subwords"
+
+
+def read_steps(run: Path) -> int:
+    return max((read_json(path)["progress"]["step"] for path in run.glob("resume/step-*/state.json")), default=0)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """Asks the training to stop after so many updates."""
+    function, calls = Workers.sum_gradients, 0
+
+    def counted(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        function(*arguments)  # type: ignore[arg-type]
+        if calls == updates:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Workers, "sum_gradients", counted)
+
+
+def test_a_resume_can_be_verified(tiny: TinyProject, uninterrupted: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    assert tiny.verify(run, SAMPLING) == (13, 14)
+    assert not (run / "drawn").exists()
+
+
+def test_training_sees_more_and_other_tokens_than_without(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+) -> None:
+    plain = tiny.copy(tmp_path / "plain")
+    tiny.train(plain, "training.max_epochs=1")
+    tokens = [
+        next(line["target_tokens"] for line in read_json_lines(run / "metrics.jsonl") if line["epoch"] == 1)
+        for run in (plain, uninterrupted)
+    ]
+    assert tokens[1] > 1.05 * tokens[0]
+
+
+def test_validation_is_of_plain_subwords(tiny: TinyProject, tmp_path: Path) -> None:
+    runs = [tiny.copy(tmp_path / name) for name in ("plain", "sampled")]
+    still = ("training.max_steps=1", "training.schedule=constant", "training.peak_learning_rate=1e-30")
+    still += ("training.validate_every_steps=1",)
+    tiny.train(runs[0], *still)
+    tiny.train(runs[1], *still, SAMPLING)
+    plain, sampled = ([line["valid_nll"] for line in read_json_lines(run / "metrics.jsonl")] for run in runs)
+    assert plain == sampled
+
+
+def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    recipe = load_recipe(str(tiny.recipe), [SAMPLING, "training.max_epochs=3"])
+    pairs = training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), tiny.workers())
+    seen = []
+    for epoch in range(3):
+        data = pairs.of_epoch(epoch)
+        assert data is pairs.of_epoch(epoch)
+        assert data.lines.tolist() == pairs.lines.tolist()
+        seen.append(source_ids(data))
+        there = {path.name for path in (run / "drawn").iterdir() if path.name.startswith("epoch")}
+        assert f"epoch-{epoch:08d}" in there
+        assert there <= {f"epoch-{epoch:08d}", f"epoch-{epoch + 1:08d}"}
+    assert len({str(ids) for ids in seen}) == 3
+    assert source_ids(pairs.of_epoch(1)) == seen[1]  # as after going back to a save
+    pairs.close(is_finished=True)
+    assert not (run / "drawn").exists()
+
+
+def test_nothing_is_drawn_where_it_is_not_asked_for(tiny: TinyProject) -> None:
+    manifest = read_json(tiny.prepared / "data" / "manifest.json")
+    pairs = training_pairs(load_recipe(str(tiny.recipe)), tiny.prepared, manifest, tiny.workers())
+    assert isinstance(pairs, PairData)
+    assert pairs.of_epoch(3) is pairs
+
+
+def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> None:
+    assert not (uninterrupted / "drawn").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; sys.exit('RUN: no space')", "RUN: no space"),
+        ("import os; os.kill(os.getpid(), 9)", "its process ended with -9"),
+    ],
+)
+def test_a_drawing_that_fails_is_told_and_ends_the_training(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    monkeypatch.setattr(drawing, "_command", lambda *arguments: [sys.executable, "-c", program])
+    with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be sampled: {reason}"):
+        tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
+
+
+def test_another_strength_is_another_training(tiny: TinyProject, uninterrupted: Path) -> None:
+    with pytest.raises(NmtkitError, match=r"changed: training\.subword_sampling = 0\.0 \(was 0\.2\)"):
+        tiny.train(uninterrupted)
+
+
+@pytest.mark.parametrize("subwords", ["wordpiece", "none"])
+def test_sampling_is_refused_for_subwords_that_have_none(tiny: TinyProject, subwords: str) -> None:
+    with pytest.raises(
+        RecipeError, match=rf'subword_sampling is for \[data\] subwords = "bpe" or "unigram", not "{subwords}'
+    ):
+        load_recipe(str(tiny.recipe), [SAMPLING, f"data.subwords={subwords}"])

@@ -1,0 +1,455 @@
+"""Passes are settled and tried before the first update, and halved when memory is too small."""
+
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.console import counted, log
+from nmtkit.data.batch import Batch
+from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import NmtkitError
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.training import loop
+from nmtkit.training import micro_batches as memory
+from nmtkit.training.loop import Piece, Update, padded_tokens, pass_seed, train_updates
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.micro_batches import (
+    first_update_rate,
+    fit_limit,
+    heaviest_passes,
+    settle_tokens_per_pass,
+    summarise,
+)
+from nmtkit.training.state import TrainingState
+
+VOCAB = 20
+NUM_PAIRS = 60
+ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
+TRAINING = {
+    "tokens_per_update": 150, "tokens_per_pass": 60, "schedule": "constant", "peak_learning_rate": 0.003,
+    "warmup_steps": 5, "gradient_clip_norm": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
+    """Pairs of 1 to 12 random tokens a side, from the even lines of a corpus."""
+    random = np.random.default_rng(3)
+    folder = tmp_path_factory.mktemp("data") / "train"
+    lengths = random.integers(1, 13, size=(NUM_PAIRS, 2))
+    pairs = [tuple(random.integers(4, VOCAB, size=length).tolist() for length in pair) for pair in lengths]
+    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
+        writer.add(pairs, range(2, 2 * NUM_PAIRS + 1, 2))
+    return PairData(folder)
+
+
+def training_config(**changes: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({**TRAINING, **changes})
+
+
+def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
+    config = ModelConfig.model_validate({**MODEL, **model})
+    return TrainingState.new(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
+
+
+def run(state: TrainingState, data: PairData, training: TrainingConfig, updates: int) -> list[Update]:
+    return list(itertools.islice(train_updates(state, data, training, ALONE), updates))
+
+
+def plan_of(data: PairData, training: TrainingConfig) -> EpochPlan:
+    return plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, 0)
+
+
+def weights_of(state: TrainingState) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in state.parameters]
+
+
+def size_of(batch: Batch) -> int:
+    return batch.source.numel() + batch.target_in.numel()
+
+
+def limit_memory(monkeypatch: pytest.MonkeyPatch, tokens: int, when: str = "forward") -> list[int]:
+    """Lets passes of more padded tokens run out of memory, and lists the sizes of all that are tried."""
+    tried: list[int] = []
+
+    def limited(model: Any, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        tried.append(size_of(batch))
+        loss, nll = batch_loss(model, batch, label_smoothing)
+        if size_of(batch) > tokens:
+            if when == "forward":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            def fail(_gradient: Tensor) -> None:
+                handle.remove()
+                assert any(parameter.grad is not None for parameter in model.parameters())
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            # The embeddings' gradient comes last: those of all layers are there already.
+            handle = model.output_embedding.register_hook(fail)
+        return loss, nll
+
+    monkeypatch.setattr(loop, "batch_loss", limited)
+    return tried
+
+
+# ---- an update whose passes do not fit
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+@pytest.mark.parametrize("tokens", [100, 40])
+def test_an_update_that_ran_out_of_memory_equals_one_that_did_not(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, when: str, tokens: int
+) -> None:
+    training = training_config(adam_epsilon=1e-6)  # else Adam makes steps of the rounding of gradients that are zero
+    whole, halved = new_state(training), new_state(training)
+    expected = run(whole, data, training, 6)
+    tried = limit_memory(monkeypatch, tokens, when)
+    found = run(halved, data, training, 6)
+    assert any(size > tokens for size in tried)
+    for update, other in zip(found, expected, strict=True):
+        assert (update.loss, update.nll) == pytest.approx((other.loss, other.nll), rel=1e-12)
+        assert update.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-12)
+        assert (update.target_tokens, update.real_tokens) == (other.target_tokens, other.real_tokens)
+    for mine, theirs in zip(halved.parameters, whole.parameters, strict=True):
+        assert (mine - theirs).abs().max() < 1e-12
+
+
+def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    training = training_config()
+    tried = limit_memory(monkeypatch, 80)
+    state = new_state(training, torch.float32, dropout=0.2)
+    with caplog.at_level(logging.WARNING):
+        run(state, data, training, 6)
+    limit = state.progress.tokens_per_pass
+    assert limit in (45, 33, 24)
+    assert caplog.messages[0].startswith("update 1: out of memory with micro-batches of 60 tokens; they were halved")
+    assert len(caplog.messages) == {45: 1, 33: 2, 24: 3}[limit]
+    folder = state.save(tmp_path, {})
+    run(state, data, training, 3)
+    tried.clear()
+    resumed = new_state(training, torch.float32, dropout=0.2)
+    resumed.load(folder)
+    assert resumed.progress.tokens_per_pass == limit
+    run(resumed, data, training, 3)
+    assert all(torch.equal(a, b) for a, b in zip(state.parameters, resumed.parameters, strict=True))
+
+
+def test_a_pair_that_alone_is_too_large_is_named_by_its_line(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_config()
+    longest = max(range(NUM_PAIRS), key=lambda pair: data.source_lengths[pair] + data.target_lengths[pair])
+    size = int(data.source_lengths[longest] + data.target_lengths[longest])
+    limit_memory(monkeypatch, size - 1)
+    with pytest.raises(NmtkitError, match=rf"out of memory for a single pair, line {2 * longest + 2} of the corpora"):
+        run(new_state(training), data, training, len(plan_of(data, training).updates))
+
+
+def test_running_out_of_a_cpus_memory_is_recognised_and_a_bug_stays_a_bug(
+    data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = training_config()
+    failures = [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+    ]
+
+    def failing(*arguments: Any) -> tuple[Tensor, Tensor]:
+        if failures:
+            raise failures.pop()
+        return batch_loss(*arguments)
+
+    monkeypatch.setattr(loop, "batch_loss", failing)
+    state = new_state(training)
+    run(state, data, training, 1)
+    assert state.progress.tokens_per_pass == 45
+    failures.append(RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run(state, data, training, 1)
+
+
+def test_every_piece_of_a_pass_has_dropout_of_its_own() -> None:
+    whole = Piece(3, 1, np.arange(9))
+    first, second = whole.halves()
+    pieces = [whole, first, second, *first.halves(), *second.halves()]
+    assert [piece.piece for piece in pieces] == [1, 2, 3, 4, 5, 6, 7]
+    assert [len(piece.pairs) for piece in pieces] == [9, 4, 5, 2, 2, 2, 3]
+    seeds = [pass_seed(1, 2, 0, piece.number, piece=piece.piece) for piece in pieces]
+    assert len(set(seeds)) == 7
+    assert seeds[0] == pass_seed(1, 2, 0, 3)
+    assert not set(seeds) & {pass_seed(1, 2, 0, number) for number in range(3)}
+
+
+# ---- before the first update
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.parametrize("tokens_per_pass", [20, 60, 10**6])
+def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, processes: int, tokens_per_pass: int) -> None:
+    plan = plan_of(data, training_config())
+    everything = [
+        passed
+        for pairs in plan.updates
+        for share in share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, processes)
+        for passed in share
+    ]
+
+    def attention(pairs: np.ndarray) -> int:
+        source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
+        return len(pairs) * (source**2 + target**2 + source * target)
+
+    found = heaviest_passes(plan, data, tokens_per_pass, processes)
+    assert max(padded_tokens(data, pairs) for pairs in found) == max(padded_tokens(data, p) for p in everything)
+    assert max(attention(pairs) for pairs in found) == max(attention(pairs) for pairs in everything)
+    assert len(found) <= 2
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+def test_an_update_keeps_its_tokens_however_many_processes_share_it(data: PairData, processes: int) -> None:
+    training = training_config()
+    for pairs in plan_of(data, training).updates:
+        shares = share_update(pairs, data.source_lengths, data.target_lengths, 60, processes)
+        assert sorted(int(p) for share in shares for passed in share for p in passed) == sorted(pairs.tolist())
+        total = sum(int(data.target_lengths[passed].sum()) for share in shares for passed in share)
+        assert total == data.target_lengths[pairs].sum() <= 150
+        sizes = [sum(len(passed) for passed in share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_config()
+    plain, tried = new_state(training, torch.float32, dropout=0.3), new_state(training, torch.float32, dropout=0.3)
+    before, random = weights_of(tried), torch.get_rng_state()
+    sizes = limit_memory(monkeypatch, 10**6)
+    settle_tokens_per_pass(tried, data, training, ALONE)
+    assert sizes == [padded_tokens(data, p) for p in heaviest_passes(plan_of(data, training), data, 60, 1)]
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(tried), before, strict=True))
+    assert all(parameter.grad is None for parameter in tried.parameters)
+    assert not tried.optimizer.state
+    expected = [update.loss for update in run(plain, data, training, 6)]
+    assert [update.loss for update in run(tried, data, training, 6)] == expected
+    assert all(torch.equal(a, b) for a, b in zip(tried.parameters, plain.parameters, strict=True))
+
+
+# ---- how fast the micro-batches of the first update are
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, r_drop: float
+) -> None:
+    training = training_config(r_drop=r_drop)
+    plain, timed = new_state(training, dropout=0.3), new_state(training, dropout=0.3)
+    timed.progress.tokens_per_pass = 60
+    before, random = weights_of(timed), torch.get_rng_state()
+    clock = itertools.count(0.0, 0.25)  # each micro-batch takes a quarter of a second
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
+    rate = first_update_rate(timed, data, training, ALONE)
+    pairs = plan_of(data, training).updates[0]
+    passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
+    assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
+    forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
+    assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.total / (0.25 * (len(passes) + 1))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(timed), before, strict=True))
+    expected = [update.loss for update in run(plain, data, training, 3)]
+    timed.progress.tokens_per_pass = 0
+    assert [update.loss for update in run(timed, data, training, 3)] == expected
+
+
+def test_slow_micro_batches_are_not_all_measured(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, state = training_config(), new_state(training_config())
+    state.progress.tokens_per_pass = 60
+    tried = limit_memory(monkeypatch, 10**6)
+    clock = itertools.count(0.0, memory.TRIED_SECONDS + 1)
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
+    assert first_update_rate(state, data, training, ALONE) is not None
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "stated", "expected", "words"),
+    [
+        (48, 60, 48, "48 tokens, kept from earlier in this run"),
+        (0, 60, 60, "60 tokens, set in the recipe"),
+        (0, 0, ALONE.tokens_per_pass, "tokens, default for the device"),
+    ],
+)
+def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    stored: int, stated: int, expected: int, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(log, "propagate", True)
+    training = training_config(tokens_per_pass=stated)
+    state = new_state(training)
+    state.progress.tokens_per_pass = stored
+    with caplog.at_level(logging.INFO):
+        settle_tokens_per_pass(state, data, training, ALONE)
+    assert state.progress.tokens_per_pass == expected
+    assert words in caplog.messages[0]
+    limits: list[int] = []
+
+    def note(*arguments: Any) -> Any:
+        limits.append(arguments[3])
+        return share_update(*arguments)
+
+    monkeypatch.setattr(loop, "share_update", note)
+    run(state, data, training, 1)
+    assert limits == [expected]
+
+
+def test_a_limit_that_does_not_fit_is_lowered_before_the_first_update(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    training = training_config()
+    state = new_state(training)
+    limit_memory(monkeypatch, 90)
+    with caplog.at_level(logging.INFO):
+        settle_tokens_per_pass(state, data, training, ALONE)
+        run(state, data, training, len(plan_of(data, training).updates))
+    assert state.progress.tokens_per_pass == 45
+    assert caplog.messages[0] == "out of memory with micro-batches of 60 tokens; trying 45"
+    assert not any("update 1:" in message for message in caplog.messages)
+
+
+def test_a_pair_too_large_is_named_before_the_first_update(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_config()
+    limit_memory(monkeypatch, 1)
+    with pytest.raises(NmtkitError, match=r"out of memory for a single pair, line \d+ of the corpora"):
+        settle_tokens_per_pass(new_state(training), data, training, ALONE)
+
+
+# ---- fitted to memory
+
+
+def straight(foot: int, slope: float, memory: float = float("inf")) -> Callable[[int], tuple[int, int] | None]:
+    def measure(limit: int) -> tuple[int, int] | None:
+        size = limit - limit % 10
+        used = int(foot + slope * size)
+        return (size, used) if used <= memory else None
+
+    return measure
+
+
+@pytest.mark.parametrize("available", [60_000, 200_000, 1_000_000])
+def test_the_limit_fitted_to_memory_fills_what_is_available(available: int) -> None:
+    limit = fit_limit(straight(10_000, 3.0), available, needed=10**7)
+    assert limit % 256 == 0
+    assert 10_000 + 3 * limit <= available < 10_000 + 3 * (limit + 2 * 256)
+
+
+def test_the_limit_fitted_to_memory_is_no_more_than_an_update_needs() -> None:
+    assert fit_limit(straight(10_000, 3.0), 10**9, needed=30_000) == 30_000
+    assert fit_limit(straight(10_000, 3.0), 10**9, needed=700) == 700
+
+
+def test_the_limit_is_one_that_was_tried_when_memory_is_too_small_for_more() -> None:
+    assert fit_limit(straight(0, 1.0, memory=3000), 3000, needed=10**6) == 2040
+    assert fit_limit(straight(0, 1.0, memory=1000), 1000, needed=10**6) == 1536
+    assert fit_limit(straight(0, 1.0), 100, needed=10**6) == 256
+
+
+def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
+    data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = training_config(tokens_per_update=10**6, tokens_per_pass=0)
+    state = new_state(training)
+    weights = sum(parameter.nbytes for parameter in state.parameters)
+    used = {"now": 0, "peak": 0}
+    monkeypatch.setattr(memory, "PROBED_TOKENS", (100, 300))
+    monkeypatch.setattr(memory, "ROUNDED_TO", 10)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: used.update(peak=0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: used["peak"])
+    total = 100_000
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (80_000 + 3 * weights, total))
+
+    def counting(model: Any, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        tokens = max(batch.source.numel(), batch.target_in.numel())
+        used["peak"] = max(used["peak"], 1000 + 100 * tokens)
+        return batch_loss(model, batch, label_smoothing)
+
+    monkeypatch.setattr(loop, "batch_loss", counting)
+
+    class OfTwo(Workers):
+        def gather(self, values: list[Any]) -> list[Any]:
+            return [*values, 10**9]
+
+    workers = OfTwo(0, 2, torch.device("cpu"), "float32")
+    plan = plan_of(data, training)
+    # 80,000 are left besides Adam's moments and the exchange, 10,000 stay free, 69,000 hold 690 tokens.
+    largest = max(data.source_lengths.max(), data.target_lengths.max()) * NUM_PAIRS // 2
+    found = memory._fit_to_memory(state, data, plan, training, workers)
+    assert found == min(690, largest)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (36_000 + 3 * weights, total))
+    assert memory._fit_to_memory(state, data, plan, training, workers) == 250
+    smaller = OfTwo(0, 2, torch.device("cpu"), "float32")
+    monkeypatch.setattr(smaller.__class__, "gather", lambda _self, values: [*values, 77])
+    assert memory._fit_to_memory(state, data, plan, training, smaller) == 77
+
+
+# ---- what the log says
+
+
+def test_the_log_says_what_an_update_is_and_what_was_left_out(
+    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    training = training_config(tokens_per_update=12, tokens_per_pass=30)
+    state = new_state(training)
+    with caplog.at_level(logging.INFO):
+        settle_tokens_per_pass(state, data, training, ALONE)
+    plan = plan_of(data, training)
+    passes = [
+        passed
+        for pairs in plan.updates
+        for passed in share_update(pairs, data.source_lengths, data.target_lengths, 30, 1)[0]
+    ]
+    kept = np.concatenate(plan.updates)
+    real = int(data.source_lengths[kept].sum() + data.target_lengths[kept].sum())
+    padding = 100 * (1 - real / sum(padded_tokens(data, passed) for passed in passes))
+    assert padding > 0
+    tokens, average = data.target_lengths[kept].sum() / len(plan.updates), round(len(kept) / len(plan.updates))
+    assert caplog.messages[0] == (
+        f"updates average {tokens:.0f} target tokens (at most 12) and {counted(average, 'pair')}, "
+        f"in {len(passes) / len(plan.updates):.1f} micro-batches on one device (up to 30 tokens, set in the recipe); "
+        f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates per epoch"
+    )
+    assert len(caplog.messages) == 1  # pairs that are too long are reported with the first update
+
+
+def test_a_summary_of_many_updates_is_measured_on_some(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_config(tokens_per_update=30)
+    plan = plan_of(data, training)
+    whole = summarise(plan, data, 60, 2)
+    monkeypatch.setattr(memory, "SAMPLED_UPDATES", 4)
+    sampled = summarise(plan, data, 60, 2)
+    assert len(plan.updates) > 8
+    assert (sampled.num_updates, sampled.target_tokens) == (whole.num_updates, whole.target_tokens)
+    assert sampled.padding == pytest.approx(whole.padding, abs=0.15)
+    assert sampled.padding != whole.padding
+
+
+def test_a_model_that_does_not_fit_is_told_apart_from_batches_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.nn.Module, "to", full)
+    with pytest.raises(
+        NmtkitError, match="the model itself does not fit, whatever the batch size; take a smaller model"
+    ):
+        new_state(training_config())

@@ -1,0 +1,568 @@
+"""Numbers that stay finite: what is skipped, counted and written down, going back once, and the loss scale of fp16."""
+
+import itertools
+import json
+import logging
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nmtkit
+from nmtkit.config import ModelConfig, TrainingConfig, load_recipe
+from nmtkit.console import log
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_json, read_json_lines
+from nmtkit.training import loop
+from nmtkit.training import nonfinite as finite
+from nmtkit.training.loop import Update, pass_seed, train_updates
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.nonfinite import (
+    MAX_LOSS_SCALE,
+    MAX_NONFINITE_IN_A_ROW,
+    SCALE_GROWTH_UPDATES,
+    count_update,
+    has_failed,
+    reason_to_skip,
+)
+from nmtkit.training.session import TrainingResult, train
+from nmtkit.training.state import Progress, TrainingState
+
+VOCAB = 20
+SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.2}
+TRAINING = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
+ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+HALF = Workers(0, 1, torch.device("cpu"), "fp16")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
+    rng = np.random.default_rng(1)
+    folder = tmp_path_factory.mktemp("data") / "train"
+    lengths = rng.integers(1, 13, size=(40, 2))
+    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
+        pairs = [tuple(rng.integers(4, VOCAB, size=n).tolist() for n in pair) for pair in lengths]
+        writer.add(pairs, range(101, 141))
+    return PairData(folder)
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(log, "propagate", True)
+    caplog.set_level(logging.WARNING)
+    return caplog
+
+
+def config(**changes: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({**TRAINING, "warmup_steps": 3, **changes})
+
+
+def new_state(training: TrainingConfig, **model: object) -> TrainingState:
+    return TrainingState.new(ModelConfig.model_validate({**SIZES, **model}), training, (VOCAB, VOCAB), ALONE.device)
+
+
+def run(
+    state: TrainingState, data: PairData, training: TrainingConfig, updates: int, workers: Workers = ALONE
+) -> list[Update]:
+    return list(itertools.islice(train_updates(state, data, training, workers), updates))
+
+
+def copy_of(tensors: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{file}.{name}": tensor.clone() for file, group in tensors.items() for name, tensor in group.items()}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Poison:
+    """Makes the loss of chosen calls of batch_loss, or its gradient alone, infinite; counts the calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state: TrainingState | None = None
+        self.steps: set[tuple[int, int]] = set()  # (rollbacks, update)
+        self.what = "loss"
+        monkeypatch.setattr(loop, "batch_loss", self)
+
+    def __call__(self, model: Any, *others: Any) -> tuple[Tensor, Tensor]:
+        loss, nll = batch_loss(model, *others)
+        assert self.state is not None
+        place = self.state.progress
+        if (place.rollbacks, place.step + 1) in self.steps:
+            if self.what == "loss":
+                return loss * float("nan"), nll
+            loss.register_hook(lambda gradient: gradient * float("inf"))
+        return loss, nll
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
+    return Poison(monkeypatch)
+
+
+# ---- one update
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "gradient_clip_norm": 0.5}])
+def test_a_nonfinite_update_changes_nothing_but_the_position(
+    data: PairData, poison: Poison, what: str, options: dict[str, object]
+) -> None:
+    training = config(ema_decay=0.9, **options)
+    poison.state = state = new_state(training)
+    poison.what, poison.steps = what, {(0, 3)}
+    updates = train_updates(state, data, training, ALONE)
+    next(updates), next(updates)
+    before, pairs_done = copy_of(state.tensors()), state.progress.pairs_done
+    update = next(updates)
+    assert update.skipped == "nonfinite"
+    assert equal(copy_of(state.tensors()), before)
+    assert state.progress.step == update.step == 3
+    assert (update.ends_epoch or state.progress.pairs_done > pairs_done) and update.learning_rate > 0
+    assert (state.progress.skipped_updates, state.progress.nonfinite_in_a_row) == (1, 1)
+    assert update.lines == sorted(update.lines) and set(update.lines) <= set(range(101, 141))
+    after = next(updates)
+    assert (after.skipped, after.lines, after.step) == ("", [], 4)
+    assert not equal(copy_of(state.tensors()), before)
+    assert (state.progress.skipped_updates, state.progress.nonfinite_in_a_row) == (1, 0)
+
+
+def test_a_nonfinite_weight_is_seen_and_the_very_first_update_can_be_skipped(data: PairData, tmp_path: Path) -> None:
+    training = config()
+    state = new_state(training)
+    with torch.no_grad():
+        state.model.embeddings["shared"][5] = float("inf")
+    before = copy_of({"weights": state.model.state_dict()})
+    (update,) = run(state, data, training, 1)
+    assert update.skipped == "nonfinite"
+    assert equal(copy_of({"weights": state.model.state_dict()}), before)
+    assert {float(value["step"]) for value in state.optimizer.state.values()} == {0.0}
+    other = new_state(training)
+    other.load(state.save(tmp_path, {}))
+    assert other.progress == state.progress
+
+
+def test_what_is_skipped_and_why() -> None:
+    inf, nan = float("inf"), float("nan")
+    for precision in ("float32", "bf16", "fp16"):
+        assert reason_to_skip(1.0, 1.0, precision) == ""
+        assert reason_to_skip(nan, 1.0, precision) == reason_to_skip(inf, inf, precision) == "nonfinite"
+        assert reason_to_skip(1.0, inf, precision) == ("overflow" if precision == "fp16" else "nonfinite")
+
+
+def test_random_numbers_are_others_after_going_back_and_as_ever_before() -> None:
+    expected = int(np.random.SeedSequence([1, 2, 3, 4]).generate_state(1, np.uint64)[0])
+    assert pass_seed(1, 2, 3, 4) == pass_seed(1, 2, 3, 4, 0) == expected
+    assert len({pass_seed(1, 2, 3, 4, rollbacks) for rollbacks in range(3)}) == 3
+
+
+# ---- fp16
+
+
+def test_the_loss_scale_falls_at_overflows_and_rises_after_many_updates() -> None:
+    place = Progress(nonfinite_in_a_row=2)
+    count_update(place, "overflow", "fp16")
+    assert (place.loss_scale, place.overflows, place.skipped_updates, place.nonfinite_in_a_row) == (2.0**15, 1, 0, 2)
+    for _ in range(SCALE_GROWTH_UPDATES - 1):
+        count_update(place, "", "fp16")
+    assert place.loss_scale == 2.0**15
+    count_update(place, "", "fp16")
+    assert (place.loss_scale, place.updates_since_scaling) == (2.0**16, 0)
+    for _ in range(SCALE_GROWTH_UPDATES * 20):
+        count_update(place, "", "fp16")
+    assert place.loss_scale == MAX_LOSS_SCALE
+    for _ in range(24):
+        assert not has_failed(place)
+        count_update(place, "overflow", "fp16")
+    assert not has_failed(place)
+    count_update(place, "overflow", "fp16")
+    assert has_failed(place)
+
+
+def test_float32_has_no_loss_scale() -> None:
+    place = Progress()
+    for _ in range(SCALE_GROWTH_UPDATES + 1):
+        count_update(place, "", "float32")
+    assert (place.loss_scale, place.updates_since_scaling, place.overflows) == (2.0**16, 0, 0)
+
+
+def test_fp16_computes_in_float16_and_comes_to_nearly_the_same(data: PairData) -> None:
+    training = config()
+    half, full = new_state(training, dropout=0.0), new_state(training, dropout=0.0)
+    found, expected = run(half, data, training, 8, HALF), run(full, data, training, 8)
+    assert [update.skipped for update in found] == [""] * 8
+    for one, other in zip(found, expected, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=5e-3)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=3e-2)  # unscaled again
+        assert one.loss != other.loss
+    assert all(parameter.dtype == torch.float32 for parameter in half.parameters)
+
+
+def test_gradients_are_scaled_inside_and_overflow_is_skipped(data: PairData, poison: Poison) -> None:
+    training = config()
+    poison.state = state = new_state(training)
+    state.progress.loss_scale = 2.0**60  # more than float16 can hold
+    before = copy_of({"weights": state.model.state_dict()})
+    (update,) = run(state, data, training, 1, HALF)
+    assert (update.skipped, update.lines) == ("overflow", [])
+    assert np.isfinite(update.loss)
+    assert equal(copy_of({"weights": state.model.state_dict()}), before)
+    assert (state.progress.loss_scale, state.progress.overflows) == (2.0**59, 1)
+
+
+def test_a_run_in_fp16_goes_on_bit_for_bit(data: PairData, tmp_path: Path, poison: Poison) -> None:
+    training = config()
+    poison.steps, poison.what = {(0, 2), (0, 5)}, "gradient"
+    poison.state = whole = new_state(training)
+    run(whole, data, training, 7, HALF)
+    poison.state = first = new_state(training)
+    run(first, data, training, 3, HALF)
+    assert first.progress.loss_scale == 2.0**15
+    poison.state = second = new_state(training)
+    second.load(first.save(tmp_path, {}))
+    run(second, data, training, 4, HALF)
+    assert second.progress == whole.progress
+    assert whole.progress.overflows == 2
+    assert equal(copy_of(second.tensors()), copy_of(whole.tensors()))
+
+
+# ---- several processes
+
+WORKER = """
+import itertools, json, sys
+from pathlib import Path
+import torch
+from nmtkit.config import (ModelConfig, TrainingConfig)
+from nmtkit.data.shards import PairData
+from nmtkit.training import loop
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.state import TrainingState
+from nmtkit.distributed.workers import Workers
+
+folder, output, sizes, training = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
+workers = Workers.start("cpu", "fp16", threads=1)
+training = TrainingConfig.model_validate(training)
+state = TrainingState.new(ModelConfig.model_validate(sizes), training, (20, 20), workers.device)
+def poisoned(*arguments):
+    loss, nll = batch_loss(*arguments)
+    step = state.progress.step + 1
+    if step == 2 and workers.rank == 1:
+        return loss * float("nan"), nll
+    if step == 4 and workers.rank == 0:
+        loss.register_hook(lambda gradient: gradient * float("inf"))
+    return loss, nll
+loop.batch_loss = poisoned
+updates = list(itertools.islice(loop.train_updates(state, PairData(folder), training, workers), 5))
+place = state.progress
+result = [[update.skipped for update in updates], [len(update.lines) for update in updates], place.skipped_updates,
+          place.overflows, place.loss_scale, sum(float(p.double().sum()) for p in state.parameters)]
+(output / f"{workers.rank}.json").write_text(json.dumps(result))
+workers.close()
+"""
+
+
+def run_two_processes(script: str, folder: Path, *arguments: str) -> None:
+    (folder / "worker.py").write_text(script)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common["PYTHONPATH"] = str(Path(nmtkit.__file__).parent.parent)
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "worker.py"), *arguments],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [child.communicate(timeout=240)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
+
+
+def test_what_one_process_meets_all_skip_alike(data: PairData, tmp_path: Path) -> None:
+    run_two_processes(WORKER, tmp_path, str(data.folder), str(tmp_path), json.dumps(SIZES), json.dumps(TRAINING))
+    one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert one == other
+    assert one[0] == ["", "nonfinite", "", "overflow", ""]
+    assert [count > 0 for count in one[1]] == [False, True, False, False, False]
+    assert one[2:5] == [1, 1, 2.0**15]
+
+
+# ---- a whole run
+
+WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
+
+
+class Project:
+    """A prepared run, of which the loss can be poisoned."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = random.Random(1)
+        lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) + "\n" for _ in range(120)]
+        (folder / "train.en").write_text("".join(lines))
+        (folder / "train.de").write_text("".join(lines).upper())
+        self.recipe = folder / "mine.toml"
+        self.recipe.write_text(
+            '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
+            'train = [{ source = "train.en", target = "train.de" }]\n'
+            "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
+            "[training]\nprecision = 'float32'\n"
+            "tokens_per_update = 400\nwarmup_steps = 10\nmax_steps = 14\nreport_every_steps = 1\n"
+            "checkpoint_every_steps = 3\nkeep_last = 20\n"
+        )
+
+    def train(self, run_dir: Path, poison: Poison, *overrides: str) -> TrainingResult:
+        from nmtkit.training import session as module
+
+        loaded = load_recipe(str(self.recipe), overrides)
+        prepare(loaded, run_dir, workers=1)
+        threads, new = torch.get_num_threads(), TrainingState.new.__func__  # type: ignore[attr-defined]
+
+        def watched(*arguments: Any) -> TrainingState:
+            poison.state = new(TrainingState, *arguments)
+            return poison.state
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module.TrainingState, "new", watched)
+            try:
+                return train(loaded, run_dir, Workers.start("cpu", loaded.training.precision, 1))
+            finally:
+                torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """What is determined by recipe and data alone."""
+    files = [*run.glob("checkpoints/*/model.safetensors"), *run.glob("resume/*/*.safetensors")]
+    return {str(path.relative_to(run)): path.read_bytes() for path in [*files, *run.glob("nonfinite.jsonl")]}
+
+
+def metrics(run: Path) -> list[tuple[Any, ...]]:
+    keys = ("step", "loss", "gradient_norm", "skipped_updates", "target_tokens")
+    return [tuple(line[key] for key in keys) for line in read_json_lines(run / "metrics.jsonl")]
+
+
+STREAK = range(5, 5 + MAX_NONFINITE_IN_A_ROW)
+
+
+def test_a_skipped_update_is_counted_reported_and_its_lines_written_down(
+    project: Project, tmp_path: Path, poison: Poison, warnings: pytest.LogCaptureFixture
+) -> None:
+    poison.steps = {(0, 2), (0, 4)}
+    run_dir = tmp_path / "run"
+    assert project.train(run_dir, poison).step == 14
+    lines = read_json_lines(run_dir / "metrics.jsonl")
+    assert [line["skipped_updates"] for line in lines] == [0, 1, 1, *[2] * 11]
+    assert [line["loss"] is None for line in lines] == [line["step"] in (2, 4) for line in lines]
+    entries = read_json_lines(run_dir / "nonfinite.jsonl")
+    assert [(entry["step"], entry["loss"], entry["gradient_norm"]) for entry in entries] == [
+        (2, "nan", "nan"), (4, "nan", "nan"),
+    ]  # fmt: skip
+    assert not set(entries[0]["lines"]) & set(entries[1]["lines"]) or entries[1]["epoch"] > entries[0]["epoch"]
+    assert all(1 <= line <= 120 for entry in entries for line in entry["lines"])
+    told = [message for message in warnings.messages if "not finite" in message]
+    assert len(told) == 2
+    assert "update 2: the loss is not finite; the update is skipped" in told[0]
+    assert str(run_dir / "nonfinite.jsonl") in told[0]
+
+
+def test_after_several_in_a_row_the_run_goes_back_once_with_other_dropout(
+    project: Project, tmp_path: Path, poison: Poison, warnings: pytest.LogCaptureFixture
+) -> None:
+    poison.steps = {(0, step) for step in STREAK}
+    run_dir, untouched = tmp_path / "run", tmp_path / "untouched"
+    assert project.train(run_dir, poison).step == 14
+    assert any("rolling back, once, to update 3" in message for message in warnings.messages)
+    place = read_json(run_dir / "resume" / "step-00000014" / "state.json")["progress"]
+    assert (place["rollbacks"], place["skipped_updates"], place["nonfinite_in_a_row"]) == (1, len(STREAK), 0)
+    entries = read_json_lines(run_dir / "nonfinite.jsonl")
+    assert [(entry["rollbacks"], entry["step"]) for entry in entries] == [(0, step) for step in STREAK]
+    assert [line[0] for line in metrics(run_dir)] == list(range(1, 15))
+    assert all(line[1] is not None for line in metrics(run_dir))
+
+    poison.steps = set()
+    project.train(untouched, poison)
+    same = [one[:2] == other[:2] for one, other in zip(metrics(run_dir), metrics(untouched), strict=True)]
+    assert same == [True] * 3 + [False] * 11  # the same updates anew, but with other dropout
+    assert [line[-1] for line in metrics(run_dir)] == [line[-1] for line in metrics(untouched)]
+
+
+@pytest.mark.parametrize("stops", [(4,), (7,), (3, 6, 8), (10,), (11, 13)])
+def test_a_run_that_goes_back_is_the_same_when_it_is_interrupted(
+    project: Project, tmp_path: Path, poison: Poison, stops: tuple[int, ...]
+) -> None:
+    poison.steps = {(0, step) for step in STREAK} | {(1, 12)}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    project.train(whole, poison)
+    for stop in stops:
+        project.train(parts, poison, f"training.max_steps={stop}")
+    project.train(parts, poison)
+    assert metrics(parts) == metrics(whole)
+    found, expected = contents(parts), contents(whole)
+    last = "resume/step-00000014"
+    assert {name for name in found if not name.startswith("resume")} == {
+        name for name in expected if not name.startswith("resume")
+    }
+    assert all(found[name] == expected[name] for name in expected if not name.startswith("resume") or last in name)
+    states = [read_json(run / last / "state.json")["progress"] for run in (whole, parts)]
+    assert [{key: value for key, value in state.items() if "seconds" not in key} for state in states[:1]] == [
+        {key: value for key, value in state.items() if "seconds" not in key} for state in states[1:]
+    ]
+
+
+def test_the_good_save_stays_however_often_a_failing_run_is_stopped(
+    project: Project, tmp_path: Path, poison: Poison
+) -> None:
+    poison.steps = {(0, step) for step in STREAK}
+    run_dir = tmp_path / "run"
+    for stop in (5, 6, 7, 8):
+        project.train(run_dir, poison, f"training.max_steps={stop}", "training.checkpoint_every_steps=1")
+    kept = sorted(path.name for path in (run_dir / "resume").iterdir())
+    assert kept == ["step-00000004", "step-00000007", "step-00000008"]
+    assert project.train(run_dir, poison, "training.checkpoint_every_steps=1").step == 14
+    assert sorted(path.name for path in (run_dir / "resume").iterdir()) == ["step-00000013", "step-00000014"]
+
+
+@pytest.mark.parametrize("metric", ["nll", "bleu"])
+def test_a_diverged_model_is_validated_without_a_score_and_the_run_goes_back(
+    project: Project, tmp_path: Path, poison: Poison, warnings: pytest.LogCaptureFixture, metric: str
+) -> None:
+    def diverged(model: Any, *others: Any) -> tuple[Tensor, Tensor]:
+        assert poison.state is not None
+        place = poison.state.progress
+        if (place.rollbacks, place.step + 1) == (0, 5):
+            with torch.no_grad():
+                model.embeddings["shared"].fill_(float("inf"))
+        return batch_loss(model, *others)
+
+    settings = ["data.valid=10", "training.validate_every_steps=2", f"training.best_metric={metric}"]
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "batch_loss", diverged)
+        assert project.train(run_dir, poison, *settings).step == 14
+        assert any("rolling back, once, to update 3" in message for message in warnings.messages)
+        assert any(
+            "this validation computes no BLEU: the model's probabilities are not finite" in each
+            for each in warnings.messages
+        )
+        assert all(line["valid_nll"] > 0 for line in read_json_lines(run_dir / "metrics.jsonl") if "valid_nll" in line)
+        result = project.train(other, poison, *settings, "training.max_steps=7")  # and such an end is none of a run
+    assert result.step == 7
+    lines = read_json_lines(other / "metrics.jsonl")
+    assert [(line["step"], line["valid_nll"] is None) for line in lines if "valid_nll" in line] == [
+        (2, False), (4, False), (6, True), (7, True),
+    ]  # fmt: skip
+    text = (other / "metrics.jsonl").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    assert read_json(other / "checkpoints/step-00000007/provenance.json")["valid_nll"] is None
+    place = read_json(other / "resume/step-00000007/state.json")["progress"]
+    assert (place["validations_since_best"] > 0, place["nonfinite_in_a_row"]) == (True, 3)
+
+
+def test_a_second_failure_ends_training_with_one_line_that_explains(
+    project: Project, tmp_path: Path, poison: Poison
+) -> None:
+    poison.steps = {(rollbacks, step) for rollbacks in (0, 1) for step in STREAK}
+    with pytest.raises(NmtkitError) as caught:
+        project.train(tmp_path / "run", poison)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"update {STREAK[-1]}: {len(STREAK)} updates in a row had numbers that are not finite" in message
+    assert str(tmp_path / "run" / "nonfinite.jsonl") in message
+    for advice in ("again after going back once", "peak_learning_rate", "gradient_clip_norm", "bf16 or float32"):
+        assert advice in message
+    entries = read_json_lines(tmp_path / "run" / "nonfinite.jsonl")
+    assert [entry["rollbacks"] for entry in entries] == [0] * len(STREAK) + [1] * len(STREAK)
+
+
+def test_a_failure_before_the_first_save_ends_training(project: Project, tmp_path: Path, poison: Poison) -> None:
+    poison.steps = {(0, step) for step in range(1, 6)}
+    with pytest.raises(NmtkitError, match="there is no save to go back to"):
+        project.train(tmp_path / "run", poison, "training.checkpoint_every_steps=100")
+
+
+def test_fp16_reports_its_scale_and_a_scale_below_1_goes_back_and_then_ends(
+    project: Project, tmp_path: Path, poison: Poison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison.what, poison.steps = "gradient", {(0, 2)}
+    run_dir = tmp_path / "run"
+    project.train(run_dir, poison, "training.precision=fp16", "training.max_steps=4")
+    lines = read_json_lines(run_dir / "metrics.jsonl")
+    assert [(line["loss_scale"], line["overflows"], line["skipped_updates"]) for line in lines] == [
+        (2.0**16, 0, 0), *[(2.0**15, 1, 0)] * 3,
+    ]  # fmt: skip
+    assert not (run_dir / "nonfinite.jsonl").exists()
+    poison.steps = {(rollbacks, step) for rollbacks in (0, 1) for step in range(5, 9)}
+    monkeypatch.setattr(finite, "MIN_LOSS_SCALE", 2.0**14)  # of 1 it takes 16 overflows, slow on a CPU
+    with pytest.raises(NmtkitError, match="the loss scale of fp16 fell below 16384 again after going back once"):
+        project.train(run_dir, poison, "training.precision=fp16")
+
+
+RUN_WORKER = """
+import sys
+from pathlib import Path
+from nmtkit.config import load_recipe
+from nmtkit.training import loop
+from nmtkit.training import session as train
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.state import TrainingState
+from nmtkit.distributed.workers import Workers
+
+workers = Workers.start("cpu", "float32", threads=1)
+new = TrainingState.new
+states = []
+def watched(*arguments):
+    states.append(new(*arguments))
+    return states[-1]
+train.TrainingState.new = watched
+def poisoned(*arguments):
+    loss, nll = batch_loss(*arguments)
+    place = states[-1].progress
+    is_bad = workers.rank == 1 and place.rollbacks == 0 and 5 <= place.step + 1 < 10
+    return loss * float("nan") if is_bad else loss, nll
+loop.batch_loss = poisoned
+result = train.train(load_recipe(sys.argv[1], ["training.max_steps=12"]), Path(sys.argv[2]), workers)
+place = states[-1].progress
+sums = [float(parameter.double().sum()) for parameter in states[-1].parameters]
+told = repr((result.step, place.rollbacks, place.skipped_updates, sums))
+(Path(sys.argv[2]) / f"{workers.rank}.txt").write_text(told)
+workers.close()
+"""
+
+
+def test_two_processes_go_back_together(project: Project, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    prepare(load_recipe(str(project.recipe)), run_dir, workers=1)
+    run_two_processes(RUN_WORKER, tmp_path, str(project.recipe), str(run_dir))
+    told = (run_dir / "0.txt").read_text()
+    assert told == (run_dir / "1.txt").read_text()
+    assert told.startswith("(12, 1, 5, [")
+    assert [line["step"] for line in read_json_lines(run_dir / "metrics.jsonl")] == list(range(1, 13))
+
+
+@pytest.fixture(autouse=True)
+def no_leftover_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
