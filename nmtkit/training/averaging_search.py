@@ -112,7 +112,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     recipe = Run(run_dir).recipe()
     of_task = task_of(recipe.data.text).averaging_metric
     if criterion == "bleu" and of_task != "bleu":
-        raise DataError(f"{run_dir}: BLEU cannot score {recipe.data.text}; search with --metric {of_task}")
+        raise DataError(f'{run_dir}: BLEU cannot score text = "{recipe.data.text}"; search with --metric {of_task}')
     criterion = criterion or of_task
     check_alike(folders)
     made_from = _made_from(run_dir, folders, criterion, recipe)
