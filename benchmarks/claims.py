@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import choose_device, set_threads
 from nmtkit.evaluation.metrics import score

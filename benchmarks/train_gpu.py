@@ -36,7 +36,8 @@ import numpy as np
 import torch
 from device_time import device_time, part_of, synchronize
 
-from nmtkit.config import ModelConfig, TrainingConfig, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/recipes.md from nmtkit/config.py; `--check` only says whether they are up to date."""
+"""Writes the tables of docs/recipes.md from nmtkit/config/schema.py; `--check` only says whether they are up to date."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from nmtkit.config import SECTIONS
+from nmtkit.config.schema import SECTIONS
 
 PAGE = Path(__file__).with_name("recipes.md")
 TABLES = re.compile(r"(<!-- tables -->\n).*(<!-- end of tables -->)", flags=re.DOTALL)

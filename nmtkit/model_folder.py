@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from nmtkit.config import DecodingConfig, ModelConfig, TrainingLengths, read_lengths
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths, read_lengths
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
     follow_umask,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.files import Parts, Window, Written, translate_windows

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmtkit.config import Recipe, stored_recipe, to_toml
+from nmtkit.config.recipe import stored_recipe, to_toml
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import read_json, read_lines, sha256_of, write_atomically, write_json

@@ -7,7 +7,16 @@ from typing import Any, get_args
 import pytest
 from pydantic.fields import FieldInfo
 
-from nmtkit.config import (
+from nmtkit.config.recipe import (
+    builtin_recipes,
+    changes_that_matter,
+    differences,
+    find_recipe,
+    load_recipe,
+    stored_recipe,
+    to_toml,
+)
+from nmtkit.config.schema import (
     EXCLUSIVE_KEYS,
     SECTIONS,
     CleaningConfig,
@@ -17,14 +26,7 @@ from nmtkit.config import (
     ModelConfig,
     Recipe,
     TrainingConfig,
-    builtin_recipes,
-    changes_that_matter,
     corpus_name,
-    differences,
-    find_recipe,
-    load_recipe,
-    stored_recipe,
-    to_toml,
 )
 from nmtkit.errors import RecipeError
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.cli.main import app
-from nmtkit.config import SECTIONS, builtin_recipes, load_recipe, to_toml
+from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
+from nmtkit.config.schema import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [str(command.name) for command in app.registered_commands]

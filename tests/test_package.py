@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.config import builtin_recipes
+from nmtkit.config.recipe import builtin_recipes
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import pipeline
-from nmtkit.config import load_recipe, to_toml
+from nmtkit.config.recipe import load_recipe, to_toml
 from nmtkit.files import read_json, write_json, write_lines
 
 LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]

@@ -61,7 +61,7 @@ def command(
       nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
     """
     from nmtkit import console
-    from nmtkit.config import load_recipe
+    from nmtkit.config.recipe import load_recipe
     from nmtkit.errors import NmtkitError
     from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 

@@ -9,7 +9,7 @@ import typer
 from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
 
 if TYPE_CHECKING:
-    from nmtkit.config import Recipe
+    from nmtkit.config.schema import Recipe
     from nmtkit.evaluation.cost_tables import Scores, Table
     from nmtkit.training.prediction import Hardware, PairLengths
 
@@ -156,7 +156,7 @@ def _predict(
     *,
     is_run: bool,
 ) -> dict[str, Any]:
-    from nmtkit.config import load_recipe
+    from nmtkit.config.recipe import load_recipe
     from nmtkit.evaluation.cost_tables import prediction_table, table_two
     from nmtkit.run import Run
     from nmtkit.training.prediction import predict
@@ -201,7 +201,7 @@ def _hardware(
 def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, int]]":
     """The lengths of the training pairs and the sizes of the vocabularies: of the prepared data if these are of that
     recipe, else assumed."""
-    from nmtkit.config import differences
+    from nmtkit.config.recipe import differences
     from nmtkit.console import log
     from nmtkit.run import Run
     from nmtkit.training.prediction import PairLengths

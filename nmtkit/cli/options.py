@@ -140,7 +140,7 @@ def check_decoding(stated: dict[str, object]) -> None:
     """Raises BadParameter for an option of the search whose value [decoding] of a recipe would not take."""
     from pydantic import ValidationError
 
-    from nmtkit.config import DecodingConfig
+    from nmtkit.config.schema import DecodingConfig
 
     try:
         DecodingConfig.model_validate(stated)

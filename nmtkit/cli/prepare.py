@@ -9,7 +9,7 @@ from nmtkit.cli.options import MirrorOption, QuietOption, RecipeArgument, RunDir
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nmtkit.config import Recipe
+    from nmtkit.config.schema import Recipe
     from nmtkit.corpora.download import CorpusFile
 
 _BAR = 18
@@ -47,7 +47,7 @@ def command(
       nmtkit prepare mine.toml --check
     """
     from nmtkit import console
-    from nmtkit.config import load_recipe
+    from nmtkit.config.recipe import load_recipe
     from nmtkit.data.prepare import download, prepare
     from nmtkit.data.shards import read_report
     from nmtkit.run import Run

@@ -21,7 +21,7 @@ def command(
     import shutil
     import sys
 
-    from nmtkit.config import builtin_recipes
+    from nmtkit.config.recipe import builtin_recipes
     from nmtkit.console import fill
     from nmtkit.errors import RecipeError
 

@@ -22,7 +22,7 @@ from nmtkit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.config import Recipe
+    from nmtkit.config.schema import Recipe
     from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
@@ -55,7 +55,7 @@ def command(
     """
     from nmtkit import console
     from nmtkit.cli.train import again
-    from nmtkit.config import load_recipe
+    from nmtkit.config.recipe import load_recipe
 
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])

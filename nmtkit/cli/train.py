@@ -22,7 +22,7 @@ from nmtkit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.config import Recipe
+    from nmtkit.config.schema import Recipe
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     """
     import json
 
-    from nmtkit.config import load_recipe
+    from nmtkit.config.recipe import load_recipe
 
     if tracker:
         from nmtkit.distributed.workers import check_trackers

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nmtkit.config import DataConfig, LocalPair, NamedCorpus, corpus_name
+from nmtkit.config.schema import DataConfig, LocalPair, NamedCorpus, corpus_name
 from nmtkit.corpora.corpus import Corpus, local_corpus, open_corpus, remote_files
 from nmtkit.corpora.download import Downloader, RemoteFile
 from nmtkit.corpora.treebank import SILVER, is_own_treebank, stored_trees, treebank_corpus

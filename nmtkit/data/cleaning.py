@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Collection
 
-from nmtkit.config import CleaningConfig, DataConfig
+from nmtkit.config.schema import CleaningConfig, DataConfig
 from nmtkit.text.normalization import normalize, without_moses
 from nmtkit.text.scripts import Script
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config import CleaningConfig
+from nmtkit.config.schema import CleaningConfig
 from nmtkit.data.cleaning import BLANK_RULES, rules_against_lengths
 from nmtkit.data.examination import TOO_LONG
 from nmtkit.data.shards import id_type

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nmtkit.config import CleaningConfig, DataConfig
+from nmtkit.config.schema import CleaningConfig, DataConfig
 from nmtkit.data.cleaning import BLANK_RULES, REPORTED_RATIO, RULES, PairExaminer, repaired, rule_against_text
 from nmtkit.data.repeats import key_of
 from nmtkit.errors import DataError

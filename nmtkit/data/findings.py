@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nmtkit.config import CleaningConfig
+from nmtkit.config.schema import CleaningConfig
 from nmtkit.data.cleaning import HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.errors import DataError
 

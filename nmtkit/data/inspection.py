@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config import DataConfig, LocalPair, NamedCorpus
+from nmtkit.config.schema import DataConfig, LocalPair, NamedCorpus
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files, public_name

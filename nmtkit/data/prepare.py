@@ -18,16 +18,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import (
-    CleaningConfig,
-    DataConfig,
-    LocalPair,
-    NamedCorpus,
-    Recipe,
-    corpus_name,
-    differences,
-    in_mixture,
-)
+from nmtkit.config.recipe import differences
+from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, NamedCorpus, Recipe, corpus_name, in_mixture
 from nmtkit.console import counted, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file

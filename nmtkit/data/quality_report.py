@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.config import TrainingLengths
+from nmtkit.config.schema import TrainingLengths
 from nmtkit.data.encoding import SIDES, EncodedBlock
 from nmtkit.data.findings import Findings, shown_name
 from nmtkit.data.training_text import TrainingText

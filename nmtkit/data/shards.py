@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config import read_lengths
+from nmtkit.config.schema import read_lengths
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, write_json
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import DataConfig
+from nmtkit.config.schema import DataConfig
 from nmtkit.console import log
 from nmtkit.data.training_text import TrainingText
 from nmtkit.errors import DataError

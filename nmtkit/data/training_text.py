@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.divergence import likely_first_divergent_line

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.source_parts import cut_source, longest_translation, source_limit

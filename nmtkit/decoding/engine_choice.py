@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nmtkit.config import DecodingConfig, TrainingLengths, read_lengths
+from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.decoding.source_parts import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError

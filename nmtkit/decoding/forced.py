@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.errors import ModelError, NmtkitError

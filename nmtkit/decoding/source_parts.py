@@ -3,7 +3,7 @@
 import bisect
 from itertools import accumulate, pairwise
 
-from nmtkit.config import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from nmtkit.config import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.batch import pad
 from nmtkit.data.batching import cut_by_padded_tokens

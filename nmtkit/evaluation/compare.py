@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import Recipe, settings_of
+from nmtkit.config.recipe import settings_of
+from nmtkit.config.schema import Recipe
 from nmtkit.console import amount, duration
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import read_manifest

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import corpus_name
+from nmtkit.config.schema import corpus_name
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import DeviceKind, device_of

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nmtkit.config import TREES
+from nmtkit.config.schema import TREES
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import CUTOFF_LENGTH, Totals, evaluate, right_branching_parses

@@ -6,7 +6,7 @@ Read off RUN/translations/manifest.json (translation_record.py) and the models' 
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import DecodingConfig, Recipe
+from nmtkit.config.schema import DecodingConfig, Recipe
 from nmtkit.console import counted
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import sha256_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import amount
 from nmtkit.experiments.rows import Finding, PlannedRun, Sweep
 from nmtkit.files import write_atomically, write_json, write_lines

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nmtkit.config import Recipe, changed_recipe
+from nmtkit.config.recipe import changed_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.errors import RecipeError
 from nmtkit.files import read_toml

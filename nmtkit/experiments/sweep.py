@@ -20,7 +20,8 @@ from typing import IO, Any
 import torch
 from pydantic import ValidationError
 
-from nmtkit.config import ModelConfig, Recipe, TrainingConfig, changes_that_matter, differences, to_toml
+from nmtkit.config.recipe import changes_that_matter, differences, to_toml
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import read_manifest

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmtkit.config import DecodingConfig, ModelConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import sinusoidal_positions

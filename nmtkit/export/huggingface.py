@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from nmtkit.config import DecodingConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.files import write_json

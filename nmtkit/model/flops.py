@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config import ModelConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.model.attention_window import AttentionWindow
 
 Lengths = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import TREES
+from nmtkit.config.schema import TREES
 from nmtkit.console import amount, duration
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError
@@ -226,7 +226,7 @@ def num_parameters(run: RunFacts) -> int | None:
     """Weights of the run's model, counted from its sizes."""
     if run.model is None:
         return None
-    from nmtkit.config import ModelConfig
+    from nmtkit.config.schema import ModelConfig
     from nmtkit.model.flops import count_parameters
 
     description = read_description(run.folder / run.model)

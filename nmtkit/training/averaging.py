@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import DecodingConfig, ModelConfig, read_lengths
+from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.errors import ModelError
 from nmtkit.files import sha256_of
 from nmtkit.model_folder import (

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtkit.config import ModelConfig, Recipe
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.console import counted
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw, is_drawn, start

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import ModelConfig, Recipe, TrainingLengths, read_lengths
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingLengths, read_lengths
 from nmtkit.errors import NmtkitError
 from nmtkit.files import sha256_of
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors

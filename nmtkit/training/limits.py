@@ -1,6 +1,6 @@
 """When training validates, saves and ends: pure functions of where a run is."""
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.training.loop import Update
 from nmtkit.training.state import Progress
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.batch import Batch, make_batch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.distributed.workers import Workers
 from nmtkit.evaluation.cost import read_metrics

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.errors import NmtkitError
 from nmtkit.model.transformer import Transformer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.config import Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import amount, log
 from nmtkit.data.batch import batch_of
 from nmtkit.distributed.workers import ComputedPrecision, Workers, has_bf16_instructions

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit.config import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of

@@ -4,7 +4,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config import Recipe, changes_that_matter, differences
+from nmtkit.config.recipe import changes_that_matter, differences
+from nmtkit.config.schema import Recipe
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics

@@ -2,7 +2,7 @@
 
 import math
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 
 
 def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:

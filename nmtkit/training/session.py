@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import Recipe, differences
+from nmtkit.config.recipe import differences
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, duration, log
 from nmtkit.data.prepare import changed_text, damaged_files
 from nmtkit.data.shards import read_manifest

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError

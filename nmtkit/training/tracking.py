@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.distributed.workers import open_tracker
 
 COLUMNS = ["source", "reference", "hypothesis"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config import Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens

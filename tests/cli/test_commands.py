@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nmtkit.cli.main import main
-from nmtkit.config import builtin_recipes, load_recipe
+from nmtkit.config.recipe import builtin_recipes, load_recipe
 from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -297,7 +297,7 @@ class TestMistakes:
         def fail() -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("nmtkit.config.builtin_recipes", fail)
+        monkeypatch.setattr("nmtkit.config.recipe.builtin_recipes", fail)
         with pytest.raises(ZeroDivisionError):
             nmtkit("recipes")
 

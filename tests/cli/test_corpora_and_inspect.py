@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nmtkit.cli.main import main
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import mirror_path
 from nmtkit.data.prepare import prepare
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nmtkit.cli.main import main
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer

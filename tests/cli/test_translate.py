@@ -25,7 +25,7 @@ import torch
 import nmtkit
 from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.files import LineWork, Parts

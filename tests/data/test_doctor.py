@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config import CleaningConfig, load_recipe, stored_recipe
+from nmtkit.config.recipe import load_recipe, stored_recipe
+from nmtkit.config.schema import CleaningConfig
 from nmtkit.data.cleaning import RULES
 from nmtkit.data.findings import Findings
 from nmtkit.data.prepare import Check, check, prepare

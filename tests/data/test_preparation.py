@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config import load_recipe, stored_recipe
+from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data import prepare as preparation
 from nmtkit.data.cleaning import RULES
 from nmtkit.data.prepare import Preparation, changed_text, prepare

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from killing import Killer
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data import prepare as preparation
 from nmtkit.data import training_text
 from nmtkit.data.prepare import prepare

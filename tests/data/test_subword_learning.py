@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data import subword_learning
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import files as streams
 from nmtkit.decoding.files import Parts, Window, Written, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder

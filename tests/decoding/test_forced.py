@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore

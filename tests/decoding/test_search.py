@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config import ModelConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search
 from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations, length_penalty
 from nmtkit.decoding.stepper import ModelStepper

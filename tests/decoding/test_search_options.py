@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.config import ModelConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search as search_module
 from nmtkit.decoding.constraints import forbidden_phrases, forced_prefixes, no_repeated_ngrams
 from nmtkit.decoding.required_phrases import Progress, progress, with_required

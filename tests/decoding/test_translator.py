@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.source_parts import cut_source
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator

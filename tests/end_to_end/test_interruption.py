@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError

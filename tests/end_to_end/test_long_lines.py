@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding.formats import oddities
 from nmtkit.decoding.translator import Asked, Translator

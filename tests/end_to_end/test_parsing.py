@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nmtkit.cli.main import main
-from nmtkit.config import Recipe, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import changed_text, prepare

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config import load_recipe, stored_recipe
+from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.corpora.synthetic import generate
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import nmtkit
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.files import read_json, read_json_lines
 from tests.conftest import write_corpus

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
 from nmtkit.decoding.files import LineWork, Wishes
 from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
 from nmtkit.errors import DataError

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.config import Recipe, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.errors import RecipeError
 from nmtkit.experiments.rows import TABLE3, PlannedRun, Row, choose_rows, plan, read_sweep
 from nmtkit.model.flops import count_parameters

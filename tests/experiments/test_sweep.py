@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nmtkit.cli.main import main
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.metrics import score

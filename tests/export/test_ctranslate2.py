@@ -10,7 +10,7 @@ import tiny_models
 import torch
 from tiny_models import LINES, VALID, VARIANTS, make_run
 
-from nmtkit.config import TrainingLengths
+from nmtkit.config.schema import TrainingLengths
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import EOS, Tokenizer

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config import ModelConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.model import packed_linear as prepared
 from nmtkit.model.packed_encoder import PreparedEncoder
 from nmtkit.model.packed_linear import PreparedLinear

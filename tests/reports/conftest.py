@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.pipeline import run
 from tests.conftest import TinyProject
 

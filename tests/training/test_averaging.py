@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer

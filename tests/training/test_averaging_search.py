@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config import stored_recipe
+from nmtkit.config.recipe import stored_recipe
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model, step_of

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.ahead import work_ahead
 from nmtkit.data.shards import PairData, ShardWriter
@@ -126,7 +126,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import (ModelConfig, TrainingConfig)
 from nmtkit.data.shards import PairData
 from nmtkit.training.compiled import compile_cost
 from nmtkit.training.loop import train_updates

@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 import nmtkit
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.data.batching import plan_epoch
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed import workers as workers_module
@@ -46,7 +46,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import (ModelConfig, TrainingConfig)
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop

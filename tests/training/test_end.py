@@ -103,7 +103,7 @@ class TestEveryLimit:
         shutil.copytree(tiny.recipe.parent, folder)
         lines = [line for line in text.split("\n") if not line.startswith("valid = ")]
         (folder / "tiny.toml").write_text("\n".join(lines))
-        from nmtkit.config import load_recipe
+        from nmtkit.config.recipe import load_recipe
         from nmtkit.data.prepare import prepare
 
         prepare(load_recipe(str(folder / "tiny.toml")), tmp_path / "run", workers=1)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data import subword_epochs as drawing
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw

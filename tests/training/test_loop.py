@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import nmtkit
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import plan_epoch, share_update
@@ -169,7 +169,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import (ModelConfig, TrainingConfig)
 from nmtkit.data.shards import PairData
 from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import EpochPlan, plan_epoch, share_update

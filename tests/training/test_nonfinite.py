@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import nmtkit
-from nmtkit.config import ModelConfig, TrainingConfig, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
@@ -244,7 +245,7 @@ WORKER = """
 import itertools, json, sys
 from pathlib import Path
 import torch
-from nmtkit.config import (ModelConfig, TrainingConfig)
+from nmtkit.config.schema import (ModelConfig, TrainingConfig)
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loss import batch_loss
@@ -522,7 +523,7 @@ def test_fp16_reports_its_scale_and_a_scale_below_1_goes_back_and_then_ends(
 RUN_WORKER = """
 import sys
 from pathlib import Path
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.training import loop
 from nmtkit.training import session as train
 from nmtkit.training.loss import batch_loss

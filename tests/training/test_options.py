@@ -14,7 +14,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from nmtkit.cli.main import app
-from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter

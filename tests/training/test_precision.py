@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.config import ModelConfig, Recipe, TrainingConfig, load_recipe, stored_recipe
+from nmtkit.config.recipe import load_recipe, stored_recipe
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.config import Recipe, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table, table_two

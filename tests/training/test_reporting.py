@@ -16,7 +16,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nmtkit import console
-from nmtkit.config import TrainingConfig, load_recipe
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed import workers
 from nmtkit.distributed.workers import Workers, open_tracker

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from nmtkit.config import TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.training.schedule import learning_rate
 
 PEAK = 0.005

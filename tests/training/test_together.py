@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.batch import Batch
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import NmtkitError

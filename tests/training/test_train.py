@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 
 from nmtkit import model_folder
-from nmtkit.config import load_recipe
+from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files

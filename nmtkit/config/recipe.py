@@ -1,0 +1,339 @@
+"""Recipes as files: found, read with the recipes they are based on, overridden, checked, compared and written.
+
+recipe file -> its `base`, and so on -> --set overrides     (layers; the last one that states a key wins)
+            -> unknown keys and rules between keys checked -> Recipe
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from nmtkit.config.schema import (
+    EXCLUSIVE_KEYS,
+    SECTIONS,
+    VALUE_RULES,
+    DataConfig,
+    LocalPair,
+    NamedCorpus,
+    Recipe,
+    TrainingConfig,
+    corpus_name,
+    in_mixture,
+)
+from nmtkit.errors import RecipeError
+from nmtkit.files import read_toml
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One source of settings: a recipe file or the --set options."""
+
+    name: str
+    text: str
+    values: dict[str, dict[str, Any]]
+
+    def place(self, section: str, key: str | None = None) -> str:
+        """`file, line N` of a section or a key in it, for messages."""
+        current = ""
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            if header := re.match(r"\s*\[\s*(\w+)\s*\]", line):
+                current = header[1]
+                if current == section and key is None:
+                    return f"{self.name}, line {number}"
+            elif key is not None and current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                return f"{self.name}, line {number}"
+        return self.name
+
+
+_SET = "--set"
+"""Name of the layer made of --set options."""
+
+
+def recipes_folder() -> Path:
+    """Return the folder of the built-in recipes: in the installed package, or beside it in a checkout."""
+    inside = Path(__file__).parent.parent / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parent.parent.parent / "recipes"
+
+
+def builtin_recipes() -> dict[str, Path]:
+    """The built-in recipes by name."""
+    return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
+
+
+def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
+    """The file of a recipe given as a TOML file (relative to ``folder``) or as a built-in name.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    path = (folder or Path()) / Path(name_or_file).expanduser()
+    if path.is_file():
+        return path
+    builtin = builtin_recipes()
+    if name_or_file in builtin:
+        return builtin[name_or_file]
+    if path.is_dir():
+        stored = path / "recipe.toml"
+        told = f"the recipe of this run is {stored}" if stored.is_file() else "it is not a run either (no recipe.toml)"
+        raise RecipeError(f"{path}: this is a folder, not a recipe; {told}")
+    if name_or_file.endswith(".toml"):
+        raise RecipeError(f"{path}: no such recipe file")
+    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
+
+
+def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe with its bases and ``section.key=value`` overrides.
+
+    Raises:
+        RecipeError: it cannot be read, or something in it is wrong; the message names file, line and key.
+    """
+    path = find_recipe(name_or_file)
+    layers = _read_layers(path, seen=())
+    if overrides:
+        layers.append(_parse_overrides(overrides))
+    return build_recipe(path.stem, layers)
+
+
+def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
+    """Merges layers, the last one winning, and checks the result."""
+    for layer in layers:
+        _check_keys(layer)
+    if not any("data" in layer.values for layer in layers):
+        file = next((layer.name for layer in reversed(layers) if layer.name != _SET), _SET)
+        raise RecipeError(f"{file}: no [data] section; state the languages and the train corpora there")
+    try:
+        return _merged(name, layers)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, layers)) from None
+
+
+def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
+    """Raises ValidationError where the layers together are wrong."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        _merge(merged, layer.values)
+    return Recipe.model_validate({"name": name, **merged})
+
+
+def stored_recipe(path: Path, name: str) -> Recipe:
+    """Reads the resolved recipe of a run (RUN/recipe.toml)."""
+    return build_recipe(name, _read_layers(path, seen=()))
+
+
+def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place: str) -> Recipe:
+    """A recipe with other values, checked as if they stood in a file.
+
+    Args:
+        changes: values by section and key.
+        place: where they stand, for messages.
+
+    Raises:
+        RecipeError: something in the result is wrong.
+    """
+    stated = _Layer(place, "", tomllib.loads(to_toml(recipe)))
+    return build_recipe(recipe.name, [stated, _Layer(place, "", changes)])
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe as TOML."""
+    values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
+    if "source_equals_target" not in recipe.cleaning.model_fields_set:  # written, it would be stated
+        del values["cleaning"]["source_equals_target"]
+    return tomli_w.dumps(values)
+
+
+def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
+    if path.resolve() in seen:
+        raise RecipeError(f"{path}: its base refers back to itself")
+    values, text = read_toml(path, RecipeError)
+    base = values.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise RecipeError(f"{path}: base must be the name of a recipe or a file, in quotes")
+    for section, content in values.items():
+        if not isinstance(content, dict):
+            raise RecipeError(
+                f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
+            )
+    _anchor_paths(values, path.resolve().parent)
+    layer = _Layer(str(path), text, values)
+    if base is None:
+        return [layer]
+    try:
+        base_path = find_recipe(base, folder=path.parent)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: its base: {error}") from None
+    return [*_read_layers(base_path, (*seen, path.resolve())), layer]
+
+
+def _parse_overrides(overrides: Sequence[str]) -> _Layer:
+    values: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        match = re.fullmatch(r"(\w+)\.(\w+)=(.*)", override, flags=re.DOTALL)
+        if match is None:
+            raise RecipeError(f"--set {override}: write it as section.key=value, such as --set training.seed=2")
+        section, key, text = match.groups()
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError):
+            value = text
+        group = values.setdefault(section, {})
+        for rival in _rivals(key):
+            group.pop(rival, None)
+        group[key] = value
+    _anchor_paths(values, Path.cwd())
+    return _Layer(_SET, "", values)
+
+
+def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of local corpora and models absolute; those in a recipe are relative to its file."""
+    for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
+        if isinstance(values.get(section, {}).get(key), str):
+            values[section][key] = str(folder / Path(values[section][key]).expanduser())
+    data = values.get("data", {})
+    if isinstance(data.get("silver_trees"), list):
+        data["silver_trees"] = [str(folder / Path(str(place)).expanduser()) for place in data["silver_trees"]]
+    for key in ("train", "valid", "test"):
+        entries = data.get(key)
+        for entry in entries if isinstance(entries, list) else []:
+            for side in ("source", "target"):
+                if isinstance(entry, dict) and isinstance(entry.get(side), str):
+                    entry[side] = str(folder / Path(entry[side]).expanduser())
+
+
+def _check_keys(layer: _Layer) -> None:
+    for section, content in layer.values.items():
+        if section not in SECTIONS:
+            raise RecipeError(f"{layer.place(section)}: unknown section [{section}]{_nearest(section, list(SECTIONS))}")
+        for key in content:
+            if key in SECTIONS[section].model_fields:
+                continue
+            homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
+            if homes:
+                hint = f"; it belongs in [{homes[0]}]"
+            else:
+                hint = _nearest(key, list(SECTIONS[section].model_fields))
+            raise RecipeError(f"{layer.place(section, key)}: unknown key {section}.{key}{hint}")
+
+
+def _rivals(key: str) -> list[str]:
+    return [rival for group in EXCLUSIVE_KEYS if key in group for rival in group if rival != key]
+
+
+def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]]) -> None:
+    if "train" in values.get("data", {}):
+        for key in ("valid", "test"):
+            merged.get("data", {}).pop(key, None)
+    for section, content in values.items():
+        target = merged.setdefault(section, {})
+        for key in content:
+            for rival in _rivals(key):
+                if rival not in content:
+                    target.pop(rival, None)
+        target.update(content)
+
+
+def _nearest(word: str, candidates: list[str]) -> str:
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _explain(error: ValidationError, layers: list[_Layer]) -> str:
+    """The first thing wrong, as one line with its place."""
+    errors = error.errors(include_url=False)
+    # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
+    tables = {"LocalPair", "NamedCorpus"}
+    meant = [e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"]
+    first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
+    section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "tuple_type":
+        message = "must be a list, in [ ]"
+    if first["type"] == "string_pattern_mismatch":
+        message = VALUE_RULES[first["ctx"]["pattern"]]
+    if not key:
+        where = f"[{section}] " if section else ""
+        return f"{_to_blame(first, layers)}: {where}{message}"
+    if first["type"] == "missing" and len(first["loc"]) == 2:
+        return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it"
+    if tables & {*first["loc"]}:
+        name = str(first["loc"][-1])
+        if first["type"] == "extra_forbidden":
+            message = f"unknown key{_nearest(name, [*LocalPair.model_fields, *NamedCorpus.model_fields])}"
+        message = f"{name}: {message}"
+    for layer in reversed(layers):
+        if key in layer.values.get(section, {}):
+            return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
+    return f"{layers[-1].name}: {section}.{key}: {message}"
+
+
+def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:
+    """The name of the layer with which something became wrong that no single value is."""
+    for number in range(1, len(layers)):
+        try:
+            _merged("", layers[:number])
+        except ValidationError as error:
+            if (first["loc"], first["msg"]) in [(one["loc"], one["msg"]) for one in error.errors()]:
+                return layers[number - 1].name
+    return layers[-1].name
+
+
+def differences(old: BaseModel, new: BaseModel) -> list[str]:
+    """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``; local corpora
+    count as the same when their names are, models wherever they lie."""
+    before, after = _comparable(old), _comparable(new)
+    return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
+
+
+def _comparable(section: BaseModel) -> dict[str, Any]:
+    """A section's values; local corpora by name only, as they may lie anywhere (their text has a fingerprint), and so
+    may models."""
+    values = section.model_dump(mode="json")
+    for key in ("tokenizer", "init"):
+        if values.get(key) is not None:
+            values[key] = "a model"
+    if isinstance(section, DataConfig):
+        values.pop("treebank")
+        values["silver_trees"] = [place.name for place in section.silver_trees]
+        for key in ("train", "valid", "test"):
+            entries = getattr(section, key)
+            if not isinstance(entries, int):
+                values[key] = [_comparable_corpus(entry) for entry in entries]
+    return values
+
+
+def _comparable_corpus(entry: str | NamedCorpus | LocalPair) -> str:
+    if isinstance(entry, str):
+        return entry
+    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + in_mixture(entry)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All settings of a recipe by `section.key`, as they are compared: local corpora by name, models by path."""
+    settings = {}
+    for name in SECTIONS:
+        section = getattr(recipe, name)
+        stated = section.model_dump(mode="json", include={"tokenizer", "init"})
+        for key, value in {**_comparable(section), **stated}.items():
+            settings[f"{name}.{key}"] = value
+    return settings
+
+
+def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
+    """The changed keys of [training] that could change what a run has done so far: it cannot go on with them."""
+    harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
+    if new.schedule != "cosine":
+        harmless.append("max_")
+    if new.precision == "auto":
+        harmless.append("precision")  # a run keeps the one it began with
+    return [change for change in differences(old, new) if not change.startswith(tuple(harmless))]
