@@ -1,4 +1,4 @@
-"""Writes the tables of docs/recipes.md from nmtkit/config/schema.py; `--check` only says whether they are up to date."""
+"""Write the tables of docs/recipes.md from nmtkit/config/schema.py; `--check` only compares them."""
 
 import re
 import sys
