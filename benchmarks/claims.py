@@ -15,7 +15,8 @@ from typing import Any
 
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.translator import Translator
-from nmtkit.distributed.workers import choose_device, set_threads
+from nmtkit.distributed.cpu import set_threads
+from nmtkit.distributed.workers import choose_device
 from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_json, read_lines
 from nmtkit.pipeline import stored_recipe

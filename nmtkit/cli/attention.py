@@ -70,7 +70,8 @@ def command(
           --output attention.html
     """
     from nmtkit import console
-    from nmtkit.distributed.workers import choose_device, set_threads
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
     from nmtkit.files import write_atomically
     from nmtkit.model_folder import load_model
     from nmtkit.page import text

@@ -178,7 +178,8 @@ def _hardware(
     mfu: float | None,
     rate: float | None,
 ) -> "Hardware":
-    from nmtkit.distributed.workers import Workers, threads_each
+    from nmtkit.distributed.cpu import threads_each
+    from nmtkit.distributed.workers import Workers
     from nmtkit.training.precision import try_precision
     from nmtkit.training.prediction import Hardware
     from nmtkit.training.state import TrainingState

@@ -57,7 +57,7 @@ def command(
         raise typer.BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
     console.set_up(quiet=quiet)
 
-    from nmtkit.distributed.workers import set_threads
+    from nmtkit.distributed.cpu import set_threads
     from nmtkit.export.ctranslate2 import QUANTIZATIONS, SHORT_NAMES
     from nmtkit.export.export import export
 

@@ -159,7 +159,8 @@ def _load_features(
     from nmtkit.decoding.forced import BATCH_TOKENS, ForcedDecoder
     from nmtkit.decoding.rerank import Feature
     from nmtkit.decoding.search import length_penalty as penalty_of
-    from nmtkit.distributed.workers import choose_device, set_threads
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
 
     set_threads(threads)
     features = []

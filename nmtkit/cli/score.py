@@ -228,7 +228,8 @@ def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | 
     """The model of COMET that was asked for, if any."""
     if model is None:
         return None
-    from nmtkit.distributed.workers import choose_device, set_threads
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
     from nmtkit.evaluation.comet import Comet
 
     set_threads(threads)

@@ -65,7 +65,8 @@ def _load_decoder(
     models: list[Path], source: Path, hypothesis: Path, precision: str | None, device: str, threads: int | None
 ) -> "ForcedDecoder":
     from nmtkit.decoding.forced import ForcedDecoder
-    from nmtkit.distributed.workers import choose_device, set_threads
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
 
     _count(source, hypothesis)  # before a large model is read for nothing
     set_threads(threads)

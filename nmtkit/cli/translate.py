@@ -294,7 +294,8 @@ def command(
 
     from nmtkit.decoding.files import LineWork
     from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
-    from nmtkit.distributed.workers import Workers, set_threads
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import Workers
 
     asked = Asked(
         n_best=mbr or n_best,

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
+from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import same_imports, stop_signals
-from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on, threads_each
+from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on
 
 _SECONDS_TO_SPEAK = 2.0
 

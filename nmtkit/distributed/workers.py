@@ -4,11 +4,9 @@
 `torchrun` start them, too. Either way each one calls `Workers.start` and from then on all do the same.
 """
 
-import ctypes
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import counted, environment_number, log
+from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_threads
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
 from nmtkit.errors import NmtkitError, PeerLostError
 
@@ -34,12 +33,6 @@ LAUNCHED = "NMTKIT_LAUNCHED"
 _GOING_ON = "; the same command goes on from what was saved"
 _STARTING_TIMEOUT = timedelta(minutes=30)
 """For processes to meet, and for one exchange: who is gone is found out sooner by the heartbeat."""
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""Parameters of mallopt(3), from malloc.h."""
-
-_PRODUCTS_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-"""How oneDNN is told for how many sizes of products it keeps its code: its name, and its old one."""
-
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 ComputedPrecision = Literal["float32", "bf16", "fp16"]
 
@@ -76,17 +69,6 @@ def check_processes(processes: int, device: str) -> None:
         )
 
 
-def set_threads(threads: int | None, processes: int = 1) -> None:
-    """Sets the CPU threads of this process; by default the machine's cores shared among the processes on it."""
-    torch.set_num_threads(threads or threads_each(processes))
-
-
-def threads_each(processes: int) -> int:
-    """The cores that this process may use, shared among so many."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, processes))
-
-
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether memory was too small, on whatever device; only CUDA's has an exception of its own."""
     words = (
@@ -107,55 +89,6 @@ def holding_model() -> Iterator[None]:
             "out of memory: the model itself does not fit, whatever the batch size; take a smaller model, or a device "
             "with more free memory"
         ) from None
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc keep the memory of freed tensors for the next ones instead of giving it back page by page.
-
-    Measured on 2 cores: 1.4 times the tokens a second in training on a CPU, 1.1 times the sentences in
-    translation. Other C libraries are left alone.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    library = ctypes.CDLL(None)
-    if hasattr(library, "gnu_get_libc_version"):
-        library.mallopt(_M_MMAP_MAX, 0)
-        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def forget_products() -> None:
-    """Lets oneDNN keep the code of 128 products instead of 1,024, where the user has not said how many.
-
-    It makes code for every new size, and in training hardly a size comes back after its update. What is kept lies
-    between the memory of tensors and cuts it to pieces, in which glibc then searches. To be called before the first
-    product, and not for translation, where sizes do come back. Measured on a small model in bf16, on one core with AMX:
-    1.02 to 1.1 times the tokens a second, and after thousands of updates 1.9 GB instead of 3.9.
-    """
-    if not any(name in os.environ for name in _PRODUCTS_KEPT):
-        os.environ[_PRODUCTS_KEPT[0]] = "128"
-
-
-def choose_products() -> None:
-    """Lets oneDNN compute float32 matrix products on a CPU where that is faster and just as exact.
-
-    torch gives them to MKL, which reached less than half the rate on the AMD processor measured. There is no switch for
-    it, but where bfloat16 arithmetic is allowed for float32 products torch asks oneDNN, and that uses float32 all the
-    same unless the processor has matrix units (AMX) for bfloat16.
-    """
-    if _onednn_is_exact():
-        torch.set_float32_matmul_precision("medium")
-
-
-def _onednn_is_exact() -> bool:
-    """Whether oneDNN, allowed bfloat16, still computes in float32: a product that would show rounding decides."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    exact = 1 + 2.0**-12  # bfloat16 has 8 bits
-    matrix = torch.full((256, 256), exact)
-    products = (matrix @ matrix.t(), matrix.t() @ matrix, torch.addmm(torch.zeros(256), matrix, matrix.t()))
-    torch.set_float32_matmul_precision(before)
-    expected = torch.tensor(256 * exact**2)
-    return all(torch.allclose(product, expected, rtol=1e-6, atol=0.0) for product in products)
 
 
 @dataclass(frozen=True)
@@ -190,7 +123,7 @@ class Workers:
         """Joins the process group that the environment describes, if any.
 
         Args:
-            for_training: see `forget_products`.
+            for_training: see `limit_primitive_cache`.
             for_decoding: leaves float32 products to whom torch gives them (see `choose_products`): decoding lays out
                 itself the matrices for which oneDNN is the faster one, and for the others MKL is.
 
@@ -206,7 +139,7 @@ class Workers:
         keep_freed_memory()
         if chosen.type == "cpu":
             if for_training:
-                forget_products()
+                limit_primitive_cache()
             if for_decoding:
                 torch.set_float32_matmul_precision("highest")
             else:
@@ -396,11 +329,6 @@ def resolve_precision(precision: Precision, device: torch.device) -> ComputedPre
         return precision
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
     return "bf16" if modern else "float32"
-
-
-def has_bf16_instructions() -> bool:
-    """Whether bf16 is worth a trial on this CPU; some processors pass that then turn out to emulate it slowly."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -25,9 +25,10 @@ from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import read_manifest
+from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import same_imports
 from nmtkit.distributed.launch import how_it_ended, wait_or_kill
-from nmtkit.distributed.workers import Workers, choose_device, threads_each
+from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun

@@ -14,7 +14,8 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw, is_drawn, start
-from nmtkit.distributed.workers import Workers, threads_each
+from nmtkit.distributed.cpu import threads_each
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import remove_folder
 from nmtkit.run import Run

@@ -15,7 +15,8 @@ import numpy as np
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import amount, log
 from nmtkit.data.batch import batch_of
-from nmtkit.distributed.workers import ComputedPrecision, Workers, has_bf16_instructions
+from nmtkit.distributed.cpu import has_bf16_instructions
+from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.model.flops import forward_flops
 from nmtkit.text.tokenizer import SPECIAL_PIECES
 from nmtkit.training.loop import plain_loss, run_pass, training_factor

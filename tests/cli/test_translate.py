@@ -340,7 +340,7 @@ class TestOptions:
         monkeypatch: pytest.MonkeyPatch, restored_process: None,
     ) -> None:  # fmt: skip
         (tmp_path / "in").write_text("the cat\n", encoding="utf-8")
-        monkeypatch.setattr("nmtkit.distributed.workers.threads_each", lambda processes: cores)
+        monkeypatch.setattr("nmtkit.distributed.cpu.threads_each", lambda processes: cores)
         monkeypatch.setattr("nmtkit.decoding.translator._SMALL", small)
         files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
         monkeypatch.setattr(sys, "argv", ["nmtkit", "translate", str(model), *files, *options])

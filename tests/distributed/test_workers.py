@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from nmtkit.distributed import workers
+from nmtkit.distributed import cpu
 
 PRODUCTS = """
 import sys
@@ -25,7 +25,7 @@ for rows in [*range(40, 190), 40, 189]:
 def test_float32_products_stay_exact_whatever_computes_them() -> None:
     before = torch.get_float32_matmul_precision()
     try:
-        workers.choose_products()
+        cpu.choose_products()
         torch.manual_seed(1)
         for rows, inner, columns in [(300, 128, 70), (2048, 512, 512), (64, 2048, 33)]:
             left, right = torch.randn(rows, inner), torch.randn(inner, columns)
@@ -45,7 +45,7 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "addmm", rounding)
     try:
-        workers.choose_products()
+        cpu.choose_products()
         assert torch.get_float32_matmul_precision() == before
     finally:
         torch.set_float32_matmul_precision(before)
@@ -54,7 +54,7 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
 def test_decoding_leaves_products_to_whom_torch_gives_them(
     monkeypatch: pytest.MonkeyPatch, restored_process: None
 ) -> None:
-    monkeypatch.setattr(workers, "_onednn_is_exact", lambda: True)
+    monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
     before = torch.get_float32_matmul_precision()
     found = []
     try:
