@@ -585,7 +585,7 @@ class TestGoingOn:
     def test_one_that_was_killed_goes_on_to_the_same_bytes(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 30))
         (tmp_path / "program.py").write_text(
-            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import streams\nstreams.WINDOW_LINES = 20\nmain()\n"
+            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import files\nfiles.WINDOW_LINES = 20\nmain()\n"
         )
 
         def command(name: str) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from nmtkit.distributed import cpu
+from nmtkit.distributed import cpu, workers
 
 PRODUCTS = """
 import sys
