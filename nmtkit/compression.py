@@ -1,7 +1,7 @@
-"""Compressed files as streams of their bytes, read and written: gzip, xz, bzip2 and zstd, told by the end of the name.
+"""Compressed files as streams of bytes, read and written: gzip, xz, bzip2 and zstd, chosen by the file name's suffix.
 
-Below all reading of text. Whatever the form, one that is cut short raises EOFError, one that is damaged raises one of
-DAMAGED, and one that unfolds to far more than its size raises DataError before it has filled a disk or a memory.
+Whatever the format, a file that is cut short raises EOFError, a damaged one raises one of DAMAGED, and one that expands
+to far more than text does raises DataError before it fills a disk or the memory.
 """
 
 import bz2
@@ -16,16 +16,16 @@ from typing import IO, Any, BinaryIO, cast
 from nmtkit.errors import DataError
 
 KINDS = {".gz": "gzip", ".tgz": "gzip", ".xz": "xz", ".txz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
-"""What compresses a file, by the end of its name."""
+"""Compression formats by suffix."""
 
 MAX_EXPANSION = 500
 EXPANSION_FREE_BYTES = 1 << 22
-"""After so many bytes, what comes out of a file may be MAX_EXPANSION times what went in; text reaches 5, seldom 20.
-They may be as many blank lines, each of which costs as much time as a sentence."""
+"""After this many bytes, the output may be at most MAX_EXPANSION times the input; text reaches 5, seldom 20. These may
+all be blank lines, each of which costs as much time as a sentence."""
 
 _BUFFER_BYTES = 1 << 17
 _INPUT_BYTES = 1 << 10
-"""zstd and bzip2 make up to 32,000 bytes of one: read at once, so much becomes 32 MB at most."""
+"""Bytes decompressed at once. zstd and bzip2 make up to 32,000 bytes of one, so this becomes 32 MB at most."""
 
 
 class DamagedError(Exception):
@@ -33,34 +33,31 @@ class DamagedError(Exception):
 
 
 DAMAGED = (DamagedError, zlib.error, lzma.LZMAError)
-"""What reading a damaged file raises, or a damaged member of a zip."""
+"""Exceptions for a damaged file or member of a zip archive."""
 
 
 def kind_of(name: str) -> str | None:
-    """What the file of that name is compressed by; None if it is not."""
+    """Return the compression format of a file name; None: it is not compressed."""
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
 def without_suffix(name: str) -> str:
-    """A name without the end that says what compresses it: ``a.en.gz`` is ``a.en``."""
+    """Return a file name without its suffix of compression: ``a.en`` for ``a.en.gz``."""
     suffix = next((suffix for suffix in KINDS if name.lower().endswith(suffix)), "")
     return name[: len(name) - len(suffix)]
 
 
 def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
-    """The bytes that a compressed stream of that name unfolds to; the stream itself where the name says of nothing.
+    """Return the decompressed bytes of a stream; the stream itself if its name has no suffix of compression.
 
-    Args:
-        stream: is closed with the result.
+    Closing the result closes ``stream``.
     """
     kind = kind_of(name)
-    if kind is None:
-        return stream
-    return io.BufferedReader(_Unfolded(stream, kind, name), _BUFFER_BYTES)
+    return stream if kind is None else io.BufferedReader(_Decompressed(stream, kind, name), _BUFFER_BYTES)
 
 
 def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]:
-    """What compresses bytes into a stream of that name, which stays open; equal bytes become equal bytes."""
+    """Return a stream that compresses into another, which stays open; equal bytes become equal bytes."""
     kind = kind_of(name)
     if kind == "gzip":
         packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
@@ -76,21 +73,21 @@ def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]
     return nullcontext(stream)
 
 
-def check_expansion(name: str, num_read: int, num_unfolded: int) -> None:
-    """Raises DataError where so many bytes have become far more than text does."""
-    if num_unfolded > EXPANSION_FREE_BYTES and num_unfolded > MAX_EXPANSION * max(num_read, 1):
+def check_expansion(name: str, num_read: int, num_decompressed: int) -> None:
+    """Raise DataError if compressed bytes have become far more than text does."""
+    if num_decompressed > EXPANSION_FREE_BYTES and num_decompressed > MAX_EXPANSION * max(num_read, 1):
         raise DataError(
-            f"{name}: unfolds to more than {MAX_EXPANSION} times its size, which no text does; do not use it, or "
+            f"{name}: expands to more than {MAX_EXPANSION} times its size, which text never does; do not use it, or "
             "decompress it yourself if it is what it should be"
         )
 
 
-class _Unfolded(io.RawIOBase):
-    """What the compressed streams in a file unfold to, as a file that closes theirs."""
+class _Decompressed(io.RawIOBase):
+    """A file of decompressed bytes that closes the compressed stream."""
 
     def __init__(self, stream: io.BufferedIOBase, kind: str, name: str) -> None:
         self._stream = stream
-        self._pieces = _pieces(stream, kind, name)
+        self._chunks = _decompress(stream, kind, name)
         self._waiting = memoryview(b"")
 
     def readable(self) -> bool:
@@ -99,10 +96,10 @@ class _Unfolded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
         while not self._waiting:
-            piece = next(self._pieces, None)
-            if piece is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
                 return 0
-            self._waiting = memoryview(piece)
+            self._waiting = memoryview(chunk)
         count = min(len(target), len(self._waiting))
         target[:count] = self._waiting[:count]
         self._waiting = self._waiting[count:]
@@ -113,13 +110,25 @@ class _Unfolded(io.RawIOBase):
         super().close()
 
 
-def _pieces(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
-    """What one compressed stream or several in a row unfold to.
+def _decompress(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
+    """Decompress one compressed stream or several in a row.
 
-    The file classes of Python's libraries read those too, but silently drop all that follows padding or damage.
+    The file classes of Python's libraries read these too, but silently drop all that follows padding or damage.
     """
-    begin, padding, faults = _form(kind)
-    num_read = num_unfolded = num_zeros = 0
+    begin: Callable[[], Any]
+    padding = 0  # zero bytes may follow a stream in multiples of this number; 0: none may
+    faults: tuple[type[Exception], ...]
+    if kind == "gzip":
+        begin, padding, faults = lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), 1, (zlib.error,)
+    elif kind == "xz":
+        begin, padding, faults = lzma.LZMADecompressor, 4, (lzma.LZMAError,)
+    elif kind == "bzip2":
+        begin, faults = bz2.BZ2Decompressor, (OSError, ValueError)
+    else:
+        import zstandard
+
+        begin, faults = lambda: zstandard.ZstdDecompressor().decompressobj(), (zstandard.ZstdError,)
+    num_read = num_decompressed = num_zeros = 0
     current, is_between = begin(), False
     while chunk := stream.read(_INPUT_BYTES):
         num_read += len(chunk)
@@ -132,12 +141,12 @@ def _pieces(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
                 _check_padding(num_zeros, padding)
                 current, num_zeros = begin(), 0
             try:
-                piece = current.decompress(chunk)
+                content = current.decompress(chunk)
             except faults as error:
                 raise DamagedError(str(error)) from None
-            num_unfolded += len(piece)
-            check_expansion(name, num_read, num_unfolded)
-            yield piece
+            num_decompressed += len(content)
+            check_expansion(name, num_read, num_decompressed)
+            yield content
             is_between = current.eof
             chunk = current.unused_data if is_between else b""
     if not is_between:
@@ -148,16 +157,3 @@ def _pieces(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
 def _check_padding(num_zeros: int, padding: int) -> None:
     if num_zeros and num_zeros % padding:
         raise DamagedError(f"{num_zeros} zero bytes between streams, which is not a multiple of {padding}")
-
-
-def _form(kind: str) -> tuple[Callable[[], Any], int, tuple[type[Exception], ...]]:
-    """What unfolds a stream, of how many zero bytes a multiple may follow it (0: none), and the errors of damage."""
-    if kind == "gzip":
-        return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), 1, (zlib.error,)
-    if kind == "xz":
-        return lzma.LZMADecompressor, 4, (lzma.LZMAError,)
-    if kind == "bzip2":
-        return bz2.BZ2Decompressor, 0, (OSError, ValueError)
-    import zstandard
-
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), 0, (zstandard.ZstdError,)

@@ -200,7 +200,7 @@ def test_a_text_that_unfolds_without_end_is_stopped(tmp_path: Path, name: str, m
         "a.tgz": lambda: gzip.compress(tar_of({"a": bomb})),
     }.get(file, lambda: COMPRESS[Path(file).suffix](bomb))()
     store(tmp_path / file, content)
-    assert "unfolds to more than 500 times its size" in fault(tmp_path / name)
+    assert "expands to more than 500 times its size" in fault(tmp_path / name)
 
 
 def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_else_is_special(tmp_path: Path) -> None:
