@@ -15,13 +15,13 @@ MOST_SCORES = 2**26
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of several heads, each with projections of its own, joined by one more projection.
+    """Attention of several heads with separate projections; one more projection joins them.
 
     Source: "Attention Is All You Need", section 3.2.2. As there, queries, keys and values have separate matrices.
 
     Attributes:
-        watch: is given the weights of every call, where somebody looks on (see attention_weights.py); None as a rule.
-        window: size of the neighbourhood that a position sees, in self-attention only; None: all positions.
+        watch: called with the weights of every call (see attention_weights.py); None: no observer.
+        window: number of positions that self-attention sees around a position; None: all.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def queries(self, x: Float[Tensor, "batch query width"]) -> Float[Tensor, "batch heads query d_k"]:
-        """The queries of each head."""
+        """Return the queries of each head."""
         return self._split(self.query(x))
 
     def keys_values(
         self, x: Float[Tensor, "batch key width"]
     ) -> tuple[Float[Tensor, "batch heads key d_k"], Float[Tensor, "batch heads key d_v"]]:
-        """The keys and values of each head."""
+        """Return the keys and values of each head."""
         return self._split(self.key(x)), self._split(self.value(x))
 
     def attend(
@@ -58,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch query width"]:
-        """What the heads find, joined and projected; arguments as for `heads`."""
+        """Return the joined and projected results of the heads; arguments as for `heads`."""
         heads = self.heads(queries, keys, values, mask, causal)
         projected: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return projected
@@ -71,11 +71,11 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "batch heads query d_v"]:
-        """softmax(Q K^T / sqrt(d_k)) V of each head; with a window, of the neighbours alone.
+        """Return softmax(Q K^T / sqrt(d_k)) V of each head, with a window over the neighbours only.
 
         Args:
             mask: True where a key may be attended to; None: everywhere.
-            causal: whether a position sees only itself and those before it; not together with a mask.
+            causal: a position sees only itself and earlier ones; not together with a mask.
 
         Source: equation 1.
         """
@@ -94,9 +94,10 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#batch 1 #query key"] | None,
         causal: bool = False,
     ) -> Float[Tensor, "batch heads query d_v"]:
-        """The same for queries and keys of any kind, without windows.
+        """Compute `heads` without windows, on a CPU by plain matrix products.
 
-        By plain matrix products on a CPU: for sentences several times faster than torch's own attention there.
+        These are several times faster there for sentences than torch's fused attention, which is used elsewhere and
+        where the scores would take too much memory.
         """
         num_scores = queries.shape[:3].numel() * keys.size(2)
         if self.watch is not None or (queries.device.type == "cpu" and num_scores <= MOST_SCORES):
@@ -115,7 +116,7 @@ def _weights(
     mask: Bool[Tensor, "#batch 1 #query key"] | None,
     causal: bool,
 ) -> Float[Tensor, "batch heads query key"]:
-    """softmax(Q K^T / sqrt(d_k)) of each head."""
+    """Return softmax(Q K^T / sqrt(d_k)) of each head."""
     scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
     if causal:
         later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
@@ -126,7 +127,7 @@ def _weights(
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:
-    """True for the tokens of each sentence, False for padding; None when there is no padding.
+    """Return True for the tokens of each sentence and False for padding; None if there is no padding.
 
     Args:
         lengths: tokens of each sentence, on the CPU [batch].

@@ -1,4 +1,4 @@
-"""The attention weights of a model for one pair, taken while the model computes with them."""
+"""Attention weights of a model for one sentence pair, recorded during a forward pass."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from nmtkit.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """How much each position attends to each other, in every layer and head.
+    """Attention weights of every layer and head.
 
     Attributes:
         encoder: of the encoder to itself.
@@ -29,7 +29,7 @@ class AttentionWeights:
 def attention_weights(
     model: Transformer, source: Int[Tensor, "1 source"], target_in: Int[Tensor, "1 target"]
 ) -> AttentionWeights:
-    """The weights of one pass over a pair; the model must be in evaluation mode, as `load_model` leaves it.
+    """Return the weights of a forward pass over a pair, with a model in evaluation mode, as `load_model` leaves it.
 
     Args:
         source: source ids with the end symbol.

@@ -1,8 +1,8 @@
-"""Restricted self-attention: which neighbours a position sees, and how queries are cut into blocks for it.
+"""Restricted self-attention: the neighbours of a position, and the blocks of queries that it is computed in.
 
-The neighbourhood of position i are the r positions from i - floor(r / 2) to i + floor((r - 1) / 2), itself counted; in
-a decoder those after i are masked, as ever. A long sequence is cut into blocks of queries, each with the keys that any
-of them sees, so that work and memory grow with length x r; a short one is computed whole, under a mask.
+Position i sees the r positions from i - floor(r / 2) to i + floor((r - 1) / 2), itself included; in a decoder those
+after i are masked. A long sequence is cut into blocks of queries, each with the keys that any of them sees, so work and
+memory grow with length x r; a short one is computed whole, with a mask.
 
     queries  [ block 0 | block 1 | block 2 ]
     keys     [-- of block 0 --]
@@ -19,11 +19,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 FEWEST_QUERIES = 64
-"""Queries of a block, at least, so that a small neighbourhood does not make for many tiny products."""
+"""Minimum number of queries per block, so that a small neighbourhood does not lead to many tiny products."""
 
 
 class Blocks(NamedTuple):
-    """Queries, keys and values of all blocks, which stand beside the sentences, and who sees whom."""
+    """Queries, keys, values and mask of all blocks of all sentences."""
 
     queries: Float[Tensor, "blocks heads query d_k"]
     keys: Float[Tensor, "blocks heads key d_k"]
@@ -36,7 +36,7 @@ class AttentionWindow:
     """The neighbourhood of a position.
 
     Attributes:
-        before, after: neighbours on either side that it sees.
+        before, after: number of visible neighbours on either side.
 
     Source: "Attention Is All You Need", section 4: "a neighborhood of size r in the input sequence centered around the
     respective output position".
@@ -47,37 +47,37 @@ class AttentionWindow:
 
     @classmethod
     def of(cls, size: int, *, causal: bool) -> "AttentionWindow":
-        """The neighbourhood of ``size`` positions, in a decoder without the later ones."""
+        """Return the neighbourhood of ``size`` positions, in a decoder without the later ones."""
         return cls(size // 2, 0 if causal else (size - 1) // 2)
 
     @property
     def block(self) -> int:
-        """Queries of a block."""
+        """Number of queries in a block."""
         return max(FEWEST_QUERIES, self.before + 1 + self.after)
 
     @property
     def keys_of_block(self) -> int:
-        """Keys that the queries of a block see, taken together."""
+        """Number of keys that the queries of a block see together."""
         return self.before + self.block + self.after
 
     def num_blocks(self, length: int) -> int:
-        """Blocks that a sequence is cut into; 0: it is computed whole, which takes fewer products."""
+        """Return the number of blocks of a sequence; 0: it is computed whole, which takes fewer products."""
         blocks = -(-length // self.block)
         return blocks if blocks * self.block * self.keys_of_block < length * length else 0
 
     def num_scores(self, length: int) -> int:
-        """Products of a query with a key that are computed for a sequence."""
+        """Return the number of products of a query with a key that are computed for a sequence."""
         blocks = self.num_blocks(length)
         return blocks * self.block * self.keys_of_block if blocks else length * length
 
     def mask(
         self, mask: Bool[Tensor, "batch 1 1 key"] | None, length: int, device: torch.device
     ) -> Bool[Tensor, "#batch 1 key key"]:
-        """Who sees whom in a whole sequence.
+        """Return the mask of a whole sequence.
 
         Args:
-            mask: True where a key is no padding. A position sees itself even so: softmax over nothing is not a number,
-                and nobody looks at what comes of padding.
+            mask: True where a key is no padding. A position of padding still sees itself: softmax over nothing is not a
+                number, and results at padding are unused.
         """
         position = torch.arange(length, device=device)
         away = position - position[:, None]  # of a key from a query [query, key]
@@ -91,13 +91,13 @@ class AttentionWindow:
         values: Float[Tensor, "batch heads length d_v"],
         mask: Bool[Tensor, "batch 1 1 length"] | None,
     ) -> Blocks:
-        """Cuts a sequence into blocks, the last one filled up."""
+        """Cut sequences into blocks, the last one padded."""
         batch, length, device = queries.size(0), queries.size(2), queries.device
         blocks = self.num_blocks(length)
         surplus = blocks * self.block - length
 
         def around(x: Tensor) -> Tensor:
-            """What each block sees of keys or values: [blocks, heads, key, width]."""
+            """Return the visible keys or values of each block [blocks, heads, key, width]."""
             padded = F.pad(x, (0, 0, self.before, self.after + surplus))
             seen = padded.unfold(2, self.keys_of_block, self.block)  # [batch, heads, blocks, width, key]
             return seen.permute(0, 2, 1, 4, 3).flatten(0, 1)
@@ -115,6 +115,6 @@ class AttentionWindow:
     def join(
         self, blocks: Float[Tensor, "blocks heads query d_v"], length: int
     ) -> Float[Tensor, "batch heads length d_v"]:
-        """What came of the blocks of each sequence, as sequences again."""
+        """Join the results of the blocks into sequences."""
         sequences = blocks.unflatten(0, (-1, self.num_blocks(length))).transpose(1, 2).flatten(2, 3)
         return sequences[:, :, :length]

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Module):
-    """Dropout, with cheaper random numbers on a CPU: 16 bits for each element, so rates are multiples of 1/65,536.
+    """Dropout, with cheaper random numbers on a CPU: 16 bits per element, so rates are multiples of 1/65,536.
 
-    torch draws a 32-bit number for each element there, which takes a seventh of the time of training a small model.
+    torch samples a 32-bit number per element there, which takes a seventh of the time of training a small model.
     """
 
     def __init__(self, rate: float) -> None:

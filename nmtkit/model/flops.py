@@ -37,12 +37,12 @@ class Flops:
 
     @property
     def total(self) -> int:
-        """Of all parts."""
+        """Sum of all parts."""
         return self.encoder + self.decoder + self.output
 
 
 def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Lengths, target_lengths: Lengths) -> Flops:
-    """Operations of one forward pass over sentence pairs of those lengths.
+    """Count the operations of a forward pass over sentence pairs of these lengths.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs]. With padding, what the
@@ -71,7 +71,7 @@ def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Length
 
 
 def _num_scores(config: ModelConfig, lengths: Lengths, *, causal: bool) -> int:
-    """Products of a query with a key in self-attention over sequences of those lengths."""
+    """Count the products of a query with a key in self-attention over sequences of these lengths."""
     if config.attention_window is None:
         return int((lengths * lengths).sum())
     window = AttentionWindow.of(config.attention_window, causal=causal)
@@ -82,12 +82,13 @@ def _num_scores(config: ModelConfig, lengths: Lengths, *, causal: bool) -> int:
 def padding_flops(
     config: ModelConfig, source_lengths: Lengths, target_lengths: Lengths, passes: Sequence[Lengths]
 ) -> int:
-    """Operations that padding adds to the forward passes of an update: of the layers, since the output product leaves
-    padded positions out.
+    """Count the operations that padding adds to the forward passes of an update.
+
+    These are operations of the layers, since the output product leaves padded positions out.
 
     Args:
         source_lengths, target_lengths: tokens of all pairs of the data, end symbols counted.
-        passes: the indices of the pairs of each pass, each padded to the longest of its own.
+        passes: indices of the pairs of each forward pass, each padded to its longest pair.
     """
     if not passes:
         return 0
@@ -99,7 +100,7 @@ def padding_flops(
 
 
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:
-    """Parameters of the model, each counted once however often it is used."""
+    """Count the parameters of the model, each once however often it is used."""
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     attention = 2 * (width + 1) * keys + (width + 1) * values + (values + 1) * width
     feed_forward = (width + 1) * config.d_ff + (config.d_ff + 1) * width

@@ -1,7 +1,6 @@
-"""The encoder for inference: what `Transformer.encode` computes, with its maps laid out for fast products.
+"""The encoder for inference: `Transformer.encode` with packed linear layers.
 
-The same weights and sums as in ``transformer.py``; queries, keys and values come from one product, and nothing is there
-for training.
+Weights and sums are those of ``transformer.py``; queries, keys and values come from one product.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from nmtkit.model.transformer import EncoderLayer, Residual, Transformer
 
 @dataclass(frozen=True)
 class _Layer:
-    """The maps of one encoder layer."""
+    """The linear layers and norms of one encoder layer."""
 
     attention: MultiHeadAttention
     queries_keys_values: PreparedLinear
@@ -42,10 +41,13 @@ class _Layer:
 
 
 class PreparedEncoder:
-    """A model's encoder, prepared for inference. Of weights changed later only some are seen."""
+    """A model's encoder for inference. Later changes of the weights have no defined effect."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
-        """Takes a model that is for inference only (`for_inference`); for the type see `PreparedLinear`."""
+        """Args:
+        model: a model for inference only (`for_inference`).
+        dtype: see `PreparedLinear`.
+        """
         self._model = model
         self._is_pre_norm = model.config.norm == "pre"
         self._widths = [model.config.key_width, model.config.key_width, model.config.value_width]
@@ -54,7 +56,7 @@ class PreparedEncoder:
     def __call__(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
-        """As `Transformer.encode`."""
+        """Return the result of `Transformer.encode`."""
         x, mask = self._model.begin_encoding(source, source_lengths)
         for layer in self._layers:
             if self._is_pre_norm:
@@ -72,7 +74,7 @@ class PreparedEncoder:
         layer: _Layer,
         mask: Bool[Tensor, "batch 1 1 source"] | None,
     ) -> Float[Tensor, "batch source width"]:
-        """``residual`` and what comes of self-attention."""
+        """Return ``residual`` plus self-attention."""
         joined = layer.queries_keys_values(x).unflatten(2, (layer.attention.num_heads, -1)).transpose(1, 2)
         queries, keys, values = joined.split(self._widths, 3)
         heads = layer.attention.heads(queries, keys, values, mask)

@@ -1,10 +1,10 @@
-"""Linear maps as inference wants them: laid out once for the fastest product that the device has.
+"""Linear layers for inference: weights laid out once for the fastest matrix product of the device.
 
 On a CPU torch gives float32 products to MKL, which on the AMD processor measured reached two thirds of oneDNN's rate
 for many rows and about half of it for few. oneDNN takes matrices that are laid out beforehand; torch's own compiler
-uses the same two operators when it freezes a model. For the small matrices of a small model MKL's lower cost of a call
-counts more, and on an Intel processor, where MKL is no slower, for larger ones too if there are few rows; but not for
-those so large that they come from memory each time, of which oneDNN reads more a second.
+uses the same two operators when it freezes a model. MKL's lower cost per
+call counts more for the matrices of a small model; on an Intel processor, where MKL is no slower, also for larger ones
+if there are few rows, unless they are so large that they come from memory each time, where oneDNN reads faster.
 """
 
 import copy
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
-"""Entries of a float32 matrix from which oneDNN is the faster one."""
+"""Size of a float32 matrix from which oneDNN is faster."""
 _FEW_ROWS = 16
-"""Rows up to which MKL, where it is fast, is the faster one nevertheless, if the matrix has not too many entries."""
+"""Number of rows up to which MKL, where it is fast, is faster nevertheless for matrices of at most _MOST_ENTRIES."""
 _MOST_ENTRIES = 2**19
-"""How many those are."""
+"""See _FEW_ROWS."""
 _NARROW, _MOST_ENTRIES_OF_NARROW = 256, 2**21
-"""How many they are where what comes in is of at most such a width."""
+"""The same limit for inputs of at most this width."""
 _NEVER = sys.maxsize
-"""More rows than there are."""
+"""A number of rows that is never reached."""
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """The weights of a linear map.
+    """The weights of a linear layer.
 
     Attributes:
         weight: [out, in].
@@ -49,7 +49,7 @@ class LinearMap:
 
 
 def joined_by_head(num_heads: int, *maps: nn.Linear | LinearMap) -> LinearMap:
-    """Several linear maps of the same input as one, whose result has what belongs to a head side by side."""
+    """Join linear layers with the same input into one whose output groups the results by head."""
     weights = torch.cat([one.weight.unflatten(0, (num_heads, -1)) for one in maps], 1)
     biases = torch.cat([one.bias.unflatten(0, (num_heads, -1)) for one in maps], 1)
     return LinearMap(weights.flatten(0, 1), biases.flatten())
@@ -57,12 +57,12 @@ def joined_by_head(num_heads: int, *maps: nn.Linear | LinearMap) -> LinearMap:
 
 @dataclass(frozen=True)
 class PreparedNorm:
-    """A layer norm.
+    """A layer norm for inference.
 
     Attributes:
         shape: its width, as a shape.
         weight, bias: [width].
-        epsilon: what is added to the variance.
+        epsilon: added to the variance.
     """
 
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class PreparedNorm:
 
     @classmethod
     def of(cls, norm: nn.LayerNorm) -> "PreparedNorm":
-        """That of a module."""
+        """Copy a module."""
         return cls(tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
 
     def __call__(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
@@ -80,7 +80,7 @@ class PreparedNorm:
 
 
 class PreparedLinear:
-    """x W^T + b; it keeps the weights as they were when it was made, and has no gradients."""
+    """x W^T + b without gradients, with the weights of the time when it was made."""
 
     def __init__(
         self,
@@ -88,11 +88,9 @@ class PreparedLinear:
         bias: Float[Tensor, " out"] | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Takes the weights of a linear map.
-
-        Args:
-            dtype: in which the product is computed; what comes in is rounded to it, and what goes out is again of the
-                type that came in. By default that of the weights.
+        """Args:
+        dtype: type in which the product is computed: the input is rounded to it, and the output converted back. By
+            default the type of the weights.
         """
         dtype = dtype or weight.dtype
         self._dtype = dtype
@@ -107,7 +105,7 @@ class PreparedLinear:
 
     @classmethod
     def of(cls, linear: nn.Linear | LinearMap, dtype: torch.dtype | None) -> "PreparedLinear":
-        """That of a map with a bias."""
+        """Copy a linear layer with a bias."""
         return cls(linear.weight, linear.bias, dtype)
 
     def __call__(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
@@ -138,7 +136,7 @@ class PreparedLinear:
 
 
 def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
-    """Rows from which the matrix that is laid out for oneDNN gives the faster product."""
+    """Return the number of rows from which the matrix laid out for oneDNN gives the faster product."""
     if weight.device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return _NEVER
     if (dtype == torch.float32 and weight.numel() < _PACKED_FROM) or not _onednn_packs(dtype):
@@ -152,7 +150,7 @@ def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
 
 @functools.cache
 def _has_fast_mkl() -> bool:
-    """Whether torch has MKL, and this is known to be a processor of Intel's, for which that is made."""
+    """Return whether torch has MKL and this is an Intel processor."""
     if not torch.backends.mkl.is_available():
         return False
     try:
@@ -163,7 +161,7 @@ def _has_fast_mkl() -> bool:
 
 @functools.cache
 def _onednn_packs(dtype: torch.dtype) -> bool:
-    """Whether this torch has the operators, and they compute what they should."""
+    """Return whether this torch has oneDNN's operators and they compute the expected results."""
     weight, x, bias = (
         torch.arange(12.0).view(3, 4).to(dtype),
         torch.ones(2, 4, dtype=dtype),
@@ -180,10 +178,10 @@ def _onednn_packs(dtype: torch.dtype) -> bool:
 
 
 def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Transformer":
-    """A copy of a model for inference alone, with the model's own parameters where they are of the right type.
+    """Copy a model for inference only; parameters that have the right type already are shared.
 
-    On a CPU only the matrix products of linear maps are computed in another type (see `PreparedLinear`), as bfloat16 is
-    faster there in nothing else; so the parameters stay. Elsewhere all of them are converted.
+    On a CPU only the matrix products of linear layers are computed in another type (see `PreparedLinear`), as bfloat16
+    makes nothing else faster; so the parameters stay. On other devices all are converted.
     """
     shared: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, shared).eval()

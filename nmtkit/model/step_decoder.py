@@ -1,10 +1,9 @@
-"""The decoder for one position of many hypotheses at a time: what `Transformer.decode` computes, arranged for speed.
+"""The decoder for one position of many hypotheses at a time: `Transformer.decode`, arranged for speed.
 
-The same weights and the same sums as in ``transformer.py``, which stays the definition: a test compares the two for
-every setting. What differs is the arrangement: queries, keys and values come from one product, whose queries are
-scaled already; keys and values of all layers lie in one buffer, so that hypotheses are reordered by one copy a step;
-what attention to the source needs is kept once a sentence (source_attention.py); and the maps are laid out for fast
-products (prepared.py).
+Weights and sums are those of ``transformer.py``, which stays the definition: a test compares the two for every setting.
+Queries, keys and values come from one product; keys and values of all layers lie in one buffer, so hypotheses are
+reordered by one copy per step; attention to the source is prepared once per sentence (step_attention.py); linear layers
+are packed (packed_linear.py).
 """
 
 import math
@@ -26,7 +25,7 @@ _FIRST_CAPACITY = 16
 
 @dataclass(frozen=True)
 class _Layer:
-    """The maps of one decoder layer."""
+    """The linear layers and norms of one decoder layer."""
 
     queries_keys_values: PreparedLinear
     self_output: PreparedLinear
@@ -50,13 +49,11 @@ class _Layer:
 
 
 class StepDecoder:
-    """A model's decoder, prepared to decode one position at a time. Of weights changed later only some are seen."""
+    """A model's decoder for one position at a time. Later changes of the weights have no defined effect."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
-        """Takes a model.
-
-        Args:
-            dtype: of the matrix products, and on other devices than a CPU of all else too; by default the model's.
+        """Args:
+        dtype: type of the matrix products, and on devices other than a CPU of everything else; by default the model's.
         """
         self._model = model = for_inference(model, dtype)
         self._encode = PreparedEncoder(model, dtype)
@@ -68,12 +65,12 @@ class StepDecoder:
     def start(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"], *, fold: bool = True
     ) -> "StepState":
-        """Encodes the sources; one hypothesis each.
+        """Encode the sources, with one hypothesis each.
 
         Args:
             source: ids with the end symbol, padded.
             source_lengths: their tokens, on the CPU.
-            fold: whether attention to one short source is folded (see source_attention.py).
+            fold: fold attention to one short source (see step_attention.py).
         """
         states, mask = self._encode(source, source_lengths)
         bias = None
@@ -90,10 +87,10 @@ class StepDecoder:
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "StepState", *, keep_attention: bool = False
     ) -> Float[Tensor, "rows vocab"]:
-        """Logits of the token after ``last_ids``.
+        """Return the logits of the token after ``last_ids``.
 
         Args:
-            keep_attention: whether the state keeps where the last layer looked in the source.
+            keep_attention: keep the weights of the last layer's attention to the source in the state.
         """
         x = self._embed(last_ids, state.length)
         positions = state.open_position()
@@ -119,8 +116,8 @@ class StepDecoder:
     def _attend_to_self(
         self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"
     ) -> Float[Tensor, "rows width"]:
-        """``residual`` and what comes of attention to earlier positions."""
-        joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # of each head what is its own
+        """Return ``residual`` plus attention to earlier positions."""
+        joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # grouped by head
         queries, keys_values = joined.tensor_split((self._d_k,), 1)
         position.place.copy_(keys_values)
         scores = torch.bmm(queries.unsqueeze(1), position.keys)  # [rows x heads, 1, length]
@@ -129,7 +126,7 @@ class StepDecoder:
 
 
 class _Position(NamedTuple):
-    """Of one layer the place for the next position's keys and values, and those of all positions up to it.
+    """Views of one layer's keys and values: of the next position, and of all positions up to it.
 
     Attributes:
         place: [rows x heads, d_k + d_v].
@@ -143,13 +140,13 @@ class _Position(NamedTuple):
 
 
 class StepState:
-    """What is remembered of the hypotheses of some sentences.
+    """Keys, values and sources of the hypotheses of some sentences.
 
     Attributes:
-        sources: of each layer attention to the sources.
-        num_sentences: how many are left.
-        length: positions decoded so far.
-        attention: where the last layer looked in the last step, if asked for: the mean of its heads [rows, source].
+        sources: attention to the sources, per layer.
+        num_sentences: number of sentences left.
+        length: number of positions decoded so far.
+        attention: mean weights of the last layer's heads in the last step, if requested [rows, source].
     """
 
     def __init__(
@@ -161,12 +158,10 @@ class StepState:
         d_k: int,
         before: int | None = None,
     ) -> None:
-        """Begins with no position.
-
-        Args:
-            bias: 0 for tokens of the sources, -inf for padding; None without padding.
-            empty: where keys and values of the positions to come are to stand, those of a head side by side.
-            before: earlier positions that one sees; None: all.
+        """Args:
+        bias: 0 for tokens of the sources, -inf for padding; None without padding.
+        empty: room for the keys and values of the first positions, grouped by head.
+        before: number of earlier positions that are visible; None: all.
         """
         self.sources = sources
         self._bias = bias
@@ -182,7 +177,7 @@ class StepState:
     def attend_to_source(
         self, layer: int, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep_attention: bool
     ) -> Float[Tensor, "rows width"]:
-        """``residual`` and what comes of attention to the source."""
+        """Return ``residual`` plus attention to the source."""
         result, looked = self.sources[layer](x, residual, keep_attention)
         if looked is not None:
             self.attention = looked
@@ -190,11 +185,11 @@ class StepState:
 
     @property
     def _first(self) -> int:
-        """The first position that the next one sees, of those before it; by an attention window not all."""
+        """First position that the next one sees; 0 without an attention window."""
         return 0 if self._before is None else max(0, self.length - self._before)
 
     def open_position(self) -> list["_Position"]:
-        """For each layer room for the next position."""
+        """Return room for the next position, per layer."""
         seen = self._buffer[self._first : self.length + 1]
         by_head = seen.view(seen.size(0), seen.size(1), seen.size(2) * self._num_heads, -1)
         places = by_head[-1].unbind(0)
@@ -203,9 +198,9 @@ class StepState:
         return [_Position(*views) for views in zip(places, keys, values, strict=True)]
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
-        """Keeps, drops or repeats hypotheses: row i of the result is what row ``rows.flatten()[i]`` was.
+        """Keep, drop or repeat hypotheses: row i of the result is row ``rows.flatten()[i]`` of before.
 
-        Each line of ``rows`` holds rows of one and the same sentence; the lines are in the order of the sentences, and
+        Each line of ``rows`` holds rows of a single sentence; the lines are in the order of the sentences, and
         sentences without a line are dropped.
         """
         capacity, layers, old_rows, width = self._buffer.shape

@@ -1,7 +1,6 @@
 """The Transformer of "Attention Is All You Need": encoder and decoder, for whole sentences.
 
-Training and forced decoding call it as it is; a search, which makes one token at a time, prepares it by
-``step_decoder.py``.
+Training and forced decoding call it directly; a search, which generates one token at a time, uses ``step_decoder.py``.
 """
 
 import math
@@ -18,7 +17,7 @@ from nmtkit.model.dropout import Dropout
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length width"]:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), positions from 0; float64.
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), positions from 0; float64.
 
     Source: section 3.5.
     """
@@ -157,7 +156,7 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Xavier-uniform linear maps with biases 0, embeddings from N(0, 1/d_model)."""
+        """Set Xavier-uniform linear layers with biases 0, and embeddings from N(0, 1/d_model)."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -167,7 +166,7 @@ class Transformer(nn.Module):
 
     @property
     def output_embedding(self) -> Float[Tensor, "vocab width"]:
-        """The matrix that turns decoder states into logits."""
+        """Matrix that turns decoder states into logits."""
         for name in ("output", "target"):
             if name in self.embeddings:
                 return self.embeddings[name]
@@ -179,12 +178,12 @@ class Transformer(nn.Module):
         return self.dropout(x + self.position_rows(side, 0, ids.size(1)).to(x.dtype))
 
     def position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
-        """The encodings of positions in a row, from ``first`` on."""
+        """Return the encodings of consecutive positions from ``first`` on."""
         end = first + length
         if self.positions is not None:
             assert end <= self.config.max_positions, "the caller cuts sentences to max_positions"
             return self.positions[side][first:end]
-        table = self._sinusoids  # read once: another thread may put a larger one, or a smaller one, in its place
+        table = self._sinusoids  # read once: another thread may replace it by a larger or smaller one
         if table.size(0) < end:
             longer = sinusoidal_positions(max(end, 512, 2 * table.size(0)), self.config.d_model)
             table = self._sinusoids = longer.to(self.output_embedding)
@@ -193,7 +192,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
-        """The encoder's states, and which of them are real tokens (None: all)."""
+        """Return the encoder's states, and a mask that is True for tokens (None: no padding)."""
         x, mask = self.begin_encoding(source, source_lengths)
         for layer in self.encoder:
             x = layer(x, mask)
@@ -202,7 +201,7 @@ class Transformer(nn.Module):
     def begin_encoding(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
-        """What goes into the first encoder layer, and which tokens are real (None: all)."""
+        """Return the input of the first encoder layer, and the mask of `encode`."""
         return self._embed(source, "source"), attention_mask(source_lengths, source.device)
 
     def decode(
@@ -211,11 +210,11 @@ class Transformer(nn.Module):
         source: Float[Tensor, "batch source width"],
         source_mask: Bool[Tensor, "batch 1 1 source"] | None,
     ) -> Float[Tensor, "batch target width"]:
-        """The decoder's states at all positions of whole targets, each seeing only the positions up to itself.
+        """Return the decoder's states at all positions of whole targets, each seeing only the positions up to itself.
 
         Args:
             target_in: begin symbol and target tokens.
-            source, source_mask: what `encode` made of the sources.
+            source, source_mask: results of `encode`.
         """
         x = self._embed(target_in, "target")
         for layer in self.decoder:
@@ -224,7 +223,7 @@ class Transformer(nn.Module):
         return states
 
     def logits(self, states: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
-        """Scores of every vocabulary entry before the softmax."""
+        """Return the scores of all vocabulary entries before the softmax."""
         return F.linear(states, self.output_embedding)
 
     def forward(
@@ -233,5 +232,5 @@ class Transformer(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target_in: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target vocab"]:
-        """Logits for every target position, each seeing only the positions up to itself."""
+        """Return the logits for every target position, each seeing only the positions up to itself."""
         return self.logits(self.decode(target_in, *self.encode(source, source_lengths)))
