@@ -152,7 +152,7 @@ def test_every_test_that_the_page_about_the_paper_names_exists() -> None:
 
 def test_every_module_that_the_page_about_the_paper_names_exists() -> None:
     cells = re.findall(
-        r"`((?:model|text|data|training|decoding|evaluation|ablation)/[\w./]*)`", text_of(ROOT / "docs" / "paper.md")
+        r"`((?:model|text|data|training|decoding|evaluation|corpora|experiments)/[\w./]*)`", text_of(ROOT / "docs" / "paper.md")
     )
     assert len(cells) > 15
     assert [name for name in cells if not (ROOT / "nmtkit" / name).exists()] == []
