@@ -48,7 +48,7 @@ def test_built_in_recipes_are_found_from_an_installed_wheel(installed: Path, tmp
 
 
 def test_the_wheel_holds_the_catalogue_and_the_licence(installed: Path) -> None:
-    assert (installed / "nmtkit" / "text" / "corpora.toml").is_file()
+    assert (installed / "nmtkit" / "corpora" / "corpora.toml").is_file()
     assert (installed / "nmtkit" / "py.typed").is_file()  # so that a user's type checker sees the types
     assert list(installed.glob("nmtkit-*.dist-info/licenses/LICENSE"))
 
