@@ -1,6 +1,6 @@
-"""What a person sees: messages and progress on stderr, tables on stdout.
+"""Messages and progress on stderr, tables on stdout.
 
-The library logs to the logger "nmtkit" and never prints; the command line calls `set_up` once. Only rank 0 talks.
+The library logs to the logger "nmtkit" and never prints; the command line calls `set_up` once. Only rank 0 writes.
 """
 
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nmtkit")
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Of progress that is told in lines, since there is no terminal."""
+"""Interval of progress lines where there is no terminal."""
 
 _REFRESHES_PER_SECOND = 2
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -32,7 +32,7 @@ _SIGNS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code != 0x0A},
     **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
 }
-"""Signs for control characters and for marks of direction: raw, they would command the terminal or reorder a line."""
+"""Visible signs for control characters and direction marks, which would command the terminal or reorder a line."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
@@ -53,17 +53,17 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
 
 
 def visible(text: str) -> str:
-    """The text with a visible sign for everything that would control a terminal; line ends stay."""
+    """Replace everything that would control a terminal by a visible sign; line ends stay."""
     return text.translate(_SIGNS)
 
 
 def say(text: str) -> None:
-    """Prints one line of text to stdout, made visible."""
+    """Print one line of text to stdout, made visible."""
     print(visible(text))
 
 
 def environment_number(name: str, default: int | None = None) -> int:
-    """The number that a launcher of several processes has set in the environment.
+    """Return a number that a launcher of several processes has set in the environment.
 
     Raises:
         NmtkitError: it is no whole number from 0, or it is missing without a default.
@@ -76,7 +76,7 @@ def environment_number(name: str, default: int | None = None) -> int:
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds as people say it: 8s, 3m05s, 2h17m."""
+    """Format seconds: 8s, 3m05s, 2h17m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -86,7 +86,7 @@ def duration(seconds: float | int) -> str:
 
 
 def amount(value: float | int) -> str:
-    """A large number in three digits or more and a letter: 912, 45.2 G, 1.21 P."""
+    """Format a large number with three digits or more and a letter: 912, 45.2 G, 1.21 P."""
     power = 0
     while abs(value) >= 999.5 and power < len(_UNITS) - 1:
         value, power = value / 1000, power + 1
@@ -94,7 +94,7 @@ def amount(value: float | int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 checkpoint, 3,126 pairs, 2 processes."""
+    """Format a number with its noun: 1 checkpoint, 3,126 pairs, 2 processes."""
     plural = "" if number == 1 else "es" if noun.endswith(("s", "x", "tch")) else "s"
     return f"{number:,} {noun}{plural}"
 
@@ -111,7 +111,7 @@ def fill(text: str, width: int) -> str:
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """Which lines; of many how many, and the first ten."""
+    """Format line numbers; of many, their number and the first ten."""
     shown = ", ".join(str(number) for number in numbers[:10])
     if len(numbers) == 1:
         return f"line {shown}"
@@ -119,19 +119,21 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def is_telling() -> bool:
-    """Whether progress is told at all: not with --quiet, and by the first process only."""
+    """Return whether progress is shown at all: not with --quiet, and by the first process only."""
     return log.isEnabledFor(logging.INFO)
 
 
 def is_live() -> bool:
-    """Whether progress is a display that changes in place, which needs a terminal that can move its cursor."""
+    """Return whether progress changes in place, which needs a terminal that can move its cursor."""
     return is_telling() and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 @contextmanager
 def live(display: "RenderableType") -> Iterator[None]:
-    """Keeps a display at the bottom of the terminal while the block runs, drawn anew twice a second; messages appear
-    above it, and at the end, however it comes, it is gone and the cursor back."""
+    """Keep a display at the bottom of the terminal while the block runs, redrawn twice per second.
+
+    Messages appear above it. However the block ends, the display is removed and the cursor restored.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -146,7 +148,7 @@ def live(display: "RenderableType") -> Iterator[None]:
 
 @contextmanager
 def _messages_above(console: "Console") -> Iterator[None]:
-    """Sends messages through the console that draws a display, so that they appear above it."""
+    """Send messages through the console that draws a display, so they appear above it."""
     handlers = log.handlers
     log.handlers = [_ConsoleHandler(console)]
     try:
@@ -156,16 +158,16 @@ def _messages_above(console: "Console") -> Iterator[None]:
 
 
 Advance = Callable[..., None]
-"""advance(done, note=""): tells a progress display how much is done in all, and in words what that is."""
+"""advance(done, note=""): update a progress display with the total done so far and a note."""
 
 
 @contextmanager
 def progress(description: str, total: float | int | None, *, start: float | int = 0) -> Iterator[Advance]:
-    """Shows progress with the time left: a live bar on a terminal, a line every ten seconds elsewhere.
+    """Show progress with the time left: a live bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
-        total: what `done` will reach; None when it is not known.
-        start: what was done before this session, left out of the rate.
+        total: final value of `done`; None if unknown.
+        start: amount done before this session, excluded from the rate.
     """
     if not is_telling():
         yield lambda done, note="": None
@@ -206,7 +208,7 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints messages above a live bar."""
+    """Prints messages above a live display."""
 
     def __init__(self, console: "Console") -> None:
         super().__init__()
@@ -239,8 +241,10 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
 
 @contextmanager
 def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Shows downloads that go on at the same time, with speed and time left: a bar each on a terminal, else a line of
-    their sum every ten seconds. Yields report(url, bytes done, bytes in total or None), for calls from any thread."""
+    """Show concurrent downloads with speed and time left: a bar each on a terminal, else their sum every ten seconds.
+
+    Yields report(url, bytes done, bytes in total or None), to be called from any thread.
+    """
     if not is_telling():
         yield lambda url, done, total: None
     elif is_live():

@@ -30,12 +30,12 @@ from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
 _REPLACED, _REMOVED = "-old", "-gone"
-"""Ends of temporary names: a whole folder that is being replaced; one that is being removed."""
+"""Suffixes of temporary names: of a folder that is being replaced, and of one that is being removed."""
 ABANDONED_SECONDS = 600.0
-"""A temporary file of another host that has not been touched for this long is dead."""
+"""Age from which a temporary file of another host is abandoned."""
 _LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-"""Of renameat2(2), from fcntl.h and linux/fs.h."""
+"""Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
 
 
 class LineReader:
@@ -44,9 +44,9 @@ class LineReader:
     One carriage return at the end of a line (CRLF text) is removed and counted.
 
     Attributes:
-        num_lines: lines read so far, those before this part of the text included.
-        carriage_returns: lines that ended in CRLF.
-        has_byte_order_mark: whether the text began with one, which is removed.
+        num_lines: number of lines read so far, including those before this part of the text.
+        carriage_returns: number of lines that ended in CRLF.
+        has_byte_order_mark: the text began with one, which is removed.
         invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
     """
 
@@ -60,10 +60,10 @@ class LineReader:
     ) -> None:
         """Args:
         source: a path (decompressed if its name says so, such as ``.gz``) or an open binary stream.
-        name: how messages call the source; its path by default.
+        name: name of the source in messages; by default its path.
         errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
             ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
-        lines_before: lines of the text that come before this part of it.
+        lines_before: number of lines of the text before this part.
         """
         self._source = source
         self._errors = errors
@@ -149,7 +149,7 @@ def open_binary(path: Path) -> io.BufferedIOBase:
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a plain or compressed file, cut at ``\\n`` only; a missing final line end makes no difference.
+    """Return all lines of a plain or compressed file, cut at ``\\n`` only; a missing final line end is no difference.
 
     Raises:
         DataError: see LineReader.
@@ -175,18 +175,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def _temporary(path: Path, kind: str = "") -> Path:
-    """The temporary name for ``path`` that belongs to this process."""
+    """Return the temporary name of this process for ``path``."""
     return path.with_name(f".{_short_name(path)}{TEMPORARY_MARK}{platform.node()}-{os.getpid()}{kind}")
 
 
 def _short_name(path: Path) -> str:
-    """The name of a file, or a sum of it where a temporary name made from it could be too long for a file system."""
+    """Return the name of a file, or its hash where a temporary name could be too long for a file system."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _LONGEST_NAME_BYTES else hashlib.sha256(name).hexdigest()[:32]
 
 
 def _clear_the_way(path: Path) -> Path:
-    """The temporary name for ``path``; what a killed process left for it is removed or put back."""
+    """Return the temporary name for ``path``, after what killed processes left is removed or restored."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for entry in path.parent.glob(glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"):
         if not _is_in_use(entry):
@@ -195,7 +195,7 @@ def _clear_the_way(path: Path) -> Path:
 
 
 def _is_in_use(entry: Path) -> bool:
-    """Whether a process may still be writing: one of this host that runs, or one of another host not long ago."""
+    """Return whether a process may still be writing: one that runs on this host, or a recent one of another host."""
     owner = re.fullmatch(rf"(?:(.+)-)?(\d+)({_REPLACED}|{_REMOVED})?", entry.name.rpartition(TEMPORARY_MARK)[2])
     if owner is None:
         return False
@@ -215,7 +215,7 @@ def _is_running(process: int) -> bool:
 
 
 def _clear(entry: Path, original: Path | None = None) -> bool:
-    """Removes a leftover and returns True; a folder whose replacement was cut short is put back instead."""
+    """Removes a leftover and returns True; a folder whose replacement was interrupted is restored instead."""
     original = original or entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
@@ -232,12 +232,12 @@ def _remove(entry: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a name stands for an open file or for something that cannot be replaced, such as a pipe or a device."""
+    """Return whether a path is an open file or something that cannot be replaced, such as a pipe or a device."""
     return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open file that a name such as /dev/stdout or /dev/fd/63 stands for."""
+    """Return the descriptor of the open file that a name such as /dev/stdout or /dev/fd/63 stands for."""
     match = re.fullmatch(r"/dev/std(?:(out)|err)|/(?:dev|proc/self)/fd/(\d+)", str(path))
     if match is None or not path.exists():
         return None
@@ -246,9 +246,9 @@ def _descriptor(path: Path) -> int | None:
 
 @contextmanager
 def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that appears under ``path``, whole and synced, when the block ends without an error.
+    """Open a binary file that appears under ``path``, whole and synced, when the block ends without an error.
 
-    A stream, such as /dev/stdout or a pipe, is written to as it is; a link stays and its target is replaced.
+    A stream, such as /dev/stdout or a pipe, is written to directly; a link stays and its target is replaced.
 
     Raises:
         DataError: ``path`` is a folder.
@@ -279,7 +279,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Gives errors of writing the name of the file instead of a temporary one, or of none as on a full disk."""
+    """Let I/O errors name the final path instead of a temporary one, or of none as on a full disk."""
     try:
         yield
     except OSError as error:
@@ -288,7 +288,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 class _NamedFile(io.FileIO):
-    """A file to be written whose errors name another path than its own."""
+    """A temporary file whose I/O errors name the final path."""
 
     def __init__(self, file: Path | int, path: Path) -> None:
         super().__init__(file, "wb")
@@ -300,14 +300,14 @@ class _NamedFile(io.FileIO):
 
 
 def follow_umask(path: Path) -> None:
-    """Gives a file that a library made for its owner alone the mode of any other new file."""
+    """Give a file that a library made readable for its owner only the mode of any other new file."""
     mask = os.umask(0o077)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Puts a file, or a folder with all in it, in a second place without copying what can be linked."""
+    """Link a file, or a folder with its contents, to a second path; copy where links are impossible."""
     if source.is_dir() and not source.is_symlink():
         target.mkdir()
         for entry in source.iterdir():
@@ -339,7 +339,7 @@ def write_lines(path: Path, lines: Iterator[str] | list[str]) -> None:
 
 @contextmanager
 def write_folder_atomically(path: Path) -> Iterator[Path]:
-    """A folder that appears under ``path``, whole and synced, when the block ends without an error.
+    """Make a folder that appears under ``path``, whole and synced, when the block ends without an error.
 
     An older folder of that name is replaced only once the new one is complete.
     """
@@ -373,7 +373,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """A folder under a temporary name for ``path``, for what is needed only until the block ends."""
+    """Make a temporary folder beside ``path`` that is removed when the block ends."""
     temporary = _clear_the_way(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -384,9 +384,9 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Puts ``new`` in the place of ``path``: in one step where the system can, else in two.
+    """Replace ``path`` by ``new``: in one step where the system can, else in two.
 
-    A kill between the two leaves the old folder under a name by which the next start finds it and puts it back.
+    A kill between the two leaves the old folder under a name from which the next start restores it.
     """
     if not exchange(path, new):
         old = _temporary(path, _REPLACED)
@@ -397,7 +397,7 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swaps two names in one step where system and file system can (renameat2 of Linux), and says whether it did."""
+    """Exchange two paths in one step (renameat2 of Linux); return False where that is impossible."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
     if renameat2 is None:
         return False
@@ -410,11 +410,11 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
-    """Removes what killed processes left half-written in ``folder`` and says what that was.
+    """Remove what killed processes left half-written in ``folder``, and return it.
 
     Args:
-        is_ours: whether nothing but this process can be writing there (see locked_run), so that all of it goes; else
-            what a running process may be at stays.
+        is_ours: no other process can be writing there (see Run.locked), so all of it is removed; else what a running
+            process may be writing stays.
     """
     if not folder.is_dir():
         return []
@@ -423,7 +423,7 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; a kill on the way leaves nothing that looks like it, and the next start removes that."""
+    """Remove a folder; a kill on the way leaves only a temporary name, which the next start removes."""
     _clear_the_way(path)
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
@@ -432,7 +432,7 @@ def remove_folder(path: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What can still be written to the file system of ``folder``."""
+    """Return the free bytes of the file system of ``folder``."""
     return shutil.disk_usage(folder).free
 
 
@@ -473,7 +473,7 @@ def versions() -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 sum of a regular file, in hexadecimal."""
+    """Return the SHA-256 of a regular file, in hexadecimal."""
     _check_regular(path)
     with open_plain(path) as file:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
@@ -499,13 +499,13 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def sha256_of_files(folder: Path) -> dict[str, str]:
-    """The sha256 sums of all files below ``folder``, keyed by relative path."""
+    """Return the SHA-256 of all files below ``folder`` by relative path."""
     files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
     return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
 
 
 def as_text(name: str | Path) -> str:
-    """The name of a file as text, which it need not be: other bytes cannot be written as UTF-8."""
+    """Return the name of a file as text that can be written as UTF-8; invalid bytes are escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -520,7 +520,7 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
     """Reads a JSON file of nmtkit's own.
 
     Args:
-        shape: what the caller needs of it, other keys left aside. A type, or several joined by ``|``, where int is a
+        shape: what the caller needs of it; other keys are ignored. A type, or several joined by ``|``, where int is a
             count of 64 bits and float any finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
             ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing or
             null; or a function that raises ValueError.
@@ -548,7 +548,7 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
 
 
 def _check_regular(path: Path) -> None:
-    """Raises DataError for what is there but no file: a pipe would be waited for, a device would have no end."""
+    """Raise DataError for a path that is no file: a pipe would block, a device would never end."""
     if not path.is_file() and not path.is_dir() and path.exists():
         raise DataError(f"{path}: not a regular file")
 
@@ -576,7 +576,7 @@ def _fitting(value: Any, shape: Any, place: str) -> Any:
 
 
 def any_number(value: Any) -> None:
-    """A shape for what training may have measured: null, any number, not-a-number and infinity."""
+    """Shape of a measured value: null or any number, not-a-number and infinity included."""
     if value is not None and type(value) not in (int, float):
         raise ValueError("not a number")
 
@@ -591,7 +591,7 @@ _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false",
 
 
 def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
-    """In words what in a value is not of its shape; see read_json."""
+    """Describe each part of a value that does not have its shape; see read_json."""
     if isinstance(shape, dict) and isinstance(value, dict):
         for key, part in shape.items():
             name = key.removesuffix("?") if key is not str else ""
@@ -624,7 +624,7 @@ def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def json_line(value: Any) -> str:
-    """A value as one line of JSON, its line end included."""
+    """Return a value as one line of JSON with its line end."""
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
@@ -648,11 +648,12 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 
 def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
-    """The JSON objects in a file's lines, [] if there is none; a last line that a killed process left unfinished is
-    ignored.
+    """Return the JSON objects in the lines of a file, [] without a file.
+
+    A last line that a killed process left unfinished is ignored.
 
     Args:
-        shape: what is needed of each line; see read_json.
+        shape: shape of each line; see read_json.
 
     Raises:
         DataError: another line is no such object.

@@ -1,4 +1,4 @@
-"""A model folder: all that translation needs.
+"""A model folder: everything that translation needs.
 
     model.safetensors   weights, float32, each once
     model.json          sizes, vocabulary sizes, decoding defaults
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
-"""Those of a model folder, beside the folder tokenizer/."""
+"""Files of a model folder, besides the folder tokenizer/."""
 _PROVENANCE: dict[Any, Any] = {
     "files": {str: str, "model.safetensors": str, "model.json": str}, "kind?": str, "step?": int, "recipe?": dict,
     "data_fingerprint?": str, "init_sha256?": str, "best_metric?": str, "valid_nll?": float,
@@ -48,7 +48,7 @@ _PROVENANCE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What a model folder holds; ``lengths`` is None where it was written before they were recorded."""
+    """The contents of a model folder."""
 
     model: "Transformer"
     tokenizer: Tokenizer
@@ -82,7 +82,7 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
 
 
 def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
-    """Whether two tensors are the same bit for bit; of a not-a-number too."""
+    """Return whether two tensors are identical bit for bit, not-a-numbers included."""
     import torch
 
     if one.dtype != other.dtype or one.shape != other.shape:
@@ -91,10 +91,10 @@ def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
-    """Reads a safetensors file of floating-point numbers onto the CPU.
+    """Read a safetensors file of floating-point numbers onto the CPU.
 
     Raises:
-        ModelError: it is missing, damaged or holds others, which would be cut to fit.
+        ModelError: it is missing, damaged, or holds other types, which would be truncated.
     """
     from safetensors.torch import load_file
 
@@ -121,7 +121,7 @@ def save_model(
     provenance: dict[str, Any],
     lengths: TrainingLengths | None = None,
 ) -> None:
-    """Writes a model folder, whole or not at all; what else lies in an older one of that name stays."""
+    """Write a model folder atomically; other files in an older folder of that name are kept."""
     with write_folder_atomically(folder) as temporary:
         write_tensors(temporary / "model.safetensors", weights)
         description = {
@@ -147,14 +147,14 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
-    """Raises ModelError when weights or description are not those that were written."""
+    """Raise ModelError if weights or description differ from what was written."""
     for name in ("model.safetensors", "model.json"):
         if provenance["files"][name] != sha256_of(folder / name):
             raise ModelError(f"{folder / name}: damaged (it does not match provenance.json)")
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the files of a model folder by the sums in its provenance.json; None if nothing is."""
+    """Compare the files of a model folder with the checksums in its provenance.json; return the fault or None."""
     try:
         for name, expected in read_provenance(folder)["files"].items():
             if sha256_of(folder / name) != expected:
@@ -165,12 +165,12 @@ def damage(folder: Path) -> str | None:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder looks like a model folder."""
+    """Return whether a folder looks like a model folder."""
     return (folder / "model.json").is_file()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """What model.json says.
+    """Read model.json.
 
     Raises:
         ModelError: it is not there, damaged, or of another format.
@@ -230,18 +230,18 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
 
 
 def step_of(folder: Path) -> int:
-    """The update of a folder named step-00012000."""
+    """Return the update of a folder named step-00012000."""
     return int(folder.name.removeprefix("step-"))
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """The folders in ``folder`` named after an update, oldest first; another, such as a copy step-10-good, is not."""
+    """Return the folders in ``folder`` named after an update, oldest first; a copy such as step-10-good is none."""
     found = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir())
     return sorted(found, key=step_of)
 
 
 def validation_cost(provenance: dict[str, Any]) -> float | None:
-    """What a run's best_metric says of a checkpoint, smaller being better; None if it was not validated."""
+    """Return a checkpoint's value of the run's best_metric, smaller is better; None if it was not validated."""
     if provenance.get("best_metric") == "bleu":
         bleu = provenance.get("valid_bleu")
         return None if bleu is None else -bleu

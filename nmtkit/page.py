@@ -1,4 +1,4 @@
-"""What every HTML page of nmtkit has in common: one file, nothing from the network, light and dark, fit for a phone.
+"""Parts of every HTML page of nmtkit: one file, nothing from the network, light and dark, fit for a phone.
 
 Text of others (sentences, names) goes through `text` into HTML and through `json_script` into a page's data; both take
 any text there is. A page's own scripts set text as text (`textContent`), never as HTML.

@@ -1,8 +1,8 @@
-"""Which of the processes that train together are still there.
+"""Heartbeats of the processes that train together.
 
-Each one writes a number into the key-value store of its process group once a second, from a thread of its own, and
-reads those of the others. So a process that was killed, hangs or lost its machine is found out and named, while one
-that is only slow (rank 0 while it saves) goes on counting. What a process died of is left there for the others, too.
+Each process counts in the key-value store of its group once per second, from a thread, and reads the counts of the
+others. So a process that was killed, hangs or lost its machine is named, while one that is only slow (rank 0 while it
+saves) keeps counting. A failing process leaves its error there for the others.
 """
 
 import os
@@ -18,9 +18,9 @@ from nmtkit.console import log
 
 INTERVAL_SECONDS = 1.0
 SILENCE_SECONDS = 40.0
-"""A process that was silent for so long is given up."""
+"""Silence after which a process is considered lost."""
 FAREWELL_SECONDS = 10.0
-"""What the others have, once a process failed or the store is gone, to find that out in an exchange of their own."""
+"""Time that the others have, once a process failed or the store is gone, to notice it in an exchange of their own."""
 STORE_TIMEOUT = timedelta(seconds=SILENCE_SECONDS)
 
 _MEETING = "nmtkit/meeting"
@@ -28,11 +28,11 @@ _ENDED, _FAILED, _LOST = "ended", "failed: ", "lost: "
 
 
 class Heartbeat:
-    """This process' sign of life, and its eye on the others.
+    """The heartbeat of this process, and the observer of the others.
 
     Args:
-        store: of the process group, through a connection of its own; keys of other groups must not meet these.
-        on_loss: called from the thread, with what to say, when another process is gone for good; it is to end this one.
+        store: store of the process group, through a separate connection; its keys must not clash with other groups.
+        on_loss: called from the thread with a message when another process is lost; it has to end this process.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self, failure: str | None = None, *, is_of_others: bool = False) -> None:
-        """Ends the signs of life, and tells the others that this process has ended.
+        """End the heartbeat, and record that this process has ended.
 
         Args:
-            failure: what made it end.
-            is_of_others: whether ``failure`` says what became of another process, as `blame` does.
+            failure: the error that ended it.
+            is_of_others: ``failure`` describes another process, as the result of `blame` does.
         """
         self._over.set()
         self._thread.join(self._interval + 1)
@@ -69,10 +69,10 @@ class Heartbeat:
         try:
             self._store.set(_key(self._rank), _ENDED if failure is None else prefix + failure)
         except RuntimeError:
-            return  # the store is gone, and nobody is left to be told
+            return  # the store is gone, and so are the readers
 
     def blame(self) -> str:
-        """Says which process is to blame for an exchange that failed: one that is silent, or that says it failed."""
+        """Name the process to blame for an exchange that failed: one that is silent or has failed."""
         try:
             before = self._read()
             for _ in range(4):
@@ -91,7 +91,7 @@ class Heartbeat:
         return "the connection between the processes broke, though all of them answer"
 
     def _run(self) -> None:
-        """Counts, and looks whether the others do. Time is own beats: on a machine asleep no one is late."""
+        """Count, and watch the others. Time is measured in own beats, so a machine that slept reports nobody."""
         count = 0
         last: dict[int, str] = {}
         waited = dict.fromkeys(self._others, 0)
@@ -124,7 +124,7 @@ class Heartbeat:
         return {rank: bytes(value).decode("utf-8") for rank, value in zip(self._others, values, strict=True)}
 
     def _fault(self, values: dict[int, str]) -> str | None:
-        """What the first of the failed processes says; one that itself was left alone repeats what it was told."""
+        """Return the error of the first failed process; a process that lost another repeats that one's error."""
         for rank, value in sorted(values.items()):
             if value.startswith(_FAILED):
                 return f"{self._name([rank])} {value}"
@@ -139,11 +139,10 @@ class Heartbeat:
 
 
 def meet(store: Store, rank: int, num_processes: int) -> str:
-    """Returns when all processes have come here, with a name they share that no earlier group in the store had.
+    """Wait for all processes, and return a shared name that no earlier group in the store had.
 
-    Under torchrun the store outlives the processes: those of a second attempt find there what those of the first left,
-    such as addresses where nobody listens. So process 0 thinks of a name, and each of the others goes by the one under
-    which it finds itself expected.
+    Under torchrun the store outlives the processes: a second attempt finds entries of the first, such as addresses
+    without a listener. So process 0 generates a name, and the others use the one under which it expects them.
     """
     own = secrets.token_hex(8)
     if rank == 0:
@@ -169,7 +168,7 @@ def _has_failed(value: str) -> bool:
 
 
 def end_process(message: str, code: int) -> None:
-    """Ends this process from a thread, its main thread being stuck in an exchange that will never come to an end."""
+    """End this process from a thread, as its main thread waits in an exchange that will never end."""
     if message:
         log.error("%s", message)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The Python process of a command: which signals stop it, and what other processes of the command import."""
+"""The Python process of a command: the signals that stop it, and the import path of its child processes."""
 
 import os
 import signal
@@ -9,14 +9,14 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Those of STOP_SIGNALS that this process does not ignore: under nohup it outlives its terminal."""
+    """Return the STOP_SIGNALS that this process does not ignore: under nohup it outlives its terminal."""
     return [number for number in STOP_SIGNALS if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def same_imports() -> dict[str, str]:
-    """Variables of the environment with which another Python imports what this one does.
+    """Return environment variables with which another Python process imports the same modules as this one.
 
-    Started with -c or -m, Python looks into the working folder first, where the user's files may be called like modules
-    of the standard library.
+    Started with -c or -m, Python searches the working folder first, where the user's files may have names of modules of
+    the standard library.
     """
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

@@ -1,4 +1,4 @@
-"""`nmtkit train --processes N`: starts N processes of the same command on this machine and tells how they ended."""
+"""`nmtkit train --processes N`: N processes of the same command on this machine."""
 
 import os
 import signal
@@ -19,10 +19,10 @@ _SECONDS_TO_SPEAK = 2.0
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
-    """Runs `nmtkit ARGUMENTS` as that many processes on this machine and returns their exit code.
+    """Run `nmtkit ARGUMENTS` in several processes on this machine and return their exit code.
 
-    Signals are passed on to all. When one process fails the others are ended, and the one to blame is heard: a mistake
-    that all make is told once, and a process that was killed is named.
+    Signals are passed on to all. When a process fails, the others are ended and only the error of the one to blame is
+    shown: an error that all make appears once, and a process that was killed is named.
     """
     with ExitStack() as stack:
         messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
@@ -40,7 +40,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             for child in _start_processes(num_processes, arguments, messages):
                 children.append(child)
             if asked:
-                pass_on(asked[-1], None)  # it came before they were there
+                pass_on(asked[-1], None)  # it came before they were started
             failed, hangs = _wait_for_end(children)
         except OSError:  # the system starts no more processes; those it has started would wait for the others
             for child in children:
@@ -58,13 +58,13 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {what}')}\n")
     if hangs or code == PEER_LOST:
         return 1
-    if code == 0 and asked:  # too late for the processes, and not for what was to follow
+    if code == 0 and asked:  # too late for the processes, but not for the steps after them
         return 128 + asked[-1]
     return code if code >= 0 else 128 - code
 
 
 def how_it_ended(code: int) -> str:
-    """What an exit code of a process says."""
+    """Describe the exit code of a process."""
     if code >= 0:
         return "lost touch with the others"
     try:
@@ -77,7 +77,7 @@ def how_it_ended(code: int) -> str:
 def _start_processes(
     num_processes: int, arguments: Sequence[str], messages: Sequence[IO[bytes]]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts the processes one by one; all but the first write their messages into files."""
+    """Start the processes one by one; all but the first write their messages into files."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -100,16 +100,16 @@ def _start_processes(
 
 
 def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, bool]:
-    """Waits for all, and ends the others when one fails.
+    """Wait for all processes, and end the others when one fails.
 
     Returns:
-        The process to blame, if one failed, and whether that one did not fail by itself but hung.
+        The process to blame, if one failed, and whether it hung.
     """
     while any(child.poll() is None for child in children):
         codes = _codes(children)
         if any(code not in (None, 0, 130, 143) for code in codes):
             killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
-            time.sleep(_SECONDS_TO_SPEAK)  # the first process shall tell of a mistake that all make
+            time.sleep(_SECONDS_TO_SPEAK)  # the first process reports an error that all make
             codes = _codes(children)
             for child in children:
                 if child.poll() is None:
@@ -126,9 +126,9 @@ def _codes(children: list[subprocess.Popen[bytes]]) -> list[int | None]:
 
 
 def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
-    """Which process failed first of all, by the exit codes at the time; and whether it hung, the others missing it.
+    """Return the process that failed first, judged by the exit codes, and whether it hung.
 
-    In this order: one that failed of itself, one that still runs though others miss it, one that lost the others.
+    In this order: one that failed by itself, one that still runs though others lost it, one that lost the others.
     """
     of_itself = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
     if of_itself:
@@ -141,7 +141,7 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
 
 
 def wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
-    """Waits for processes that were asked to end, and kills those that have not after some time."""
+    """Wait for processes that were asked to end, and kill those that have not after some time."""
     deadline = time.monotonic() + seconds
     for child in children:
         try:

@@ -1,7 +1,7 @@
-"""The only door to Accelerate: who this process is, on which device, sums over all processes, and trackers.
+"""The only door to Accelerate: rank, device, sums over all processes, and trackers.
 
 `nmtkit train --processes N` starts N processes of the same command (distributed/launch.py); `accelerate launch` and
-`torchrun` start them, too. Either way each one calls `Workers.start` and from then on all do the same.
+`torchrun` start them, too. Each process calls `Workers.start`, and all run the same code.
 """
 
 import logging
@@ -27,18 +27,18 @@ from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, 
 from nmtkit.errors import NmtkitError, PeerLostError
 
 PEER_LOST = 75
-"""Exit code of a process of `launch` that ended because another one is gone: `launch` tells what became of that one."""
+"""Exit code of a process of `launch` that ended because another was lost, which `launch` reports."""
 LAUNCHED = "NMTKIT_LAUNCHED"
 """Set in the environment of the processes of `launch`."""
 _GOING_ON = "; the same command goes on from what was saved"
 _STARTING_TIMEOUT = timedelta(minutes=30)
-"""For processes to meet, and for one exchange: who is gone is found out sooner by the heartbeat."""
+"""Time limit for the processes to meet, and of one exchange; the heartbeat notices a lost process sooner."""
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 ComputedPrecision = Literal["float32", "bf16", "fp16"]
 
 
 def choose_device(device: str) -> torch.device:
-    """The torch device for auto, cpu, cuda or mps.
+    """Return the torch device for auto, cpu, cuda or mps.
 
     Raises:
         NmtkitError: it is not there.
@@ -54,7 +54,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def check_processes(processes: int, device: str) -> None:
-    """Refuses more processes on this machine than it has devices.
+    """Check that this machine has a device for each process.
 
     Raises:
         NmtkitError: there are too many.
@@ -70,7 +70,7 @@ def check_processes(processes: int, device: str) -> None:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory was too small, on whatever device; only CUDA's has an exception of its own."""
+    """Return whether memory was too small, on any device; only CUDA has an exception of its own."""
     words = (
         "out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc",
     )  # fmt: skip
@@ -79,7 +79,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 @contextmanager
 def holding_model() -> Iterator[None]:
-    """Raises NmtkitError when memory runs out while a model, or its optimiser's state, is put into it."""
+    """Raise NmtkitError when memory runs out while a model or the state of its optimizer is allocated."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -93,14 +93,14 @@ def holding_model() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among its peers. As a context manager it leaves them at the end of the block.
+    """This process and its peers (ranks). As a context manager it leaves the process group at the end.
 
     Attributes:
-        rank: this process' number, from 0.
-        num_processes: how many there are.
-        device: where this process computes.
-        precision: of the matrix products.
-        heartbeat: tells which of them are there; None for one process.
+        rank: number of this process, from 0.
+        num_processes: number of processes.
+        device: device of this process.
+        precision: precision of matrix multiplications; parameters and accumulators stay float32.
+        heartbeat: observer of the other processes; None for one process.
     """
 
     rank: int
@@ -120,12 +120,12 @@ class Workers:
         for_training: bool = False,
         for_decoding: bool = False,
     ) -> "Workers":
-        """Joins the process group that the environment describes, if any.
+        """Join the process group that the environment describes, if any.
 
         Args:
             for_training: see `limit_primitive_cache`.
-            for_decoding: leaves float32 products to whom torch gives them (see `choose_products`): decoding lays out
-                itself the matrices for which oneDNN is the faster one, and for the others MKL is.
+            for_decoding: leave float32 products to torch's choice (see `choose_products`): decoding packs the matrices
+                for which oneDNN is faster, and for the others MKL is.
 
         Raises:
             NmtkitError: the device is not there, or the other processes are not.
@@ -157,32 +157,32 @@ class Workers:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """True for the process that writes files and messages."""
         return self.rank == 0
 
     @property
     def widest_float(self) -> torch.dtype:
-        """In which sums are kept: float64, where the device has it."""
+        """Type of sums: float64 where the device has it."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     @property
     def tokens_per_pass(self) -> int:
-        """Padded tokens that suit this device, many enough to fill it."""
+        """Padded tokens per micro-batch that fill this device."""
         return tokens_per_pass_of(self.device.type)
 
     def free_memory(self) -> None:
-        """Gives the device's memory that no tensor uses back to it."""
+        """Return memory that no tensor uses to the device."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Where matrix products run in this process' precision."""
+        """Return a context in which matrix products run in this process' precision."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16 if self.precision == "bf16" else torch.float16)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, the same on each."""
+        """Return the sum of a tensor over all processes, the same on each."""
         if self.num_processes == 1:
             return tensor
         total = tensor.detach().to(self.device, copy=True)
@@ -191,7 +191,7 @@ class Workers:
         return total.to(tensor.device)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replaces every gradient by its sum over all processes, in one exchange; a missing one counts as zeros.
+        """Replace every gradient by its sum over all processes, in one exchange; a missing one counts as zeros.
 
         The gradients become views of one flat tensor, which is kept for the next update.
         """
@@ -217,7 +217,7 @@ class Workers:
             parameter.grad = part
 
     def gather(self, values: list[Any]) -> list[Any]:
-        """The lists of all processes, joined in the order of the ranks, the same on each."""
+        """Return the lists of all processes, joined in the order of ranks, the same on each."""
         if self.num_processes == 1:
             return values
         from accelerate.utils import gather_object
@@ -227,13 +227,13 @@ class Workers:
         return gathered
 
     def raise_together(self, fault: NmtkitError | None) -> None:
-        """Raises NmtkitError on every process when one of them has met a fault."""
+        """Raise NmtkitError on every process if one of them has an error."""
         messages = [each for each in self.gather([str(fault) if fault else None]) if each is not None]
         if messages:
             raise fault or NmtkitError(messages[0])
 
     def wait(self) -> None:
-        """Returns when all processes have come here."""
+        """Wait for all processes."""
         if self.num_processes > 1:
             from accelerate import PartialState
 
@@ -241,7 +241,7 @@ class Workers:
                 PartialState().wait_for_everyone()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leaves the process group; the others are told of an error that makes this process end."""
+        """Leave the process group; an error that ends this process is left for the others."""
         if self.heartbeat is not None:
             blamed = str(error).removesuffix(_GOING_ON) if isinstance(error, PeerLostError) else None
             failure = None if error is None else blamed or _in_short(error)
@@ -253,7 +253,7 @@ class Workers:
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
-        """Turns a broken connection into an error that names the process to blame."""
+        """Turn a broken connection into an error that names the process to blame."""
         try:
             yield
         except RuntimeError as error:
@@ -263,17 +263,17 @@ class Workers:
 
 
 def tokens_per_pass_of(device_type: str) -> int:
-    """Padded tokens that suit such a device, many enough to fill it."""
+    """Return the padded tokens per micro-batch that fill a device of this type."""
     return 4096 if device_type == "cpu" else 16384
 
 
 def is_launched() -> bool:
-    """Whether this is a process of `launch`."""
+    """Return whether this is a process of `launch`."""
     return LAUNCHED in os.environ
 
 
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
-    """Meets the other processes; returns this one's rank, their number, this one's device and heartbeat."""
+    """Meet the other processes; return this one's rank, their number, this one's device and heartbeat."""
     from accelerate import PartialState
 
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
@@ -302,28 +302,28 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
 
 
 def going_on(message: str) -> str:
-    """A message of a lost process, with how to go on."""
+    """Return the message of a lost process with the advice how to continue."""
     return message + _GOING_ON
 
 
 def _in_short(error: BaseException) -> str:
-    """What an error says, for a line of another process."""
+    """Return an error in one line, for a message of another process."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped by a signal"
     return " ".join((str(error) or type(error).__name__).split())[:300]
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:
-    """Whether an exchange failed because of the other side; gloo says so in words only."""
+    """Return whether an exchange failed because of the other side, which gloo reports in words only."""
     if isinstance(error, torch.distributed.DistError):
         return True
     return re.search(r"connection|socket|timed out|broken pipe|by peer", str(error), re.IGNORECASE) is not None
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
-    """The precision that is known without a trial: of auto bf16 on CUDA devices of capability 8 and up, else float32.
+    """Return the precision of auto without a trial: bf16 on CUDA devices of capability 8 and up, else float32.
 
-    Whether bf16 is faster on a CPU is tried by `training.precision.settle_precision`.
+    On a CPU, `training.precision` tries whether bf16 is faster.
     """
     if precision != "auto":
         return precision
@@ -332,7 +332,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> ComputedPre
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raises NmtkitError when the package of a tracker is not installed."""
+    """Raise NmtkitError if the package of a tracker is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise NmtkitError(f"--tracker {name}: {name} is not installed; run `pip install 'nmtkit[{name}]'`")
@@ -341,11 +341,11 @@ def check_trackers(names: Sequence[str]) -> None:
 def open_tracker(
     name: str, run_dir: Path, hyperparameters: dict[str, bool | int | float | str], first_step: int
 ) -> Any:
-    """One of Accelerate's trackers, started: TensorBoard into RUN/tensorboard, Weights & Biases into RUN/wandb.
+    """Start one of Accelerate's trackers: TensorBoard in RUN/tensorboard, Weights & Biases in RUN/wandb.
 
     Args:
         name: tensorboard or wandb.
-        first_step: the update that training begins with in this session.
+        first_step: first update of this session.
 
     Raises:
         NmtkitError: its package is missing, or it cannot start.
