@@ -19,7 +19,6 @@ from nmtkit.distributed.cpu import set_threads
 from nmtkit.distributed.workers import choose_device
 from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_json, read_lines
-from nmtkit.pipeline import stored_recipe
 from nmtkit.run import Run
 
 
@@ -57,7 +56,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
     set_threads(arguments.threads)
-    recipe = stored_recipe(arguments.run / "recipe.toml", arguments.run.name)
+    recipe = Run(arguments.run).recipe()
     metric = "bleu-tokenized-lc" if recipe.data.text == "tokenized" else "sacrebleu"
     texts = {}
     for name in arguments.sets or ["valid"]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from nmtkit.evaluation.metrics import comparable_to, score
 from nmtkit.files import read_json, read_lines
-from nmtkit.pipeline import stored_recipe
 from nmtkit.run import Run
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 56, 56, 28, 44
@@ -126,7 +125,7 @@ def main() -> None:
     run: Path = arguments.run
     output: Path = arguments.output
     output.mkdir(parents=True, exist_ok=True)
-    recipe = stored_recipe(run / "recipe.toml", run.name)
+    recipe = Run(run).recipe()
     scores, cost = read_json(run / "scores.json"), read_json(run / "cost.json")
     provenance = read_json(Run(run).checkpoints()[-1] / "provenance.json")
     metrics = [json.loads(line) for line in read_lines(run / "metrics.jsonl") if line]

@@ -110,7 +110,7 @@ def test_results_are_those_of_the_last_checkpoint_on_the_validation_set(swept: S
         last = Run(run).checkpoints()[-1]
         assert result["checkpoint"] == 14 and last.name == "step-00000014"
         assert (result["updates"], result["checkpoint_is"]) == (14, "last")
-        sources, references = read_text_pair(run / "data" / "valid")
+        sources, references = Run(run).valid_text.read()
         translations = Translator.load([last], "cpu").translate(sources)
         expected = score(references=references, hypotheses=translations, target_language="de", text="plain")[
             "sacrebleu"
