@@ -206,9 +206,8 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             "memory per device",
             f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
         ],
+        ["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"],
     ]
-    rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
-    rows.append(["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"])
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
     if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
         notes.append(

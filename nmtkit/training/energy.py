@@ -1,21 +1,21 @@
-"""The energy of training, where the machine tells: a GPU by NVML, the processors of a machine by RAPL.
+"""The energy of training, where the machine measures it: of GPUs by NVML, of processors and memory by RAPL.
 
-Both are counters that go on by themselves; they are read about once a second, which takes microseconds. What cannot be
-read is not measured, and nothing is ever assumed in its place.
+    NVML    energy of one GPU in millijoules; Volta and later; needs nvidia-ml-py
+    RAPL    energy of each processor package and its memory in microjoules, of everything that runs on the machine;
+            Linux, where this user may read /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too). It
+            restarts at 0, as a rule after 262 kJ: a quarter of an hour at 300 W. More than one restart between two
+            readings, as in a validation of half an hour, would be lost.
 
-    NVML    energy of one GPU since its driver was loaded, in millijoules; Volta and later; needs nvidia-ml-py
-    RAPL    energy of each processor package and of memory, in microjoules; Linux, where this user may read
-            /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too). It is of all that runs on the machine.
-            It begins again at 0 when it is full, as a rule after 262 kJ: a quarter of an hour at 300 W; more than one
-            turn between two readings, as in a validation of half an hour, would be lost.
+What cannot be read is not measured, and nothing is assumed in its place.
 
 Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap/powercap.rst of Linux.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,17 +26,14 @@ from nmtkit.console import log
 POWERCAP = Path("/sys/class/powercap")
 SECONDS_BETWEEN_READINGS = 1.0
 
-Counter = Callable[[], float]
-"""Joules since any one moment, always the same one; raises OSError or ValueError when they cannot be read."""
-
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy measured, and how long that was.
+    """Energy measured, and for how long.
 
     Attributes:
-        gpu_joules, gpu_seconds: added up over the GPUs.
-        host_joules, host_seconds: of processors and memory, added up over the machines.
+        gpu_joules, gpu_seconds: summed over the GPUs.
+        host_joules, host_seconds: of processors and memory, summed over the machines.
     """
 
     gpu_joules: float = 0.0
@@ -45,139 +42,90 @@ class Energy:
     host_seconds: float = 0.0
 
     def __add__(self, other: "Energy") -> "Energy":
-        return Energy(
-            self.gpu_joules + other.gpu_joules,
-            self.gpu_seconds + other.gpu_seconds,
-            self.host_joules + other.host_joules,
-            self.host_seconds + other.host_seconds,
-        )
+        return Energy(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
 
-@dataclass
-class _Reading:
-    """One counter from its start to its last reading."""
+class Counters:
+    """Energy counters that are read together, and what they have counted since this was made."""
 
-    what: str
-    counter: Counter
-    begun: float
-    first: float
-    joules: float = 0.0
-    seconds: float = 0.0
-    has_failed: bool = False
+    def __init__(self, name: str, read: Callable[[], list[float]], ranges: list[float]) -> None:
+        """Take the first reading.
 
-    def update(self, now: float) -> None:
-        if self.has_failed:
+        Args:
+            read: returns the joules of each counter; raises OSError or ValueError.
+            ranges: the joules after which each counter restarts at 0.
+        """
+        self._name, self._read, self._ranges = name, read, ranges
+        self._begun, self._last = time.monotonic(), read()
+        self._has_failed = False
+        self.joules = self.seconds = 0.0
+
+    def update(self) -> None:
+        """Read the counters again; after a failure warn once and keep what was counted."""
+        if self._has_failed:
             return
         try:
-            self.joules = self.counter() - self.first
+            now = self._read()
         except (OSError, ValueError) as error:
-            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self.what, error)
-            self.has_failed = True
+            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self._name, error)
+            self._has_failed = True
             return
-        self.seconds = now - self.begun
+        # The modulus bridges a restart at 0.
+        self.joules += sum((new - old) % full for new, old, full in zip(now, self._last, self._ranges, strict=True))
+        self._last, self.seconds = now, time.monotonic() - self._begun
 
 
-@dataclass
 class EnergyMeter:
-    """What one process measures in one session of training: its GPU, and as the first on its machine the processors."""
+    """The energy of this process's GPU and, in the first process of a machine, of its processors and memory."""
 
-    gpu: _Reading | None = None
-    host: _Reading | None = None
-    _last: float = field(default=-SECONDS_BETWEEN_READINGS)
-
-    @classmethod
-    def start(cls, device: torch.device) -> "EnergyMeter":
-        """Begins to measure what this process can."""
-        is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-        meter = cls(_begin("the GPU", nvml_counter(device)))
-        if is_first_here:
-            meter.host = _begin("the processors", rapl_counter(POWERCAP))
-        return meter
+    def __init__(self, device: torch.device) -> None:
+        """Start measuring."""
+        self.gpu = gpu_counters(device)
+        self.host = host_counters() if os.environ.get("LOCAL_RANK", "0") == "0" else None
+        self._last = -math.inf
 
     def read(self) -> Energy:
-        """The energy since the start; at most so often as it is worth, else that of the last reading."""
+        """Return the energy since the start, at most SECONDS_BETWEEN_READINGS old."""
         now = time.monotonic()
         if now - self._last >= SECONDS_BETWEEN_READINGS:
             self._last = now
-            for reading in (self.gpu, self.host):
-                if reading is not None:
-                    reading.update(now)
-        gpu, host = self.gpu, self.host
-        return Energy(
-            gpu.joules if gpu else 0.0,
-            gpu.seconds if gpu else 0.0,
-            host.joules if host else 0.0,
-            host.seconds if host else 0.0,
-        )
+            for counters in filter(None, (self.gpu, self.host)):
+                counters.update()
+        gpu, host = ((each.joules, each.seconds) if each else (0.0, 0.0) for each in (self.gpu, self.host))
+        return Energy(*gpu, *host)
 
 
-def _begin(what: str, counter: Counter | None) -> _Reading | None:
-    if counter is None:
-        return None
-    try:
-        return _Reading(what, counter, time.monotonic(), counter())
-    except (OSError, ValueError):
-        return None
-
-
-def nvml_counter(device: torch.device) -> Counter | None:
-    """The counter of a CUDA device; None where there is none, or no nvidia-ml-py."""
+def gpu_counters(device: torch.device) -> Counters | None:
+    """Return the counter of a CUDA device; None where there is none, or no nvidia-ml-py."""
     if device.type != "cuda" or find_spec("pynvml") is None:
         return None
     import pynvml
 
-    def joules() -> float:
+    def read() -> list[float]:
         try:
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+            return [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000]
         except pynvml.NVMLError as error:
             raise OSError(str(error)) from None
 
     try:
         pynvml.nvmlInit()
-        # By its identity, as NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
+        # By UUID, as NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except pynvml.NVMLError:
+        return Counters("the GPU", read, [math.inf])
+    except (pynvml.NVMLError, OSError):
         return None
-    return joules
 
 
-def rapl_counter(powercap: Path) -> Counter | None:
-    """The counter of all processor packages of this machine and their memory; None where they cannot be read."""
+def host_counters() -> Counters | None:
+    """Return the counters of this machine's processor packages and memory; None where they cannot be read."""
     try:
-        zones = [_Zone(folder) for folder in _rapl_folders(powercap)]
+        names = {folder: (folder / "name").read_text(encoding="ascii") for folder in POWERCAP.glob("intel-rapl:*")}
+        # Cores and graphics are parts of their package; psys contains the packages.
+        zones = [folder for folder, name in names.items() if name.startswith("package") or name.strip() == "dram"]
+
+        def read(file: str = "energy_uj") -> list[float]:
+            return [int((zone / file).read_text(encoding="ascii")) / 1e6 for zone in zones]
+
+        return Counters("the processors", read, read("max_energy_range_uj")) if zones else None
     except (OSError, ValueError):
         return None
-    if not zones:
-        return None
-    return lambda: sum(zone.joules() for zone in zones)
-
-
-def _rapl_folders(powercap: Path) -> list[Path]:
-    """The zones that add up: packages (intel-rapl:0) and the memory beside them (intel-rapl:0:1, dram). Cores and
-    graphics are parts of their package; psys is the whole, with the packages in it."""
-    chosen = []
-    for folder in sorted(powercap.glob("intel-rapl:*")):
-        try:
-            name = (folder / "name").read_text(encoding="ascii").strip()
-            (folder / "energy_uj").read_text(encoding="ascii")
-        except OSError:  # not for this user's eyes
-            continue
-        if name.startswith("package") or name == "dram":
-            chosen.append(folder)
-    return chosen
-
-
-class _Zone:
-    """One counter of RAPL, without the jumps where it begins again at 0."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "energy_uj"
-        self._range = int((folder / "max_energy_range_uj").read_text(encoding="ascii"))
-        self._last, self._turns = 0, 0
-
-    def joules(self) -> float:
-        now = int(self._file.read_text(encoding="ascii"))
-        if now < self._last:
-            self._turns += 1
-        self._last = now
-        return (now + self._turns * self._range) / 1e6

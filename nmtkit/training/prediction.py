@@ -208,8 +208,12 @@ def predict(
     padding = None  # of a sample it would be far too much: the larger the corpus, the more alike a pass's lengths
     if lengths.num_pairs is not None:
         padding = _share_of_padding(model, vocab_sizes[1], lengths, plan, per_pass, hardware.devices)
-    memory = memory_parts(recipe, vocab_sizes, hardware.devices)
-    to_come = memory["optimizer"] + memory.get("exchange of gradients", 0)  # what the first update allocates
+    parameters = count_parameters(model, *vocab_sizes)
+    # The first update allocates the two moments of Adam and, with several devices, a flat copy of the gradients; what
+    # was measured has the weights, their gradients and the moving average in it already.
+    float32_copies = 2 + (hardware.devices > 1)
+    if tried_bytes is None:
+        float32_copies += 2 + (training.ema_decay > 0)
     flops = factor * (encoder + decoder + output)
     return {
         "updates": updates,
@@ -218,7 +222,7 @@ def predict(
         "source_language": recipe.data.source_language,
         "target_language": recipe.data.target_language,
         "lengths": lengths.origin,
-        "parameters": count_parameters(model, *vocab_sizes),
+        "parameters": parameters,
         "target_tokens": target_tokens,
         "flops": flops,
         "flops_encoder": factor * encoder,
@@ -237,9 +241,8 @@ def predict(
         "mfu_source": hardware.mfu_source,
         "seconds": flops / _speed(hardware),
         "tokens_per_pass": per_pass,
-        "memory_bytes": sum(memory.values()) if tried_bytes is None else tried_bytes + to_come,
+        "memory_bytes": (tried_bytes or 0) + 4 * parameters * float32_copies,
         "memory_source": MEMORY_OF_WEIGHTS if tried_bytes is None else MEMORY_MEASURED,
-        "memory_parts": memory,
         "device_memory_bytes": hardware.memory,
     }
 
@@ -311,16 +314,3 @@ def _share_of_padding(
     ]
     real = sum(_work(model, vocab, lengths, np.concatenate(passes))[:3])
     return padding_flops(model, lengths.source, lengths.target, passes) / real
-
-
-def memory_parts(recipe: Recipe, vocab_sizes: tuple[int, int], devices: int) -> dict[str, int]:
-    """Bytes on one device that follow from the number of parameters, by what they are for."""
-    weights = 4 * count_parameters(recipe.model, *vocab_sizes)
-    parts = {
-        "weights": weights,
-        "gradients": weights,
-        "optimizer": 2 * weights,
-        "moving average": weights if recipe.training.ema_decay else 0,
-        "exchange of gradients": weights if devices > 1 else 0,
-    }
-    return {name: size for name, size in parts.items() if size}

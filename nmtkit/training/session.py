@@ -169,7 +169,7 @@ class _Session:
     def _start_clocks(self) -> None:
         """From here on time and energy count."""
         self._begun = time.monotonic()
-        self._energy = EnergyMeter.start(self._workers.device)
+        self._energy = EnergyMeter(self._workers.device)
 
     @property
     def _progress(self) -> Progress:

@@ -228,7 +228,7 @@ def test_a_prediction_says_what_it_assumes() -> None:
         "target_tokens": 1000, "flops": 3_000_000, "flops_encoder": 1_000_000, "flops_decoder": 1_500_000,
         "flops_output": 500_000, "flops_attention": 1000, "flops_padding": 30_000, "devices": 8, "device": "h200",
         "precision": "bf16", "rate": 989.5e12, "rate_source": "a sheet", "mfu": 0.3, "mfu_source": "of a run",
-        "seconds": 50.0, "tokens_per_pass": 4096, "memory_bytes": 3 * 10**9, "memory_parts": {"weights": 10**9},
+        "seconds": 50.0, "tokens_per_pass": 4096, "memory_bytes": 3 * 10**9,
         "device_memory_bytes": 141e9, "memory_source": "measured",
     }  # fmt: skip
     table = prediction_table(predicted)

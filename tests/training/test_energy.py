@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import sys
 import types
 from pathlib import Path
@@ -13,7 +14,7 @@ from nmtkit.console import log
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import read_json_lines
 from nmtkit.training import energy
-from nmtkit.training.energy import Energy, EnergyMeter, nvml_counter, rapl_counter
+from nmtkit.training.energy import Counters, Energy, EnergyMeter, gpu_counters, host_counters
 from tests.conftest import TinyProject
 
 CPU = torch.device("cpu")
@@ -35,7 +36,8 @@ class Powercap:
 
 
 @pytest.fixture
-def powercap(tmp_path: Path) -> Powercap:
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Powercap:
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     return Powercap(tmp_path / "powercap")
 
 
@@ -48,32 +50,38 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_packages_and_memory_add_up_and_their_parts_are_not_counted_twice(powercap: Powercap) -> None:
-    powercap.zone("intel-rapl:0", "package-0", 5_000_000)
-    powercap.zone("intel-rapl:0:0", "core", 3_000_000)
-    powercap.zone("intel-rapl:0:1", "dram", 500_000)
-    powercap.zone("intel-rapl:1", "package-1", 4_000_000)
-    powercap.zone("intel-rapl:2", "psys", 20_000_000)
-    powercap.zone("intel-rapl-mmio:0", "package-0", 5_000_000)
-    counter = rapl_counter(powercap.folder)
-    assert counter is not None
-    assert counter() == 9.5
+    zones = {
+        "intel-rapl:0": ("package-0", 5_000_000),
+        "intel-rapl:0:0": ("core", 3_000_000),
+        "intel-rapl:0:1": ("dram", 500_000),
+        "intel-rapl:1": ("package-1", 4_000_000),
+        "intel-rapl:2": ("psys", 20_000_000),
+        "intel-rapl-mmio:0": ("package-0", 5_000_000),
+    }
+    for place, (name, _) in zones.items():
+        powercap.zone(place, name, 1_000_000)
+    counters = host_counters()
+    assert counters is not None
+    for place, (name, microjoules) in zones.items():
+        powercap.zone(place, name, 1_000_000 + microjoules)
+    counters.update()
+    assert counters.joules == 9.5
 
 
-def test_a_counter_that_begins_again_at_0_goes_on(powercap: Powercap) -> None:
+def test_a_counter_that_restarts_at_0_goes_on(powercap: Powercap) -> None:
     powercap.zone("intel-rapl:0", "package-0", 900_000, full=1_000_000)
-    counter = rapl_counter(powercap.folder)
-    assert counter is not None
-    found = [counter()]
-    for microjoules in (950_000, 50_000, 60_000, 10_000):
+    counters = host_counters()
+    assert counters is not None
+    found = []
+    for microjoules in (900_000, 950_000, 50_000, 60_000, 10_000):
         powercap.zone("intel-rapl:0", "package-0", microjoules, full=1_000_000)
-        found.append(counter())
-    assert found == pytest.approx([0.9, 0.95, 1.05, 1.06, 2.01])
+        counters.update()
+        found.append(counters.joules)
+    assert found == pytest.approx([0.0, 0.05, 0.15, 0.16, 1.11])
 
 
 @pytest.mark.parametrize("broken", ["missing", "unreadable", "no number", "no range"])
-def test_a_machine_that_tells_nothing_is_not_measured(
-    powercap: Powercap, broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_tells_nothing_is_not_measured(powercap: Powercap, broken: str) -> None:
     if broken != "missing":
         powercap.zone("intel-rapl:0", "package-0", 1)
     file = powercap.folder / "intel-rapl:0" / "energy_uj"
@@ -84,18 +92,14 @@ def test_a_machine_that_tells_nothing_is_not_measured(
         file.write_text("?\n")
     if broken == "no range":
         (powercap.folder / "intel-rapl:0" / "max_energy_range_uj").unlink()
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
-    meter = EnergyMeter.start(CPU)
+    meter = EnergyMeter(CPU)
     assert (meter.gpu, meter.host) == (None, None)
     assert meter.read() == Energy()
 
 
-def test_a_meter_counts_from_its_start_and_reads_once_a_second(
-    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_meter_counts_from_its_start_and_reads_once_a_second(powercap: Powercap, clock: list[float]) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
-    meter = EnergyMeter.start(CPU)
+    meter = EnergyMeter(CPU)
     powercap.zone("intel-rapl:0", "package-0", 9_000_000)
     clock[0] += 2
     assert meter.read() == Energy(host_joules=2.0, host_seconds=2.0)
@@ -110,11 +114,10 @@ def test_only_the_first_process_of_a_machine_counts_its_processors(
     powercap: Powercap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert EnergyMeter.start(CPU).host is None
+    assert EnergyMeter(CPU).host is None
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert EnergyMeter.start(CPU).host is not None
+    assert EnergyMeter(CPU).host is not None
 
 
 def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
@@ -122,8 +125,7 @@ def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
 ) -> None:
     monkeypatch.setattr(log, "propagate", True)
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
-    meter = EnergyMeter.start(CPU)
+    meter = EnergyMeter(CPU)
     powercap.zone("intel-rapl:0", "package-0", 9_000_000)
     clock[0] += 2
     before = meter.read()
@@ -175,7 +177,7 @@ def test_a_gpu_is_found_by_its_identity_and_counted_in_joules(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([5_000, 6_500]))
     monkeypatch.setattr(energy, "POWERCAP", tmp_path)
-    meter = EnergyMeter.start(one_gpu)
+    meter = EnergyMeter(one_gpu)
     clock[0] += 3
     assert meter.read() == Energy(gpu_joules=1.5, gpu_seconds=3.0)
 
@@ -184,22 +186,22 @@ def test_a_gpu_that_nvml_does_not_know_or_does_not_count_is_not_measured(
     one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([1], fails=True))
-    assert nvml_counter(one_gpu) is None
+    assert gpu_counters(one_gpu) is None
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([]))  # as of before Volta
-    assert EnergyMeter.start(one_gpu).gpu is None
+    assert EnergyMeter(one_gpu).gpu is None
 
 
 def test_the_library_itself_says_of_an_unknown_gpu_that_it_is_not_measured(
     one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", pytest.importorskip("pynvml"))
-    assert nvml_counter(one_gpu) is None
+    assert gpu_counters(one_gpu) is None
 
 
 def test_without_the_library_a_gpu_is_not_measured(one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "find_spec", lambda name: None)
-    assert nvml_counter(one_gpu) is None
-    assert nvml_counter(CPU) is None
+    assert gpu_counters(one_gpu) is None
+    assert gpu_counters(CPU) is None
 
 
 def test_training_keeps_account_of_energy_over_sessions(
@@ -207,7 +209,9 @@ def test_training_keeps_account_of_energy_over_sessions(
 ) -> None:
     reads = itertools.count(1000, 10)
     monkeypatch.setattr(energy, "SECONDS_BETWEEN_READINGS", 0.0)
-    monkeypatch.setattr(energy, "rapl_counter", lambda powercap: lambda: float(next(reads)))
+    monkeypatch.setattr(
+        energy, "host_counters", lambda: Counters("the processors", lambda: [float(next(reads))], [math.inf])
+    )
     run = tiny.copy(tmp_path / "run")
     tiny.train(run, "training.max_steps=5")
     first = training_cost(run)
