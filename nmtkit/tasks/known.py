@@ -1,14 +1,14 @@
 """The tasks by the value of `data.text`."""
 
-from nmtkit.tasks.parsing import Parsing
+from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.task import Task
-from nmtkit.tasks.translation import Translation
+from nmtkit.tasks.translation import TranslationTask
 
 TASKS: dict[str, Task] = {
-    "plain": Translation(is_tokenized=False),
-    "tokenized": Translation(is_tokenized=True),
-    "trees": Parsing(is_tagged=False),
-    "tagged-trees": Parsing(is_tagged=True),
+    "plain": TranslationTask(is_tokenized=False),
+    "tokenized": TranslationTask(is_tokenized=True),
+    "trees": ParsingTask(is_tagged=False),
+    "tagged-trees": ParsingTask(is_tagged=True),
 }
 
 

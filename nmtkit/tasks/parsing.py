@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Parsing(Task):
+class ParsingTask(Task):
     """Parsing. The target of a line is a tree in brackets; the model writes its linearised form."""
 
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
@@ -56,7 +56,7 @@ class _LinearisedLines:
 
     trees: Iterable[bytes]
     name: str
-    task: "Parsing"
+    task: "ParsingTask"
 
     def __iter__(self) -> Iterator[bytes]:
         for number, line in enumerate(self.trees, start=1):

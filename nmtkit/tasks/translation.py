@@ -3,7 +3,7 @@
 from nmtkit.tasks.task import Task
 
 
-class Translation(Task):
+class TranslationTask(Task):
     """Translation of plain text, or of text whose words were separated before."""
 
     def __init__(self, *, is_tokenized: bool) -> None:
