@@ -80,6 +80,13 @@ class LocalPair(_InMixture):
 
 
 TREES = ("trees", "tagged-trees")
+
+
+def default_task(text: str) -> str:
+    """Return the task of a recipe or a model that states none."""
+    return "parsing" if text in TREES else "translation"
+
+
 """The values of [data] text for which the target is a tree over the source's words."""
 
 
@@ -113,6 +120,8 @@ class DataConfig(_Section):
     """plain: ordinary text. tokenized: text that is already split into words by blanks. trees: sentences as the source,
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
     too; see parsing.md."""
+    task: str | None = Field(default=None, pattern=_ONE_WORD)
+    """Kind of work: "translation" or "parsing". By default parsing where text is trees, else translation."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
@@ -184,6 +193,11 @@ class DataConfig(_Section):
     def has_trees(self) -> bool:
         """True if the target is a tree over the words of the source."""
         return self.text in TREES
+
+    @property
+    def task_name(self) -> str:
+        """The stated task, else the one that the text implies."""
+        return self.task or default_task(self.text)
 
     @property
     def splits_scripts(self) -> bool:

@@ -116,6 +116,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     Raises:
         NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
     """
+    task_of(recipe.data)  # an unknown one is an error before anything is downloaded
     for folder in (run_dir, Run(run_dir).stages):
         remove_leftovers(folder)
     data = recipe.data
@@ -235,7 +236,7 @@ def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus
     valid = () if isinstance(data.valid, int) else data.valid
     downloader.fetch_all(files_to_fetch(data))
     train = [open_entry(data, entry, downloader) for entry in data.train]
-    train = [task_of(data.text).training_corpus(corpus) for corpus in train]
+    train = [task_of(data).training_corpus(corpus) for corpus in train]
     tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
     return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
@@ -292,6 +293,8 @@ def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
     }
     if recipe.data.subwords != "wordpiece":
         settings["data"].pop("wordpiece_characters")
+    if recipe.data.task is None:
+        settings["data"].pop("task")
     for key in ("treebank", "silver_trees"):  # places, whose content is in the sums of the corpora
         settings["data"].pop(key)
     return settings
@@ -492,7 +495,8 @@ class _Preparer:
 
     def _as_trained(self, pair: Pair) -> Pair:
         """Return a pair of a validation or test set as training text would have it."""
-        return pair[0], task_of(self._data.text).model_target(pair[1], "a target of a validation or test set")
+        task = task_of(self._data)
+        return task.model_source(pair[0]), task.model_target(pair[1], "a target of a validation or test set")
 
     def _read_training_text(
         self, train: list[Corpus], folder: Path, *, check_only: bool

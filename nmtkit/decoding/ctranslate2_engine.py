@@ -119,7 +119,7 @@ class CTranslate2Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
-        task = task_of(self.tokenizer.settings["text"])
+        task = task_of(self.tokenizer)
         lines = [task.model_source(line) for line in lines]
         longest = min(source_limit(max_source_tokens, self.lengths), self._max_positions - 1)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]

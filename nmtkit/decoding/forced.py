@@ -123,7 +123,7 @@ class ForcedDecoder:
         Raises:
             DataError: a hypothesis is no target of the model's task.
         """
-        task = task_of(self.tokenizer.settings["text"])
+        task = task_of(self.tokenizer)
         targets = [
             task.model_target(hypothesis, repr(hypothesis[:40]))
             if first_line is None

@@ -217,7 +217,7 @@ class Translator:
         self.weights_sha256: tuple[str, ...] = ()
         self.precision = precision
         self.tokenizer = tokenizer
-        self.task = task_of(tokenizer.settings["text"])
+        self.task = task_of(tokenizer)
         self.decoding = decoding
         self.lengths = lengths
         self.is_small = all(model.config.d_model < _SMALL for model in models)

@@ -70,7 +70,8 @@ def export(
     with write_folder_atomically(folder) as temporary:
         write = _write_ctranslate2 if to == "ctranslate2" else _write_huggingface
         write(temporary, loaded, sample, ours, manifest)
-        (temporary / "README.md").write_text(_readme(manifest), encoding="utf-8")
+        readme = _readme(manifest, task_of(loaded.tokenizer).description)
+        (temporary / "README.md").write_text(readme, encoding="utf-8")
         for file in (path for path in temporary.rglob("*") if path.is_file()):
             follow_umask(file)
         manifest["files"] = sha256_of_files(temporary)
@@ -174,10 +175,9 @@ def _steps_after(text: dict[str, Any]) -> list[str]:
     return [f"- To be done to each translation after: Moses' detokenizer for {text['target_language']} (sacremoses)"]
 
 
-def _readme(manifest: dict[str, Any]) -> str:
+def _readme(manifest: dict[str, Any], kind: str) -> str:
     """What a user of the folder has to know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
-    kind = task_of(text["text"]).description
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"

@@ -70,7 +70,7 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
-    task = task_of(loaded.tokenizer.settings["text"])
+    task = task_of(loaded.tokenizer)
     words = [task.model_source(line) for _, line in texts]
     encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for line in words], "source")
     fitting = (

@@ -30,7 +30,7 @@ def attention_maps(loaded: LoadedModel, source: str, target: str) -> list[Attent
         ModelError: the model gives no finite numbers.
     """
     tokenizer = loaded.tokenizer
-    task = task_of(tokenizer.settings["text"])
+    task = task_of(tokenizer)
     source, target = task.model_source(source), task.model_target(target, "the target")
     config = loaded.model.config
     limit = min(MAX_TOKENS, config.max_positions if config.positions == "learned" else MAX_TOKENS) - 1

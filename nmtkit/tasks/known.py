@@ -1,17 +1,24 @@
-"""The tasks by the value of `data.text`."""
+"""The tasks by name."""
 
+from collections.abc import Callable
+
+from nmtkit.config.schema import DataConfig
+from nmtkit.errors import RecipeError
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.task import Task
 from nmtkit.tasks.translation import TranslationTask
+from nmtkit.text.tokenizer import Tokenizer
 
-TASKS: dict[str, Task] = {
-    "plain": TranslationTask(is_tokenized=False),
-    "tokenized": TranslationTask(is_tokenized=True),
-    "trees": ParsingTask(is_tagged=False),
-    "tagged-trees": ParsingTask(is_tagged=True),
-}
+TASKS: dict[str, Callable[[str], Task]] = {"translation": TranslationTask, "parsing": ParsingTask}
+"""For each value of `data.task` a function from the kind of text (`data.text`) to the task."""
 
 
-def task_of(text: str) -> Task:
-    """Return the task of a recipe or tokenizer with this value of `data.text`."""
-    return TASKS[text]
+def task_of(owner: DataConfig | Tokenizer) -> Task:
+    """Return the task of a recipe's data or of the models with a tokenizer.
+
+    Raises:
+        RecipeError: there is no such task.
+    """
+    if owner.task_name not in TASKS:
+        raise RecipeError(f'data.task = "{owner.task_name}": no such task; choose one of {", ".join(sorted(TASKS))}')
+    return TASKS[owner.task_name](owner.text)

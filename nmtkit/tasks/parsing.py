@@ -21,8 +21,8 @@ class ParsingTask(Task):
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
     averaging_metric: Literal["bleu", "nll"] = "nll"
 
-    def __init__(self, *, is_tagged: bool) -> None:
-        self._is_tagged = is_tagged  # the sequence has the parts of speech of the words
+    def __init__(self, text: str) -> None:
+        self._is_tagged = text == "tagged-trees"  # the sequence has the parts of speech of the words
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         target = TextSource(corpus.target.name, _LinearisedLines(corpus.target.raw_lines, corpus.target.name, self))

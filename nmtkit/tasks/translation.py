@@ -6,6 +6,6 @@ from nmtkit.tasks.task import Task
 class TranslationTask(Task):
     """Translation of plain text, or of text whose words were separated before."""
 
-    def __init__(self, *, is_tokenized: bool) -> None:
-        if is_tokenized:
+    def __init__(self, text: str) -> None:
+        if text == "tokenized":
             self.description = "tokenized: words and punctuation are separated before"

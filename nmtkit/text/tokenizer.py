@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.schema import DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
@@ -311,12 +311,24 @@ class Tokenizer:
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
         }
+        if data.task is not None:
+            settings["task"] = data.task
         if data.source_prefixes:
             settings["source_prefixes"] = list(data.source_prefixes)
         return cls(settings, vocabularies)
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
+
+    @property
+    def text(self) -> str:
+        """Kind of text, as in `data.text`."""
+        return str(self.settings["text"])
+
+    @property
+    def task_name(self) -> str:
+        """Task of the models with this tokenizer."""
+        return str(self.settings.get("task") or default_task(self.text))
 
     @property
     def tag_ids(self) -> frozenset[int]:
@@ -452,6 +464,7 @@ class Tokenizer:
     def check_recipe(self, data: DataConfig) -> None:
         """Raises RecipeError when a recipe that takes over this tokenizer says something else of it."""
         stated = {
+            "task": data.task_name,
             "text": data.text,
             "source_language": data.source_language,
             "target_language": data.target_language,
@@ -459,7 +472,7 @@ class Tokenizer:
             "subwords": data.subwords,
             "share_vocab": data.share_vocab,
         }
-        own = {**self.settings, "share_vocab": "joint" in self._vocabularies}
+        own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         if data.subwords == "none":
             stated["segment_mark"] = data.segment_mark
         for key, value in stated.items():
@@ -484,7 +497,7 @@ class Tokenizer:
 
 
 _SETTINGS = {
-    "subwords": str, "normalize": [str], "text": str, "source_language": str, "target_language": str,
+    "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "sha256": {str: str},
 }  # fmt: skip
 _IN_LINES = ("wordpiece", "none")

@@ -110,7 +110,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
             "choose from; train with a larger training.keep_last first"
         )
     recipe = Run(run_dir).recipe()
-    of_task = task_of(recipe.data.text).averaging_metric
+    of_task = task_of(recipe.data).averaging_metric
     if criterion == "bleu" and of_task != "bleu":
         raise DataError(f'{run_dir}: BLEU cannot score text = "{recipe.data.text}"; search with --metric {of_task}')
     criterion = criterion or of_task

@@ -93,7 +93,7 @@ def test_what_is_missing_is_said(
 
 def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.mrg").write_text("( (S (NP-SBJ (NN a)) (. .)) )\n(X (CD 1)")
-    corpus = ParsingTask(is_tagged=False).training_corpus(stored_trees("mine", [tmp_path / "a.mrg"]))
+    corpus = ParsingTask("trees").training_corpus(stored_trees("mine", [tmp_path / "a.mrg"]))
     lines = iter(corpus.target.open())
     assert next(lines) == "(S (NP XX )NP XX )S"
     with pytest.raises(DataError, match=r"a\.mrg, line \d: the last tree is not closed"):
@@ -103,4 +103,4 @@ def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Pat
 def test_text_that_is_no_tree_is_refused_with_its_line() -> None:
     texts = TextSource("a.en", [b"a\n"]), TextSource("a.de", [b"(S (NN a))\n", b"no tree\n"])
     with pytest.raises(DataError, match=r"a\.de, line 2: 'no' outside of a tree"):
-        list(ParsingTask(is_tagged=True).training_corpus(Corpus("mine", *texts, (), "")).target.open())
+        list(ParsingTask("tagged-trees").training_corpus(Corpus("mine", *texts, (), "")).target.open())

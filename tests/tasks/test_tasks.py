@@ -1,0 +1,148 @@
+"""A task is one object: two that are defined here alone are prepared, trained, decoded and scored like translation."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nmtkit.config.recipe import load_recipe
+from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import PairData
+from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import RecipeError
+from nmtkit.pipeline import run as run_pipeline
+from nmtkit.run import Run
+from nmtkit.tasks.known import TASKS
+from nmtkit.tasks.task import Output, Task
+from nmtkit.training.session import train
+
+ROOT = Path(__file__).parent.parent.parent
+WORDS = ("ant", "bee", "cow", "dog", "eel", "fox", "gnu", "hen")
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
+    'train = [{ source = "train.en", target = "train.de" }]\nvalid = [{ source = "valid.en", target = "valid.de" }]\n'
+    'test = [{ source = "test.en", target = "test.de" }]\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\n"
+    "[training]\ntokens_per_update = 600\nwarmup_steps = 20\nmax_steps = 120\nvalidate_every_steps = 60\n"
+    'checkpoint_every_steps = 60\nprecision = "float32"\nschedule = "constant"\npeak_learning_rate = 0.005\n'
+    "[decoding]\nbeam = 2\naverage_last = 1\nmax_length = 12\n"
+)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Lines that a function has changed."""
+
+    task: Task
+    lines: Iterable[bytes]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self.lines:
+            yield self.task.model_source(line.decode()).encode() + b"\n"
+
+
+class Continuation(Task):
+    """Text without a source: the model learns to continue from nothing."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        source = TextSource(corpus.source.name, Mapped(self, corpus.source.raw_lines))
+        return Corpus(corpus.name, source, corpus.target, corpus.files, corpus.fingerprint)
+
+    def model_source(self, line: str) -> str:
+        return "."
+
+    def words(self, line: str) -> list[str]:
+        return ["."]
+
+
+class Label(Task):
+    """A label for a text: no target text, but one of a few names."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def output(self, source: str, generated: str) -> Output:
+        return Output(generated if generated in ("EVEN", "ODD") else "EVEN", is_mended=generated not in ("EVEN", "ODD"))
+
+
+def write_lines(folder: Path, targets: dict[str, list[tuple[str, str]]]) -> None:
+    for name, pairs in targets.items():
+        for side, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "mine.toml").write_text(RECIPE, encoding="utf-8")
+
+
+def sentence(number: int) -> str:
+    """Return a text in which each word follows from the one before."""
+    return " ".join(WORDS[(number + place) % len(WORDS)] for place in range(3 + number % 4))
+
+
+def test_a_task_without_a_source_is_trained_decoded_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "continuation", Continuation)
+    texts = [(f"unused {number}", sentence(number)) for number in range(400)]
+    write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
+    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="continuation"', "cleaning.duplicate_source=keep"])
+    result = run_pipeline(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    run = Run(tmp_path / "run")
+    data = PairData(run.data / "train")
+    assert {tuple(data.ids(0, pair)) for pair in range(5)} == {tuple(data.ids(0, 0))}
+    assert result.scores["test"]["sacrebleu"].score >= 0
+    translator = Translator.load([run.averaged], "cpu")
+    generated = translator.translate(["", "anything"])
+    assert generated[0] == generated[1] != ""
+    words = generated[0].split()
+    assert all(WORDS[(WORDS.index(one) + 1) % len(WORDS)] == two for one, two in pairwise(words))
+
+
+def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "label", Label)
+    texts = [(sentence(number), "EVEN" if len(sentence(number).split()) % 2 == 0 else "ODD") for number in range(400)]
+    write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
+    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="label"', "cleaning.duplicate_pair=keep"])
+    result = run_pipeline(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    run = Run(tmp_path / "run")
+    sources, labels, decoded = run.read_translated("test")
+    assert len(sources) == 20
+    assert set(decoded) <= {"EVEN", "ODD"}
+    right = sum(one == two for one, two in zip(labels, decoded, strict=True))
+    assert right >= 18
+    assert result.scores["test"]["chrf2"].score > 80
+    (best,) = Translator.load([run.averaged], "cpu").translations(sources[:1], Asked())[0]
+    assert best.is_mended is False
+
+
+def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
+    write_lines(tmp_path, {"train": [("a", "b")], "valid": [("a", "b")], "test": [("a", "b")]})
+    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="dance"'])
+    with pytest.raises(RecipeError, match=r'data\.task = "dance": no such task; choose one of parsing, translation'):
+        prepare(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
+def test_the_task_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(example.split("\n")) <= 30
+    names: dict[str, type[Task]] = {}
+    exec(example, names)
+    monkeypatch.setitem(TASKS, "shouting", names["Shouting"])
+    texts = [(sentence(number), " ".join(reversed(sentence(number).upper().split()))) for number in range(200)]
+    write_lines(tmp_path, {"train": texts[:180], "valid": texts[180:190], "test": texts[190:]})
+    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="shouting"', "training.max_steps=60"])
+    prepare(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    tokenizer, data = run.tokenizer(), PairData(run.data / "train")
+    assert tokenizer.decode([int(index) for index in data.ids(1, 0)], "target").islower()
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1))
+    (translation,) = Translator.load([run.folder], "cpu").translate([texts[0][0]])
+    assert translation == translation.upper() != ""
