@@ -80,6 +80,7 @@ class TestNothingIsRewritten:
     @settings(deadline=None, max_examples=100)
     @given(line=st.text().filter(lambda line: "\u2581" not in line))
     @example(line="日本語 \U0010ffff\0\t\n")
+    @example(line="a\ufdd0b \ufdd0")
     def test_byte_fallback_brings_unseen_characters_back(self, with_bytes: Tokenizer, line: str) -> None:
         (ids,) = with_bytes.encode([line], "target")
         assert UNK not in ids
