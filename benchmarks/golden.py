@@ -244,6 +244,7 @@ class Golden:
         if is_result:
             return text
         text = re.sub(r"\d+\.\d+\.\d+\+\w[\w.]*", "VERSION", text)
+        text = re.sub(r"\b(\d+[dhm])+(?=\d+[hms]\b)", "", text)  # 1m05s, as 5s
         text = re.sub(r"(estimate|\n *(?:seconds per update|seconds|MFU|memory, bytes))[-\d.e+, |`]+", r"\1 N", text)
         text = re.sub(rf"\d[\d.,]*(e[+-]?\d+)?(?=(?: |&nbsp;)?{UNITS}(?!\w))", "N", text)
         return re.sub(r"[─━█▏]+", "─", re.sub(r" +", " ", text))
