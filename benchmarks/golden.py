@@ -247,6 +247,7 @@ class Golden:
         text = re.sub(r"\b(\d+[dhm])+(?=\d+[hms]\b)", "", text)  # 1m05s, as 5s
         text = re.sub(r"(estimate|\n *(?:seconds per update|seconds|MFU|memory, bytes))[-\d.e+, |`]+", r"\1 N", text)
         text = re.sub(rf"\d[\d.,]*(e[+-]?\d+)?(?=(?: |&nbsp;)?{UNITS}(?!\w))", "N", text)
+        text = re.sub(r"N((?: |&nbsp;)?)[kMGTP](i?B|FLOPs?/s)\b", r"N\1\2", text)
         return re.sub(r"[─━█▏]+", "─", re.sub(r" +", " ", text))
 
     def _record(self, section: dict[str, Any], key: str, value: Any) -> None:
