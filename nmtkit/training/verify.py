@@ -48,13 +48,13 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         else:
             before = {}
             start_from_model(state, recipe, tokenizer)
-            state.progress.tokens_per_pass = saved["progress"].get("tokens_per_pass", 0)
-        if state.progress.rollbacks != saved["progress"].get("rollbacks", 0):
+            state.progress.tokens_per_pass = saved["progress"]["tokens_per_pass"]
+        if state.progress.rollbacks != saved["progress"]["rollbacks"]:
             raise NmtkitError(
                 f"{last}: between this saved state and the previous one the run was rolled back because of non-finite "
                 "numbers, which cannot be repeated; verify after the next saved state"
             )
-        if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"].get("tokens_per_pass", 0):
+        if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"]["tokens_per_pass"]:
             raise NmtkitError(
                 f"{last}: between this saved state and the previous one memory ran out and micro-batches were halved, "
                 "which cannot be repeated; verify after the next saved state"
