@@ -586,15 +586,11 @@ _SET = "--set"
 """Name of the layer made of --set options."""
 
 
-def recipes_folder() -> Path:
-    """Return the folder of the built-in recipes: in the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent / "recipes"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
-
-
 def builtin_recipes() -> dict[str, Path]:
     """The built-in recipes by name."""
-    return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
+    inside = Path(__file__).parent / "recipes"  # of the installed package; in a checkout they lie beside it
+    folder = inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:

@@ -37,7 +37,9 @@ def locked_run(run_dir: Path, command: str) -> Iterator[None]:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             raise _unwritable(run_dir, os.strerror(error.errno)) from None
-        _check_writable(run_dir)
+        for name in _WRITTEN_INTO:
+            if (run_dir / name).exists() and not os.access(run_dir / name, os.W_OK):
+                raise _unwritable(run_dir / name, "permission denied")
         yield
 
 
@@ -93,12 +95,6 @@ def _lock(path: Path, what: Path, option: str) -> int:
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         os.close(descriptor)
-
-
-def _check_writable(run_dir: Path) -> None:
-    for name in _WRITTEN_INTO:
-        if (run_dir / name).exists() and not os.access(run_dir / name, os.W_OK):
-            raise _unwritable(run_dir / name, "permission denied")
 
 
 def _unwritable(path: Path, reason: str) -> NmtkitError:

@@ -1,6 +1,6 @@
 """`nmtkit cost`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,7 @@ from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe
-    from nmtkit.evaluation.cost_tables import Scores, Table
+    from nmtkit.evaluation.cost_tables import Table
     from nmtkit.training.prediction import Hardware, PairLengths
 
 
@@ -102,13 +102,6 @@ def command(
         write_json(json_file, figures)
 
 
-def print_cost(cost: Mapping[str, Any], scores: "Scores") -> None:
-    """Prints what a training took, beside the paper's Table 2."""
-    from nmtkit.evaluation.cost_tables import cost_tables
-
-    print_tables(cost_tables(cost, scores))
-
-
 def print_tables(tables: "Sequence[Table]") -> None:
     """Prints tables to stdout."""
     from nmtkit import console
@@ -134,13 +127,14 @@ def _print_devices() -> None:
 
 def _tell(run: Path) -> dict[str, Any]:
     from nmtkit.evaluation.cost import training_cost
+    from nmtkit.evaluation.cost_tables import cost_tables
     from nmtkit.evaluation.scoring import read_scores
     from nmtkit.files import write_json
 
     cost = training_cost(run)
     write_json(run / "cost.json", cost)
     scores = run / "scores.json"
-    print_cost(cost, read_scores(scores) if scores.is_file() else {})
+    print_tables(cost_tables(cost, read_scores(scores) if scores.is_file() else {}))
     return cost
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
@@ -61,14 +62,7 @@ def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
             yield entry.value
     finally:
         stopped.set()
-        _empty(queue)
+        with suppress(Empty):  # so that the thread does not wait for room in the queue
+            while True:
+                queue.get_nowait()
         thread.join()
-
-
-def _empty(queue: Queue) -> None:
-    """So that a thread waiting for a place does not wait any longer."""
-    while True:
-        try:
-            queue.get_nowait()
-        except Empty:
-            return

@@ -129,7 +129,9 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     for folder in (run_dir, run_dir / "prepare"):
         remove_leftovers(folder)
     data = recipe.data
-    tokenizer = _given_tokenizer(data)
+    tokenizer = None if data.tokenizer is None else Tokenizer.of_model(data.tokenizer)
+    if tokenizer is not None:
+        tokenizer.check_recipe(data)
     train, valid, tests = _fetch_corpora(data, mirror)
     fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
 
@@ -316,15 +318,6 @@ def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
         return Downloader(mirror, progress=report).fetch_all(_remote_files(recipe.data))
 
 
-def _given_tokenizer(data: DataConfig) -> Tokenizer | None:
-    """The tokenizer of the model that data.tokenizer names, if it names one."""
-    if data.tokenizer is None:
-        return None
-    tokenizer = Tokenizer.of_model(data.tokenizer)
-    tokenizer.check_recipe(data)
-    return tokenizer
-
-
 def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | None) -> str:
     """A sum over all that decides the content of RUN/data: settings and the bytes of the corpora, not their place."""
     settings = _decisive_settings(recipe)
@@ -500,7 +493,9 @@ class _Preparer:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
             _write_text(self._data, folder, "valid", self._valid)
-            blocks = iter([_as_block([self._as_trained(pair) for pair in self._valid])])
+            trained = [self._as_trained(pair) for pair in self._valid]
+            sides = ("".join(f"{pair[side]}\n" for pair in trained).encode() for side in range(2))
+            blocks = iter([TextBlock(0, 1, bytes([SPOOLED]) * len(trained), *sides)])
             counts["valid"], statistics["valid"] = self._write_shards(
                 folder, "valid", tokenizer, blocks, len(self._valid)
             )
@@ -629,12 +624,6 @@ class _Preparer:
                 done += block.num_read
                 advance(done)
         return writer.num_pairs, statistics
-
-
-def _as_block(pairs: list[Pair]) -> TextBlock:
-    """Pairs of a validation set, all of which are there."""
-    sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
-    return TextBlock(0, 1, bytes([SPOOLED]) * len(pairs), *sides)
 
 
 def _write_text(data: DataConfig, folder: Path, name: str, pairs: list[Pair]) -> None:
