@@ -7,7 +7,6 @@ SWEEP/<row>-seed<k>/ablation.log    what its process said
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ from nmtkit.data.preparation import is_trained, prepare
 from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.files import link_or_copy, read_json, write_atomically, write_folder_atomically, write_json
 from nmtkit.interpreter import same_imports
 from nmtkit.launcher import how_it_ended, wait_or_kill
 from nmtkit.model.flops import count_parameters
@@ -139,16 +138,10 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     run_dir.mkdir(parents=True, exist_ok=True)
     if not is_there:
         with write_folder_atomically(data) as temporary:
-            shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+            for entry in prepared.iterdir():
+                link_or_copy(entry, temporary / entry.name)
     with write_atomically(run_dir / "recipe.toml") as file:
         file.write(to_toml(recipe))
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 RESULT = {
