@@ -38,7 +38,7 @@ from nmtkit.training.memory import settle_tokens_per_pass
 from nmtkit.training.meters import Meter, memory_bytes
 from nmtkit.training.precision import settle_precision, trial_rates
 from nmtkit.training.prediction import Hardware, PairLengths, predict
-from nmtkit.training.reporting import Reporter, Scale
+from nmtkit.training.reporting import Reporter
 from nmtkit.training.resume import check_same_place, end_checkpoints, forget_after_going_back, forget_ends, resume
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import FLOPS, Progress, TrainingState, execution_facts
@@ -154,8 +154,9 @@ class _Session:
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
-        scale = Scale(self._matmul_rate, self._data.pairs_per_epoch)
-        self._reporter, self._tracker_names = Reporter(run_dir, recipe.training, workers, meter, scale), trackers
+        pairs = self._data.pairs_per_epoch
+        self._reporter = Reporter(run_dir, recipe.training, workers, meter, self._matmul_rate, pairs)
+        self._tracker_names = trackers
         has_valid = (run_dir / "data" / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._has_validated, self._has_saved = _done_at(saved)
@@ -417,17 +418,15 @@ class _Session:
         fault: NmtkitError | None = None
         if self._workers.is_main:
             save = self._state.num_bytes()
+            tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())
+            checkpoint = sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
             try:
-                check_space(self._run_dir, with_save * save + self._checkpoint_bytes(), "saving")
+                check_space(self._run_dir, with_save * save + checkpoint, "saving")
             except NmtkitError as error:
                 fault = error
                 if update is not None and free_bytes(self._run_dir) >= save:
                     self._save(unfinished=update)
         self._workers.raise_together(fault)
-
-    def _checkpoint_bytes(self) -> int:
-        tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())
-        return sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
 
     def _validate(self, validator: Validator) -> Validation | None:
         """None when a process was asked to stop meanwhile."""

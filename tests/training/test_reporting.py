@@ -25,7 +25,7 @@ from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
 from nmtkit.training.meters import Meter, Recent
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
-from nmtkit.training.reporting import Reporter, Scale
+from nmtkit.training.reporting import Reporter
 from nmtkit.training.state import Progress
 from nmtkit.training.tracking import Tracker, hyperparameters
 from nmtkit.training.validation import Validation
@@ -51,7 +51,7 @@ def logger() -> Iterator[None]:
 
 def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
-    return Reporter(run, config, workers, Meter(), Scale(RATE, 50))
+    return Reporter(run, config, workers, Meter(), RATE, 50)
 
 
 def place(**changes: Any) -> Progress:
