@@ -318,22 +318,15 @@ def best_checkpoints(run_dir: Path, count: int, *, check: bool = True) -> list[P
     scored = []
     for path in checkpoints(run_dir):
         try:
-            cost = validation_cost(read_provenance(path))
+            provenance = read_provenance(path)
         except ModelError as error:
             log.warning("%s; skipping this checkpoint; remove %s", error, path)
             continue
-        if cost is not None:
-            scored.append((cost, step_of(path), path))
+        key, sign = ("valid_bleu", -1) if provenance.get("best_metric") == "bleu" else ("valid_nll", 1)
+        if provenance.get(key) is not None:
+            scored.append((sign * provenance[key], step_of(path), path))
     best = [path for _, _, path in sorted(scored)]
     return _whole(best, count) if check else best[:count]
-
-
-def validation_cost(provenance: dict[str, Any]) -> float | None:
-    """What a run's best_metric says of a checkpoint, smaller being better; None if it was not validated."""
-    if provenance.get("best_metric") == "bleu":
-        bleu = provenance.get("valid_bleu")
-        return None if bleu is None else -bleu
-    return provenance.get("valid_nll")
 
 
 def find_model(path: Path) -> Path:

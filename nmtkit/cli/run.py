@@ -3,7 +3,6 @@
 import functools
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from nmtkit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.config import Recipe
     from nmtkit.evaluation.scoring import Score
 
 SHOWN_TRANSLATIONS = 4
@@ -61,10 +59,20 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
     if console.environment_number("WORLD_SIZE", 1) > 1:
-        _take_part(loaded, folder, device, threads, tracker or [])
+        # This is one of several processes; the one that has started them does the other steps.
+        from nmtkit.cli.train import train_or_stop
+        from nmtkit.errors import NmtkitError
+        from nmtkit.workers import is_launched
+
+        if not is_launched():
+            raise NmtkitError(
+                "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
+            )
+        train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         return
 
     from nmtkit.launcher import launch
+    from nmtkit.model_folder import find_model
     from nmtkit.pipeline import run
     from nmtkit.workers import check_processes
 
@@ -87,20 +95,11 @@ def command(
     for test in list(result.scores)[:1]:
         sentence = _print_translations(folder, test)
         _print_main_scores(result.scores, is_made_up="builtin/synthetic" in loaded.data.test)
-    _print_next_commands(folder, sentence)
-
-
-def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None, trackers: Sequence[str]) -> None:
-    """Trains as one of several processes; the other steps are made by the one that has started them."""
-    from nmtkit.cli.train import train_or_stop
-    from nmtkit.errors import NmtkitError
-    from nmtkit.workers import is_launched
-
-    if not is_launched():
-        raise NmtkitError(
-            "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
-        )
-    train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
+    quoted = shlex.quote(str(folder))
+    print(f"The model is in {find_model(folder)}. What to do next:")
+    print(f"  echo {shlex.quote(sentence)} | nmtkit translate {quoted}")
+    for name, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
+        print(f"  {f'nmtkit {name} {quoted}':<{len(quoted) + 14}}  # {what}")
 
 
 def _print_translations(run_dir: Path, test: str) -> str:
@@ -136,13 +135,3 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     if is_made_up:
         notes.append("Text and test set come from a small grammar: this score shows that every step works, no more.")
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
-
-
-def _print_next_commands(run_dir: Path, sentence: str) -> None:
-    from nmtkit.model_folder import find_model
-
-    folder = shlex.quote(str(run_dir))
-    print(f"The model is in {find_model(run_dir)}. What to do next:")
-    print(f"  echo {shlex.quote(sentence)} | nmtkit translate {folder}")
-    for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
-        print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")

@@ -254,20 +254,17 @@ def _warn_of_languages(data: DataConfig) -> None:
 
 
 def _fetch_corpora(data: DataConfig, mirror: Path | None) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
+    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
     _warn_of_languages(data)
     with transfers() as report:
-        return _open_corpora(data, Downloader(mirror, progress=report))
-
-
-def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
-    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
-    valid = () if isinstance(data.valid, int) else data.valid
-    downloader.fetch_all(_remote_files(data))
-    train = [open_entry(data, entry, downloader) for entry in data.train]
-    if data.has_trees:
-        train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
-    tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
-    return train, [open_entry(data, entry, downloader) for entry in valid], tests
+        downloader = Downloader(mirror, progress=report)
+        downloader.fetch_all(_remote_files(data))
+        train = [open_entry(data, entry, downloader) for entry in data.train]
+        if data.has_trees:
+            train = [linearised(corpus, tagged=data.text == "tagged-trees") for corpus in train]
+        valid = () if isinstance(data.valid, int) else data.valid
+        tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
+        return train, [open_entry(data, entry, downloader) for entry in valid], tests
 
 
 def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:

@@ -190,6 +190,10 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         rows.append(
             [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
         )
+    memory, device_memory = f"{amount(predicted['memory_bytes'])}B", predicted["device_memory_bytes"]
+    if device_memory is not None:
+        memory += f" of {amount(device_memory)}B"
+        memory += ": it does not fit" if predicted["memory_bytes"] > device_memory else ""
     rows += [
         [
             "  additional, for padding",
@@ -201,10 +205,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         ["  per update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate per device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
         ["  share of that rate", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
-        [
-            "memory per device",
-            f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
-        ],
+        ["memory per device", f"{memory} ({predicted['memory_source']})"],
         ["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"],
     ]
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
@@ -214,14 +215,6 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             "exchanging gradients, making batches), not by the device's rate."
         )
     return Table("Expected cost of the training", ["what", "value"], rows, notes)
-
-
-def _of_memory(predicted: Mapping[str, Any]) -> str:
-    whole = predicted["device_memory_bytes"]
-    if whole is None:
-        return ""
-    is_enough = predicted["memory_bytes"] <= whole
-    return f" of {amount(whole)}B" + ("" if is_enough else ": it does not fit")
 
 
 def prediction_fared(cost: Mapping[str, Any]) -> Table:

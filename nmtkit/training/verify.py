@@ -60,7 +60,11 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
                 "which cannot be repeated; verify after the next saved state"
             )
         first = state.progress.step + 1
-        validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
+        # The updates after the first state whose validation the last one takes account of; the end changes no counter.
+        after = first - 1 - bool(before.get("unfinished"))
+        until = saved["progress"]["step"] - bool(saved.get("unfinished"))
+        lines = [line for line in read_metrics(run_dir) if "valid_nll" in line and "end" not in line]
+        validated = {line["step"] for line in lines if after < line["step"] <= until}
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
         was_drawn = (run_dir / "drawn").is_dir()
         data = training_pairs(recipe, run_dir, manifest, workers)
@@ -88,14 +92,6 @@ def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> 
     changes += [f"{key} {now[key]} (was {then.get(key)})" for key in ("nmtkit", "torch") if then.get(key) != now[key]]
     if changes:
         raise NmtkitError(f"{folder}: made under other conditions, so bits cannot be compared: {', '.join(changes)}")
-
-
-def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
-    """The updates after ``after`` whose validation the last save takes account of."""
-    until = saved["progress"]["step"] - bool(saved.get("unfinished"))
-    lines = read_metrics(run_dir)
-    lines = [line for line in lines if "valid_nll" in line and "end" not in line]  # the end changes no counter
-    return {line["step"] for line in lines if after < line["step"] <= until}
 
 
 def _repeat(
