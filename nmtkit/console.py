@@ -180,27 +180,22 @@ def progress(description: str, total: float | int | None, *, start: float | int 
 
 @contextmanager
 def _live_bar(description: str, total: float | int | None, start: float | int) -> Iterator[Advance]:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left:"),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120) as bar:
+    with rich.Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120
+    ) as bar:
         task = bar.add_task(visible(description), total=total, note="")
         bar.update(task, completed=start)
         with _messages_above(console):
@@ -256,26 +251,19 @@ def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
 
 @contextmanager
 def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TextColumn("left:"),
+        rich.TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+    with rich.Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(url: str, done: int, total: int | None) -> None:

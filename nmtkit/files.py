@@ -344,31 +344,27 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
     An older folder of that name is replaced only once the new one is complete.
     """
     path = path.resolve()
-    temporary = _clear_the_way(path)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_dir():
-                sync_folder(file)
+    with scratch_folder(path) as temporary:
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_dir():
+                    sync_folder(file)
+                else:
+                    with file.open("rb") as stream:
+                        os.fsync(stream.fileno())
+            sync_folder(temporary)
+            if path.exists():
+                _replace_folder(path, temporary)
             else:
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        sync_folder(temporary)
-        if path.exists():
-            _replace_folder(path, temporary)
-        else:
-            temporary.rename(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        error.filename = str(error.filename or path).replace(str(temporary), str(path))
-        raise
-    except NmtkitError as error:
-        error.args = (str(error).replace(str(temporary), str(path)),)
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+                temporary.rename(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            error.filename = str(error.filename or path).replace(str(temporary), str(path))
+            raise
+        except NmtkitError as error:
+            error.args = (str(error).replace(str(temporary), str(path)),)
+            raise
 
 
 @contextmanager

@@ -170,11 +170,15 @@ def score_run(
         for finding in odd:
             log.warning("%s: %s", Run(run_dir).translation(name), finding)
     scores = {}
+    steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
     tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
         found = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
-        scores[name] = {metric: _with_text_of_model(entry, recipe) for metric, entry in found.items()}
+        if steps:  # the model's text was changed by more than blanks
+            suffix = f"|model-text:{steps}"
+            found = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in found.items()}
+        scores[name] = dict(found)
         if comet is not None:
             plain = [plain_text(sources, data.text, data.source_language)]
             plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]
@@ -182,12 +186,6 @@ def score_run(
     write_json(Run(run_dir).scores, {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(Run(run_dir).cost, training_cost(run_dir))
     return scores
-
-
-def _with_text_of_model(score: Score, recipe: Recipe) -> Score:
-    """A score whose signature says what the model's text was made to, where that was more than blanks."""
-    steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
-    return replace(score, signature=f"{score.signature}|model-text:{steps}") if steps else score
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:

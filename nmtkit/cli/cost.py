@@ -1,6 +1,6 @@
 """`nmtkit cost`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,13 +100,6 @@ def command(
         from nmtkit.files import write_json
 
         write_json(json_file, figures)
-
-
-def print_cost(cost: Mapping[str, Any], scores: "Scores") -> None:
-    """Prints what a training took, beside the paper's Table 2."""
-    from nmtkit.evaluation.cost_tables import cost_tables
-
-    print_tables(cost_tables(cost, scores))
 
 
 def print_tables(tables: "Sequence[Table]") -> None:

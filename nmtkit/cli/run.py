@@ -3,7 +3,6 @@
 import functools
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +60,16 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
     if console.environment_number("WORLD_SIZE", 1) > 1:
-        _take_part(loaded, folder, device, threads, tracker or [])
+        # This is one of several processes; the one that has started them does the other steps.
+        from nmtkit.cli.train import train_or_stop
+        from nmtkit.errors import NmtkitError
+        from nmtkit.workers import is_launched
+
+        if not is_launched():
+            raise NmtkitError(
+                "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
+            )
+        train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         return
 
     from nmtkit.distributed.launch import launch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nmtkit.console import counted
 
 if TYPE_CHECKING:
-    from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
+    from nmtkit.decoding.forced import ForcedScore
     from nmtkit.files import LineReader
 
 WINDOW_LINES = 2000
@@ -34,13 +34,16 @@ def score_by_model(
     """
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
-    from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS
+    from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
     from nmtkit.files import LineReader
+    from nmtkit.workers import choose_device, set_threads
 
-    decoder = _load_decoder(models, source, hypothesis, precision, device, threads)
+    num_lines = _count(source, hypothesis)  # before a large model is read for nothing
+    set_threads(threads)
+    decoder = ForcedDecoder.load(models, choose_device(device), precision)
     readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
     most = max_tokens or MAX_TOKENS
-    with result_lines(output) as write, console.progress("scoring", _count(source, hypothesis)) as advance:
+    with result_lines(output) as write, console.progress("scoring", num_lines) as advance:
         done = 0
         cut: list[int] = []
         for window in windows(_pairs(*readers), WINDOW_LINES):

@@ -297,9 +297,10 @@ def command(
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import Workers
 
+    sampling = Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
     asked = Asked(
         n_best=mbr or n_best,
-        sampling=_sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
+        sampling=sampling if sample or mbr else None,
         forbidden=tuple(forbid or ()),
         attention=alignment,
         max_source_tokens=max_source_tokens,
@@ -340,12 +341,6 @@ def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_dra
             raise typer.BadParameter("must be a finite number", param_hint=name)
     if beam is not None and is_drawn:
         raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
-
-
-def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
-    from nmtkit.decoding.translator import Sampling
-
-    return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
 
 
 def _load_fast(

@@ -65,12 +65,6 @@ def _kind(dataset: Any) -> str:
     return type(dataset).__name__
 
 
-def _text_format(dataset: "Dataset", path: str) -> str:
-    if _kind(dataset) == "WMTAdditionDataset" and not path.endswith(".sgm"):
-        return "sacrebleu-plain"
-    return _FORMATS[_kind(dataset)]
-
-
 def _sides(dataset: "Dataset", metadata: Any, files: list[RemoteFile]) -> tuple[CatalogueText, CatalogueText] | None:
     if _kind(dataset) == "WMTXMLDataset":
         path = metadata["path"] if isinstance(metadata, dict) else metadata[0]
@@ -98,7 +92,8 @@ def _text(dataset: "Dataset", path: str, files: list[RemoteFile], part: str) -> 
 
     sacreBLEU does not say which archive holds it: it is the only one, or bears the name of the path's first folder.
     """
-    text_format = _text_format(dataset, path)
+    is_plain = _kind(dataset) == "WMTAdditionDataset" and not path.endswith(".sgm")
+    text_format = "sacrebleu-plain" if is_plain else _FORMATS[_kind(dataset)]
     for file in files:
         name = posixpath.basename(file.url)
         if not is_archive(name) and path == f"{dataset.name.replace('/', '_')}.{name}":

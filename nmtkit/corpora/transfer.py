@@ -72,13 +72,11 @@ class PartialFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.size == 0 and self._is_ours():
+        found = os.fstat(self._file.fileno())
+        if found.st_size == 0 and self.path.exists() and os.path.samestat(found, self.path.stat()):
             self.discard()
             self.path.unlink(missing_ok=True)  # while it is locked: see _locked
         self._file.close()
-
-    def _is_ours(self) -> bool:
-        return self.path.exists() and os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
 
     @property
     def size(self) -> int:

@@ -15,6 +15,7 @@ from nmtkit.corpora.corpus import Corpus, stored_corpus, stored_side
 from nmtkit.errors import DataError
 
 SILVER = "wsj/silver"
+_TREE_FILE = re.compile(r"wsj_\d+\.mrg(\.gz)?", re.IGNORECASE)
 _SECTIONS = re.compile(r"wsj/(\d\d)(?:-(\d\d))?")
 _PLACES = (".", "wsj", "mrg/wsj", "parsed/mrg/wsj", "treebank_3/parsed/mrg/wsj")
 """Where in a folder the sections may be: in the one that holds them, or above it as on LDC's disk."""
@@ -65,14 +66,13 @@ def _section_folders(treebank: Path) -> dict[str, list[Path]]:
         )
     for place in _PLACES:
         folders = (folder for folder in (treebank / place).glob("[0-9][0-9]") if folder.is_dir())
-        found = {folder.name: _tree_files(folder) for folder in folders}
+        found = {
+            folder.name: sorted(path for path in folder.iterdir() if _TREE_FILE.fullmatch(path.name))
+            for folder in folders
+        }
         if any(found.values()):
             return found
     return {}
-
-
-def _tree_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if re.fullmatch(r"wsj_\d+\.mrg(\.gz)?", path.name, re.IGNORECASE))
 
 
 def stored_trees(name: str, places: Sequence[Path]) -> Corpus:

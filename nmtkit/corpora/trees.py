@@ -226,7 +226,9 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
             while len(builder.open) > target:
                 builder.end()
         elif waiting:
-            builder.add(_with_tag(waiting.popleft(), token))
+            word = waiting.popleft()  # it keeps its own tag where it is punctuation or EVALB deletes the generated one
+            is_tagged = word.tag == UNTAGGED and token not in _TAGS_OF_NO_WORD
+            builder.add(Word(token, word.text) if is_tagged else word)
     while len(builder.open) > 2:
         builder.end()
     for word in waiting:
@@ -235,11 +237,6 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
         builder.end()
     children = builder.open[0][1]
     return children[0] if len(children) == 1 and isinstance(children[0], Tree) else Tree("S", tuple(children))
-
-
-def _with_tag(word: Word, tag: str) -> Word:
-    """A word with the tag that was said of it, unless it is punctuation or the tag is one that EVALB deletes."""
-    return Word(tag, word.text) if word.tag == UNTAGGED and tag not in _TAGS_OF_NO_WORD else word
 
 
 def _tagged(sentence: Sequence[str]) -> list[Word]:

@@ -2,23 +2,13 @@
 
 import threading
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from queue import Empty, Full, Queue
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-
-
-@dataclass(frozen=True)
-class _Item(Generic[T]):
-    value: T
-
-
-@dataclass(frozen=True)
-class _End:
-    error: BaseException | None
 
 
 def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
@@ -27,10 +17,11 @@ def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     An exception of ``items`` is raised where its item would have come. The thread ends with this iterator, however that
     ends: used up, closed, or left by an exception or a signal's handler.
     """
-    queue: Queue[_Item[T] | _End] = Queue(depth)
+    # A value in a tuple, the error that ended the items, or None at their end.
+    queue: Queue[tuple[T] | BaseException | None] = Queue(depth)
     stopped = threading.Event()
 
-    def put(entry: _Item[T] | _End) -> bool:
+    def put(entry: tuple[T] | BaseException | None) -> bool:
         while not stopped.is_set():
             try:
                 queue.put(entry, timeout=_SECONDS_BETWEEN_LOOKS)
@@ -42,33 +33,26 @@ def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     def work() -> None:
         try:
             for value in items:
-                if not put(_Item(value)):
+                if not put((value,)):
                     return
         except BaseException as error:  # raised in the thread that takes the items
-            put(_End(error))
+            put(error)
         else:
-            put(_End(None))
+            put(None)
 
     thread = threading.Thread(target=work, name="nmtkit-ahead", daemon=True)
     thread.start()
     try:
         while True:
             entry = queue.get()
-            if isinstance(entry, _End):
-                if entry.error is not None:
-                    raise entry.error
+            if entry is None:
                 return
-            yield entry.value
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
     finally:
         stopped.set()
-        _empty(queue)
+        with suppress(Empty):  # so that the thread does not wait for room in the queue
+            while True:
+                queue.get_nowait()
         thread.join()
-
-
-def _empty(queue: Queue) -> None:
-    """So that a thread waiting for a place does not wait any longer."""
-    while True:
-        try:
-            queue.get_nowait()
-        except Empty:
-            return

@@ -120,7 +120,9 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     for folder in (run_dir, Run(run_dir).stages):
         remove_leftovers(folder)
     data = recipe.data
-    tokenizer = _given_tokenizer(data)
+    tokenizer = None if data.tokenizer is None else Tokenizer.of_model(data.tokenizer)
+    if tokenizer is not None:
+        tokenizer.check_recipe(data)
     train, valid, tests = _fetch_corpora(data, mirror)
     fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
 
@@ -226,6 +228,7 @@ def _warn_of_languages(data: DataConfig) -> None:
 
 
 def _fetch_corpora(data: DataConfig, mirror: Path | None) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
+    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
     _warn_of_languages(data)
     with transfers() as report:
         return _open_corpora(data, Downloader(mirror, progress=report))
@@ -249,15 +252,6 @@ def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
     """
     with transfers() as report:
         return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))
-
-
-def _given_tokenizer(data: DataConfig) -> Tokenizer | None:
-    """The tokenizer of the model that data.tokenizer names, if it names one."""
-    if data.tokenizer is None:
-        return None
-    tokenizer = Tokenizer.of_model(data.tokenizer)
-    tokenizer.check_recipe(data)
-    return tokenizer
 
 
 def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | None) -> str:
@@ -426,7 +420,9 @@ class _Preparer:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
             _write_text(self._data, folder, "valid", self._valid)
-            blocks = iter([_as_block([self._as_trained(pair) for pair in self._valid])])
+            trained = [self._as_trained(pair) for pair in self._valid]
+            sides = ("".join(f"{pair[side]}\n" for pair in trained).encode() for side in range(2))
+            blocks = iter([TextBlock(0, 1, bytes([SPOOLED]) * len(trained), *sides)])
             counts["valid"], statistics["valid"] = self._write_shards(
                 folder, "valid", tokenizer, blocks, len(self._valid)
             )
@@ -553,12 +549,6 @@ class _Preparer:
                 done += block.num_read
                 advance(done)
         return writer.num_pairs, statistics
-
-
-def _as_block(pairs: list[Pair]) -> TextBlock:
-    """Pairs of a validation set, all of which are there."""
-    sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
-    return TextBlock(0, 1, bytes([SPOOLED]) * len(pairs), *sides)
 
 
 def _write_text(data: DataConfig, folder: Path, name: str, pairs: list[Pair]) -> None:

@@ -48,16 +48,12 @@ class KeyFile:
                 chosen = np.flatnonzero((chunk % np.uint64(parts) == part) & eligible[begin : begin + len(chunk)])
                 found.append(chunk[chosen])
                 places.append(chosen + begin)
-            yield _repeated(np.concatenate(found), np.concatenate(places))
+            found_keys, found_places = np.concatenate(found), np.concatenate(places)
+            order = np.argsort(found_keys, kind="stable")
+            again = np.flatnonzero(found_keys[order[1:]] == found_keys[order[:-1]]) + 1
+            yield np.sort(found_places[order[again]])
 
     def close(self) -> None:
         """Removes the file."""
         self._file.close()
         self._path.unlink(missing_ok=True)
-
-
-def _repeated(keys: npt.NDArray[np.uint64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The places, given in rising order, whose key stands at an earlier one too."""
-    order = np.argsort(keys, kind="stable")
-    again = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
-    return np.sort(places[order[again]])

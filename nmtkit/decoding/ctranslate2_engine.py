@@ -8,13 +8,13 @@ and gives the probability of the tokens that are never produced to the others. S
 of decoding/search.py (docs/export.md).
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.data.processes import default_workers
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.source_parts import cut_source, longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
@@ -94,7 +94,7 @@ class CTranslate2Translator:
                 str(export.folder),
                 "cuda" if on_gpu else "cpu",
                 # Batches side by side, each on one thread: none waits for another, and results are those of one thread.
-                inter_threads=1 if on_gpu else threads or _cores(),
+                inter_threads=1 if on_gpu else threads or default_workers(),
                 intra_threads=1,
             )
         except (RuntimeError, ValueError) as error:
@@ -254,8 +254,3 @@ def _check_sums(export: Export) -> None:
             raise ModelError(str(error)) from None
         if found != expected:
             raise ModelError(f"{export.folder / name}: damaged (it does not match its checksum in manifest.json)")
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

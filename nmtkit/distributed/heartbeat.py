@@ -108,7 +108,8 @@ class Heartbeat:
             for rank, value in values.items():
                 waited[rank] = waited[rank] + 1 if value == last.get(rank) and value != _ENDED else 0
             last = values
-            failed = [rank for rank in self._others if waited[rank] >= self._farewell and _has_failed(values[rank])]
+            past_farewell = [rank for rank in self._others if waited[rank] >= self._farewell]
+            failed = [rank for rank in past_farewell if values[rank].startswith((_FAILED, _LOST))]
             silent = [rank for rank in self._others if waited[rank] >= self._silence]
             if failed:
                 self._on_loss(self._fault(values) or "")
@@ -161,10 +162,6 @@ def meet(store: Store, rank: int, num_processes: int) -> str:
 
 def _key(rank: int) -> str:
     return f"heartbeat/{rank}"
-
-
-def _has_failed(value: str) -> bool:
-    return value.startswith((_FAILED, _LOST))
 
 
 def end_process(message: str, code: int) -> None:

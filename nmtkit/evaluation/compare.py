@@ -222,16 +222,13 @@ def _cost(run: Path) -> dict[str, Any] | None:
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """A comparison as tables: settings, scores, cost, and for each test set and run the sentences."""
-    tables = [_settings_table(comparison), _scores_table(comparison), _costs_table(comparison)]
+    rows = [[key, *(_setting(value) for value in values)] for key, values in comparison.settings.items()]
+    notes = [] if rows else ["None: same recipe, same training text."]
+    settings = Table("Settings that differ", ["setting", *comparison.runs], rows, notes)
+    tables = [settings, _scores_table(comparison), _costs_table(comparison)]
     for test, of_runs in comparison.changes.items():
         tables += [_changes_table(comparison.runs[0], test, name, changes) for name, changes in of_runs.items()]
     return tables
-
-
-def _settings_table(comparison: Comparison) -> Table:
-    rows = [[key, *(_setting(value) for value in values)] for key, values in comparison.settings.items()]
-    notes = [] if rows else ["None: same recipe, same training text."]
-    return Table("Settings that differ", ["setting", *comparison.runs], rows, notes)
 
 
 def _setting(value: Any) -> str:

@@ -82,7 +82,12 @@ def training_table(cost: Mapping[str, Any]) -> Table:
     rows += [[f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"] for name, key in parts]
     padding = cost["flops_padding"]
     rows.append(["  additional, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
-    rows += _utilisation_rows(cost)
+    for name, key, rate in (
+        ("measured products", "mfu", "matmul_flops_per_second"),
+        ("the data sheet", "mfu_of_peak", "peak_flops_per_second"),
+    ):
+        if cost.get(key) is not None:
+            rows.append([f"MFU, relative to {name}", f"{100 * cost[key]:.1f} % of {amount(cost[rate])}FLOP/s each"])
     how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"
     rows.append(["FLOPs, the paper's estimate", f"{scientific(cost['flops_paper_estimate'])} ({how})"])
     for name, kind, how in (
@@ -101,17 +106,6 @@ def training_table(cost: Mapping[str, Any]) -> Table:
 def _processor(cost: Mapping[str, Any]) -> str:
     """The processor that computed or is to compute, where it is known."""
     return f", {cost['processor']}" if cost.get("processor") else ""
-
-
-def _utilisation_rows(cost: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    if cost.get("mfu") is not None:
-        rate = amount(cost["matmul_flops_per_second"])
-        rows.append(["MFU, relative to measured products", f"{100 * cost['mfu']:.1f} % of {rate}FLOP/s each"])
-    if cost.get("mfu_of_peak") is not None:
-        rate = amount(cost["peak_flops_per_second"])
-        rows.append(["MFU, relative to the data sheet", f"{100 * cost['mfu_of_peak']:.1f} % of {rate}FLOP/s each"])
-    return rows
 
 
 def energy(cost: Mapping[str, Any], kind: str) -> str:
@@ -183,7 +177,7 @@ def _table_two_notes(scores: Scores, name: str | None, reached: tuple[float, str
 
 def prediction_table(predicted: Mapping[str, Any]) -> Table:
     """What a training is expected to take, in the form of RUN/prediction.json, with all that was assumed."""
-    flops = predicted["flops"]
+    flops, padding = predicted["flops"], predicted["flops_padding"]
     epochs = "" if predicted["epochs"] is None else f", {predicted['epochs']:.1f} epochs"
     where = f"{predicted['devices']} x {predicted['device']} ({predicted['precision']}){_processor(predicted)}"
     rows = [
@@ -196,16 +190,22 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
         rows.append(
             [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
         )
+    memory, device_memory = f"{amount(predicted['memory_bytes'])}B", predicted["device_memory_bytes"]
+    if device_memory is not None:
+        memory += f" of {amount(device_memory)}B"
+        memory += ": it does not fit" if predicted["memory_bytes"] > device_memory else ""
     rows += [
-        ["  additional, for padding", _expected_padding(predicted)],
+        [
+            "  additional, for padding",
+            "known once the data are prepared"
+            if padding is None
+            else f"{scientific(padding)} (+{percent(padding, flops)})",
+        ],
         ["time", f"{duration(predicted['seconds'])} on {where}"],
         ["  per update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
         ["  rate per device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
         ["  share of that rate", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
-        [
-            "memory per device",
-            f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
-        ],
+        ["memory per device", f"{memory} ({predicted['memory_source']})"],
         ["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"],
     ]
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
@@ -215,21 +215,6 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             "exchanging gradients, making batches), not by the device's rate."
         )
     return Table("Expected cost of the training", ["what", "value"], rows, notes)
-
-
-def _expected_padding(predicted: Mapping[str, Any]) -> str:
-    padding = predicted["flops_padding"]
-    if padding is None:
-        return "known once the data are prepared"
-    return f"{scientific(padding)} (+{percent(padding, predicted['flops'])})"
-
-
-def _of_memory(predicted: Mapping[str, Any]) -> str:
-    whole = predicted["device_memory_bytes"]
-    if whole is None:
-        return ""
-    is_enough = predicted["memory_bytes"] <= whole
-    return f" of {amount(whole)}B" + ("" if is_enough else ": it does not fit")
 
 
 def prediction_fared(cost: Mapping[str, Any]) -> Table:

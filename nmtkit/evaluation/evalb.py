@@ -173,7 +173,8 @@ def _read(line: str, name: str, number: int) -> _Sentence:
         begun: list[tuple[str, int]] = []
         for item in walk(tree):
             if isinstance(item, Tree):
-                begun.append((_equal(_without_function(item.label)), len(kept)))
+                # Without the function tags: a label ends before its first - or =.
+                begun.append((_equal(item.label.split("-", 1)[0].split("=", 1)[0]), len(kept)))
             elif item is None:
                 label, start = begun.pop()
                 if start < len(kept) and label not in DELETED_LABELS:
@@ -183,11 +184,6 @@ def _read(line: str, name: str, number: int) -> _Sentence:
                 if item.tag not in DELETED_LABELS:
                     kept.append(item)
     return _Sentence(length, kept, brackets)
-
-
-def _without_function(label: str) -> str:
-    """What stands before the first - or =: of a label that begins so, nothing."""
-    return label.split("-", 1)[0].split("=", 1)[0]
 
 
 def _equal(label: str) -> str:

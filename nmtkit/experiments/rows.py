@@ -184,7 +184,7 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             ours = _size(recipe, section, key)
             if ours is None:  # such as max_steps where the recipe counts epochs
                 del values[key]
-            elif all(_is_size(value) for value in (values[key], of_base[key], ours)):
+            elif all(type(value) is int for value in (values[key], of_base[key], ours)):
                 if of_base[key] == 0:
                     raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
                 values[key] = max(1, round(values[key] / of_base[key] * ours))
@@ -202,11 +202,6 @@ def _size(recipe: Recipe, section: str, key: str) -> Any:
     """A value of a recipe; the widths of a head as they are in effect."""
     of_head = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
     return of_head[key] if key in of_head else getattr(getattr(recipe, section), key)
-
-
-def _is_size(value: Any) -> bool:
-    """Whether a value can be scaled: rates, words and switches are as the row says."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _tell_equal_rows(planned: Sequence[PlannedRun]) -> None:

@@ -7,7 +7,6 @@ SWEEP/<row>-seed<k>/ablation.log    what its process said
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -137,13 +136,6 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
             shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
     with write_atomically(Run(run_dir).recipe_file) as file:
         file.write(to_toml(recipe))
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 RESULT = {

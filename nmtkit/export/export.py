@@ -55,7 +55,10 @@ def export(
     _check_output(folder)
     sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
     log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
-    ours = {beam: _ours(loaded, sample, beam) for beam in sorted({1, loaded.decoding.beam})}
+    ours = {
+        beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
+        for beam in sorted({1, loaded.decoding.beam})
+    }
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "to": to,
@@ -98,10 +101,6 @@ def _check_output(folder: Path) -> None:
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     if other := next((name for name in files if name not in exported), None):
         raise DataError(f"{folder}: contains more than an export ({other}); name another folder with --output")
-
-
-def _ours(loaded: LoadedModel, sample: Sample, beam: int) -> list[Ids]:
-    return search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
 
 
 def _write_ctranslate2(
@@ -181,6 +180,7 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
+    after = f"Moses' detokenizer for {text['target_language']} (sacremoses)"
     lines = [
         f"# {text['source_language']} to {text['target_language']}, exported by nmtkit for {manifest['to']}",
         "",
@@ -189,7 +189,7 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
         "",
         f"- Text: {kind}",
         f"- To be done to each line before: {before}",
-        *_steps_after(text),
+        *([f"- To be done to each translation after: {after}"] if "moses-tokenize" in text["normalize"] else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
         f"{decoding['max_length_offset']}",

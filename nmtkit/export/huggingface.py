@@ -107,7 +107,7 @@ def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]
             tensor = tensor[:, order] if what == "weight" else tensor
         else:  # to the width: output, outer, a norm
             tensor = tensor[order]
-        place = _norm_name(side, int(rest[0])) if kind == "residuals" else _THEIR_NAMES[kind, rest[0]]
+        place = _NORMS[side][int(rest[0])] if kind == "residuals" else _THEIR_NAMES[kind, rest[0]]
         found[f"model.{side}.layers.{number}.{place}.{what}"] = tensor
     return {name: tensor.clone() for name, tensor in found.items()}
 
@@ -123,9 +123,10 @@ _THEIR_NAMES = {
 }
 
 
-def _norm_name(side: str, number: int) -> str:
-    norms = ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]
-    return norms[number] if side == "decoder" else norms[0::2][number]
+_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
 
 
 def write(folder: Path, loaded: LoadedModel) -> None:

@@ -11,7 +11,6 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 _WORD_BEGIN = "\u2581"
 _CACHED_WORDS = 50_000
@@ -19,12 +18,6 @@ _CACHED_WORDS = 50_000
 
 Draw = Callable[[], float]
 """Gives the next random number, from 0 to below 1."""
-
-
-class _Words(Protocol):
-    def draw(self, word: str, draw: Draw) -> list[int]:
-        """The ids of one segmentation of a word."""
-        ...
 
 
 class SubwordSampler:
@@ -39,7 +32,8 @@ class SubwordSampler:
         """
         self._pieces = pieces
         index = {piece: number for number, piece in enumerate(pieces) if piece is not None}
-        self._words: _Words = (BpeDropout if kind == "bpe" else UnigramSampling)(index, scores, strength)
+        kind_of_words = BpeDropout if kind == "bpe" else UnigramSampling
+        self._words: BpeDropout | UnigramSampling = kind_of_words(index, scores, strength)
 
     def sample(self, ids: Sequence[int], seed: int) -> list[int]:
         """Another segmentation of the text that ids say, from the seed alone."""
@@ -71,7 +65,7 @@ class BpeDropout:
         self._ways: dict[str, tuple[list[list[str]], list[int], list[int]]] = {}
 
     def draw(self, word: str, draw: Draw) -> list[int]:
-        """See `_Words`."""
+        """Return the ids of one segmentation of a word."""
         way = self._ways.get(word)
         if way is None:
             if len(self._ways) >= _CACHED_WORDS:
@@ -139,7 +133,7 @@ class UnigramSampling:
         self._lattices: dict[str, list[tuple[list[float], list[tuple[int, int]]]]] = {}
 
     def draw(self, word: str, draw: Draw) -> list[int]:
-        """See `_Words`."""
+        """Return the ids of one segmentation of a word."""
         lattice = self._lattices.get(word)
         if lattice is None:
             if len(self._lattices) >= _CACHED_WORDS:

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from nmtkit.config.schema import DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
@@ -42,18 +42,6 @@ _UNKNOWN_TEXT = " \u2047 "
 """What <unk> becomes in text."""
 _LONGEST_LEARNED_BYTES = 4192
 """sentencepiece's own default limit: longer lines add nothing to subword statistics but memory."""
-
-
-@runtime_checkable
-class _Vocabulary(Protocol):
-    """One subword model."""
-
-    def __len__(self) -> int: ...
-    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
-    def decode(self, ids: list[int]) -> str: ...
-    def piece(self, index: int) -> str: ...
-    def id_of(self, piece: str) -> int: ...
-    def to_bytes(self) -> bytes: ...
 
 
 class _SentencePiece:
@@ -249,6 +237,9 @@ def _as_lines(pieces: list[str]) -> bytes:
 def join_segments(line: str, mark: str) -> str:
     """Joins pieces that end in ``mark`` with what follows them: "lo@@ w" becomes "low"."""
     return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line
+
+
+_Vocabulary = _SentencePiece | _WordPieces | _PieceList
 
 
 class Tokenizer:

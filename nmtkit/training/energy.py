@@ -111,7 +111,7 @@ def gpu_counters(device: torch.device) -> Counters | None:
         pynvml.nvmlInit()
         # By UUID, as NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return Counters("the GPU", read, [math.inf])
+        return Counters("the GPU", read, [2**64 / 1000])  # an unsigned 64-bit count of millijoules
     except (pynvml.NVMLError, OSError):
         return None
 

@@ -111,7 +111,10 @@ class DrawnEpochs:
             self._wait_for(epoch)
             self._present = epoch, PairData(self._folder(epoch) / "pairs")
             if self._workers.is_main:
-                self._tidy(epoch)
+                needed = (self._folder(epoch).name, self._folder(epoch + 1).name)
+                for folder in (self._run_dir / "drawn").glob("epoch-*"):
+                    if folder.name not in needed:
+                        remove_folder(folder)
                 if self._training.max_epochs is None or epoch + 1 < self._training.max_epochs:
                     self._begin(epoch + 1)
         return self._present[1]

@@ -120,7 +120,10 @@ def train_updates(
             data, training.tokens_per_update, training.seed, progress.epoch, training.lengths_per_update
         )
         if len(too_long := np.setdiff1d(plan.too_long, told)):  # other epochs may have other subwords, or other pairs
-            _report_too_long(data, too_long, training.tokens_per_update)
+            log.warning(
+                "training skips pairs with more target tokens than tokens_per_update = %d (%s of the corpora)",
+                training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
+            )  # fmt: skip
             told = np.union1d(told, too_long)
         plan.check(training.tokens_per_update)
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
@@ -171,13 +174,6 @@ def _planned(
             yield PlannedUpdate(pairs, shares, [batch.pinned() for batch in batches] if on_cuda else batches)
 
     return work_ahead(make(), UPDATES_AHEAD) if on_cuda else make()
-
-
-def _report_too_long(data: PairData, pairs: Indices, limit: int) -> None:
-    log.warning(
-        "training skips pairs with more target tokens than tokens_per_update = %d (%s of the corpora)",
-        limit, listed([int(data.lines[pair]) for pair in pairs]),
-    )  # fmt: skip
 
 
 def tokens_per_pass(state: TrainingState, training: TrainingConfig, workers: Workers) -> int:

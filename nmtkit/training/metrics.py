@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,6 @@ from nmtkit.training.tracking import Tracker
 from nmtkit.training.validation import Validation
 
 
-@dataclass(frozen=True)
-class Scale:
-    """What a run is measured against.
-
-    Attributes:
-        matmul_rate: FLOP/s of plain matrix products on one device, measured at the start; MFU is a share of it.
-        pairs_per_epoch: training pairs.
-    """
-
-    matmul_rate: float
-    pairs_per_epoch: int
-
-
 class Reporter:
     """Reports of one session of training.
 
@@ -49,11 +35,13 @@ class Reporter:
         training: TrainingConfig,
         workers: Workers,
         meter: Meter,
-        scale: Scale,
+        matmul_rate: float,
+        pairs_per_epoch: int,
     ) -> None:
         self._run_dir, self._path = run_dir, Run(run_dir).metrics
         self._training, self._workers = training, workers
-        self._pairs_per_epoch, self._matmul_rate = scale.pairs_per_epoch, scale.matmul_rate * workers.num_processes
+        # Of plain matrix products on all devices, measured at the start; MFU is a share of it.
+        self._pairs_per_epoch, self._matmul_rate = pairs_per_epoch, matmul_rate * workers.num_processes
         self._trackers: Sequence[Tracker] = ()
         self.meter = meter
         self._recent, self._scores = Recent(), Scores()

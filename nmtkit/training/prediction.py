@@ -21,7 +21,7 @@ from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.evaluation.devices import DeviceKind, device_named, device_of, processor_name
+from nmtkit.evaluation.devices import device_named, device_of, processor_name
 from nmtkit.model.flops import Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.training.loop import training_factor
 from nmtkit.training.micro_batches import SAMPLED_UPDATES
@@ -149,7 +149,8 @@ class Hardware:
             NmtkitError: there is no such GPU, or it has no rate for that precision.
         """
         kind = device_named(name)
-        precision = _precision_on(kind, wanted)
+        auto: ComputedPrecision = "bf16" if "bf16" in kind.rates else "float32"
+        precision = auto if wanted == "auto" else wanted
         if precision not in kind.rates:
             known = ", ".join(kind.rates)
             raise NmtkitError(
@@ -170,12 +171,6 @@ class Hardware:
 
 def _mfu(stated: float | None, kind: str) -> tuple[float, str]:
     return (stated, "stated with --mfu") if stated is not None else ASSUMED_MFU[kind]
-
-
-def _precision_on(kind: DeviceKind, wanted: Precision) -> ComputedPrecision:
-    if wanted == "auto":
-        return "bf16" if "bf16" in kind.rates else "float32"
-    return wanted
 
 
 def predict(

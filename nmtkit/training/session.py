@@ -420,8 +420,10 @@ class _Session:
         fault: NmtkitError | None = None
         if self._workers.is_main:
             save = self._state.num_bytes()
+            tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())
+            checkpoint = sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
             try:
-                check_space(self._run_dir, with_save * save + self._checkpoint_bytes(), "saving")
+                check_space(self._run_dir, with_save * save + checkpoint, "saving")
             except NmtkitError as error:
                 fault = error
                 if update is not None and free_bytes(self._run_dir) >= save:

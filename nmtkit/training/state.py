@@ -201,7 +201,12 @@ class TrainingState:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Every tensor that the next updates depend on, by file and name: what is saved, restored and compared."""
-        groups = {"weights": self.model.state_dict(), "optimizer": self._optimizer_tensors()}
+        moments = {
+            f"{key}.{name}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        groups = {"weights": self.model.state_dict(), "optimizer": moments}
         return {**groups, "average": self.average} if self.average else groups
 
     def num_bytes(self) -> int:
@@ -228,13 +233,6 @@ class TrainingState:
             read_save(temporary)
         remove_old_saves(run_dir)
         return folder
-
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        tensors = {}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{key}.{name}"] = value
-        return tensors
 
     def load(self, folder: Path, saved: dict[str, Any] | None = None) -> dict[str, Any]:
         """Takes over a save, and returns all of its state.json.
@@ -300,7 +298,7 @@ def is_good(folder: Path) -> bool:
         saved = _read_state(folder)
     except ModelError:
         return False
-    return bool(saved.get("regular", True)) and not saved["progress"].get("skipped_in_a_row")
+    return bool(saved.get("regular", True)) and not saved["progress"]["skipped_in_a_row"]
 
 
 def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -322,9 +320,9 @@ def sum_of_state(state: dict[str, Any]) -> str:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     """Reads state.json; raises ModelError where it is not as it was written."""
-    shape = {"sha256?": str, "progress": dict, "files": dict}
+    shape = {"sha256": str, "progress": dict, "files": dict}
     saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
-    if "sha256" in saved and saved["sha256"] != sum_of_state(saved):  # runs of an older nmtkit have none, and go on
+    if saved["sha256"] != sum_of_state(saved):
         raise ModelError(f"{folder / 'state.json'}: damaged (its contents do not match its own checksum)")
     return saved
 

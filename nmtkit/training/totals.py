@@ -1,6 +1,6 @@
 """What updates add up to: between two reports, and lately."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -26,14 +26,8 @@ class Meter:
     def add(self, update: Update) -> None:
         """Adds one update."""
         self.updates += 1
-        self.loss += update.loss
-        self.nll += update.nll
-        self.gradient_norm += update.gradient_norm
-        self.target_tokens += update.target_tokens
-        self.real_tokens += update.real_tokens
-        self.padded_tokens += update.padded_tokens
-        self.flops += update.flops
-        self.seconds += update.seconds
+        for name in (field.name for field in fields(self) if field.name != "updates"):
+            setattr(self, name, getattr(self, name) + getattr(update, name))
 
 
 @dataclass(frozen=True)

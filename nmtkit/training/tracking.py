@@ -5,7 +5,7 @@ Which ones is an option of the command, not a key of the recipe: the recipe says
 
 import json
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from nmtkit.config.schema import Recipe
 from nmtkit.distributed.workers import open_tracker
@@ -14,23 +14,10 @@ COLUMNS = ["source", "reference", "hypothesis"]
 """Of sample translations, as metrics.jsonl names them."""
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """What is used of Accelerate's trackers."""
-
-    name: str
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> None:
-        """Logs numbers, and texts where it can."""
-
-    def finish(self) -> None:
-        """Writes out what it still holds."""
-
-
 class Tracker:
-    """One tracker of one session of training."""
+    """One tracker of one session of training, around one of Accelerate's trackers."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Any) -> None:
         self._backend = backend
 
     @classmethod
@@ -52,20 +39,16 @@ class Tracker:
         numbers = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
         samples = line.get("samples") or []
         if samples and self._backend.name == "tensorboard":
-            numbers |= {f"samples/{number}": _as_markdown(sample) for number, sample in enumerate(samples, start=1)}
+            for number, sample in enumerate(samples, start=1):  # indented, as a block that markdown leaves as it is
+                numbers[f"samples/{number}"] = "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
         elif samples and self._backend.name == "wandb":
             rows = [[sample[column] for column in COLUMNS] for sample in samples]
-            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])  # type: ignore[attr-defined]
+            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])
         self._backend.log(numbers, step=line["step"])
 
     def finish(self) -> None:
         """Ends the session."""
         self._backend.finish()
-
-
-def _as_markdown(sample: dict[str, str]) -> str:
-    """A sample as a block that markdown leaves as it is."""
-    return "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:

@@ -48,19 +48,23 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         else:
             before = {}
             start_from_model(state, recipe, tokenizer)
-            state.progress.tokens_per_pass = saved["progress"].get("tokens_per_pass", 0)
-        if state.progress.rollbacks != saved["progress"].get("rollbacks", 0):
+            state.progress.tokens_per_pass = saved["progress"]["tokens_per_pass"]
+        if state.progress.rollbacks != saved["progress"]["rollbacks"]:
             raise NmtkitError(
                 f"{last}: between this saved state and the previous one the run was rolled back because of non-finite "
                 "numbers, which cannot be repeated; verify after the next saved state"
             )
-        if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"].get("tokens_per_pass", 0):
+        if len(found) == 2 and state.progress.tokens_per_pass != saved["progress"]["tokens_per_pass"]:
             raise NmtkitError(
                 f"{last}: between this saved state and the previous one memory ran out and micro-batches were halved, "
                 "which cannot be repeated; verify after the next saved state"
             )
         first = state.progress.step + 1
-        validated = _validated(run_dir, first - 1 - bool(before.get("unfinished")), saved)
+        # The updates after the first state whose validation the last one takes account of; the end changes no counter.
+        after = first - 1 - bool(before.get("unfinished"))
+        until = saved["progress"]["step"] - bool(saved.get("unfinished"))
+        lines = [line for line in read_metrics(run_dir) if "valid_nll" in line and "end" not in line]
+        validated = {line["step"] for line in lines if after < line["step"] <= until}
         validator = Validator(recipe, run_dir, tokenizer, workers) if validated else None
         was_drawn = (Run(run_dir).sampled).is_dir()
         data = training_pairs(recipe, run_dir, manifest, workers)
@@ -88,14 +92,6 @@ def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> 
     changes += [f"{key} {now[key]} (was {then.get(key)})" for key in ("nmtkit", "torch") if then.get(key) != now[key]]
     if changes:
         raise NmtkitError(f"{folder}: made under other conditions, so bits cannot be compared: {', '.join(changes)}")
-
-
-def _validated(run_dir: Path, after: int, saved: dict[str, Any]) -> set[int]:
-    """The updates after ``after`` whose validation the last save takes account of."""
-    until = saved["progress"]["step"] - bool(saved.get("unfinished"))
-    lines = read_metrics(run_dir)
-    lines = [line for line in lines if "valid_nll" in line and "end" not in line]  # the end changes no counter
-    return {line["step"] for line in lines if after < line["step"] <= until}
 
 
 def _repeat(

@@ -53,7 +53,7 @@ def logger() -> Iterator[None]:
 
 def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
-    return Reporter(run, config, workers, Meter(), Scale(RATE, 50))
+    return Reporter(run, config, workers, Meter(), RATE, 50)
 
 
 def place(**changes: Any) -> Progress:
