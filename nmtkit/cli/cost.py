@@ -10,7 +10,7 @@ from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files
 
 if TYPE_CHECKING:
     from nmtkit.config.schema import Recipe
-    from nmtkit.evaluation.cost_tables import Scores, Table
+    from nmtkit.evaluation.cost_tables import Table
     from nmtkit.training.prediction import Hardware, PairLengths
 
 
@@ -127,6 +127,7 @@ def _print_devices() -> None:
 
 def _tell(run: Path) -> dict[str, Any]:
     from nmtkit.evaluation.cost import training_cost
+    from nmtkit.evaluation.cost_tables import cost_tables
     from nmtkit.evaluation.metrics import read_scores
     from nmtkit.files import write_json
     from nmtkit.run import Run
@@ -134,7 +135,7 @@ def _tell(run: Path) -> dict[str, Any]:
     cost = training_cost(run)
     write_json(Run(run).cost, cost)
     scores = Run(run).scores
-    print_cost(cost, read_scores(scores) if scores.is_file() else {})
+    print_tables(cost_tables(cost, read_scores(scores) if scores.is_file() else {}))
     return cost
 
 

@@ -21,7 +21,6 @@ from nmtkit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.config.schema import Recipe
     from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
@@ -62,8 +61,8 @@ def command(
     if console.environment_number("WORLD_SIZE", 1) > 1:
         # This is one of several processes; the one that has started them does the other steps.
         from nmtkit.cli.train import train_or_stop
+        from nmtkit.distributed.workers import is_launched
         from nmtkit.errors import NmtkitError
-        from nmtkit.workers import is_launched
 
         if not is_launched():
             raise NmtkitError(
@@ -96,19 +95,6 @@ def command(
         sentence = _print_translations(folder, test)
         _print_main_scores(result.scores, is_made_up="builtin/synthetic" in loaded.data.test)
     _print_next_commands(folder, sentence)
-
-
-def _take_part(recipe: "Recipe", run_dir: Path, device: str, threads: int | None, trackers: Sequence[str]) -> None:
-    """Trains as one of several processes; the other steps are made by the one that has started them."""
-    from nmtkit.cli.train import train_or_stop
-    from nmtkit.distributed.workers import is_launched
-    from nmtkit.errors import NmtkitError
-
-    if not is_launched():
-        raise NmtkitError(
-            "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
-        )
-    train_or_stop(recipe, run_dir, device=device, threads=threads, trackers=trackers)
 
 
 def _print_translations(run_dir: Path, test: str) -> str:

@@ -35,8 +35,9 @@ def score_by_model(
     from nmtkit import console
     from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
     from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
     from nmtkit.files import LineReader
-    from nmtkit.workers import choose_device, set_threads
 
     num_lines = _count(source, hypothesis)  # before a large model is read for nothing
     set_threads(threads)
@@ -62,18 +63,6 @@ def score_by_model(
     warn_of_cut_lines(cut, most)
     for reader in readers:
         warn_of_invalid_lines(reader)
-
-
-def _load_decoder(
-    models: list[Path], source: Path, hypothesis: Path, precision: str | None, device: str, threads: int | None
-) -> "ForcedDecoder":
-    from nmtkit.decoding.forced import ForcedDecoder
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
-
-    _count(source, hypothesis)  # before a large model is read for nothing
-    set_threads(threads)
-    return ForcedDecoder.load(models, choose_device(device), precision)
 
 
 def _count(source: Path, hypothesis: Path) -> int | None:

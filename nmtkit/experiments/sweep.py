@@ -31,7 +31,7 @@ from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
-from nmtkit.files import read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.files import link_or_copy, read_json, write_atomically, write_folder_atomically, write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
@@ -133,7 +133,8 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     run_dir.mkdir(parents=True, exist_ok=True)
     if not is_there:
         with write_folder_atomically(data) as temporary:
-            shutil.copytree(prepared, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+            for entry in prepared.iterdir():
+                link_or_copy(entry, temporary / entry.name)
     with write_atomically(Run(run_dir).recipe_file) as file:
         file.write(to_toml(recipe))
 

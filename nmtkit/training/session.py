@@ -35,7 +35,7 @@ from nmtkit.training.epochs import NotDrawnError, training_pairs
 from nmtkit.training.initialization import initial_sha256, lengths_seen, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.metrics import Reporter, Scale
+from nmtkit.training.metrics import Reporter
 from nmtkit.training.micro_batches import first_update_rate, settle_tokens_per_pass
 from nmtkit.training.nonfinite import go_back, has_failed, note_nonfinite
 from nmtkit.training.precision import settle_precision
@@ -157,8 +157,9 @@ class _Session:
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
         unfinished = saved.get("unfinished") if saved is not None else None
         self._unfinished = Update(**unfinished) if unfinished else None
-        scale = Scale(self._matmul_rate, self._data.pairs_per_epoch)
-        self._reporter, self._tracker_names = Reporter(run_dir, recipe.training, workers, meter, scale), trackers
+        pairs = self._data.pairs_per_epoch
+        self._reporter = Reporter(run_dir, recipe.training, workers, meter, self._matmul_rate, pairs)
+        self._tracker_names = trackers
         has_valid = (Run(run_dir).data / "valid").is_dir()
         self._validator = Validator(recipe, run_dir, self._tokenizer, workers) if has_valid else None
         self._has_validated, self._has_saved = _done_at(saved)
@@ -420,7 +421,7 @@ class _Session:
         fault: NmtkitError | None = None
         if self._workers.is_main:
             save = self._state.num_bytes()
-            tokenizer = sum(path.stat().st_size for path in (self._run_dir / "data" / "tokenizer").iterdir())
+            tokenizer = sum(path.stat().st_size for path in (Run(self._run_dir).data / "tokenizer").iterdir())
             checkpoint = sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
             try:
                 check_space(self._run_dir, with_save * save + checkpoint, "saving")
@@ -429,10 +430,6 @@ class _Session:
                 if update is not None and free_bytes(self._run_dir) >= save:
                     self._save(unfinished=update)
         self._workers.raise_together(fault)
-
-    def _checkpoint_bytes(self) -> int:
-        tokenizer = sum(path.stat().st_size for path in (Run(self._run_dir).data / "tokenizer").iterdir())
-        return sum(parameter.nbytes for parameter in self._state.parameters) + tokenizer + 100_000
 
     def _validate(self, validator: Validator) -> Validation | None:
         """None when a process was asked to stop meanwhile."""

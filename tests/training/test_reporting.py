@@ -26,7 +26,7 @@ from nmtkit.files import read_json_lines
 from nmtkit.training import metrics as reporting
 from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
-from nmtkit.training.metrics import Reporter, Scale
+from nmtkit.training.metrics import Reporter
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
 from nmtkit.training.state import Progress
 from nmtkit.training.totals import Meter, Recent
