@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

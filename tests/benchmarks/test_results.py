@@ -11,6 +11,8 @@ import pytest
 from nmtkit.files import read_json, read_lines
 from tests.conftest import write_corpus
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RECIPE = """
 [data]

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import write_corpus
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,6 +19,8 @@ from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import EOS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "translate_gpu.py"
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
