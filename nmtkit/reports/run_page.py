@@ -389,7 +389,7 @@ def _cost(runs: Sequence[RunFacts]) -> list[str]:
             parts.append(f"<p>{_name(runs, run)}: {_todo('not computed yet', _command('score', run))}</p>")
     if not counted:
         return parts
-    tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json")) for run in counted]
+    tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json", {})) for run in counted]
     values = [dict(made[0].rows) for made in tables]
     main = [label for label in dict.fromkeys(label for of_run in values for label in of_run) if _is_main(label, values)]
     rows = [[text(label.strip()), *(text(of_run.get(label, "–")) for of_run in values)] for label in main]

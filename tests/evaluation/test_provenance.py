@@ -199,8 +199,8 @@ def test_the_record_knows_its_translation(run: Path) -> None:
 
 
 def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set_translated_as(run / "translations" / "news.txt") == (run, "news")
+    assert set_translated_as(run / "translations" / "news.txt") == (Run(run), "news")
     for other in ("translations/olds.txt", "translations/news.json", "news.txt", "data/test/news.source.txt"):
         assert set_translated_as(run / other) is None
     monkeypatch.chdir(run)
-    assert set_translated_as(Path("translations/news.txt")) == (run, "news")
+    assert set_translated_as(Path("translations/news.txt")) == (Run(run), "news")
