@@ -18,7 +18,7 @@ from nmtkit.decoding.files import Parts, Window, Written, translate_windows
 from nmtkit.decoding.translator import Asked, Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
-from nmtkit.evaluation.checks import findings
+from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.metrics import Score, Scorer, plain_text, resamples_for, score, scores_as_json
@@ -166,9 +166,10 @@ def score_run(
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
-        odd = findings(hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text)
-        for finding in odd:
-            log.warning("%s: %s", Run(run_dir).translation(name), finding)
+        for fault in text_faults(
+            hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text
+        ):
+            log.warning("%s: %s", Run(run_dir).translation(name), fault)
     scores = {}
     steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
     tokenizer = stored_bleu_tokenizer(run_dir, data)

@@ -13,7 +13,7 @@ from nmtkit.console import counted
 if TYPE_CHECKING:
     from nmtkit.cli.score_tables import Differences
     from nmtkit.evaluation.comet import Comet
-    from nmtkit.evaluation.metrics import Score, Scorer, TextKind
+    from nmtkit.evaluation.metrics import Score, Scorer
     from nmtkit.evaluation.significance import Method
 
 
@@ -45,7 +45,7 @@ class Asked:
         trials: of these; None: sacreBLEU's numbers.
     """
 
-    text: "TextKind"
+    text: str
     target_language: str | None
     metrics: list[str] | None
     resamples: int | None
@@ -107,18 +107,22 @@ def score_files(
         DataError: a metric is unknown or cannot be computed.
     """
     from nmtkit import console
-    from nmtkit.evaluation.checks import findings
-    from nmtkit.evaluation.metrics import EVALB, METRICS, Scorer, left_out, resamples_for, scores_as_json
+    from nmtkit.evaluation.checks import text_faults
+    from nmtkit.evaluation.metrics import METRICS, Scorer, left_out, resamples_for, scores_as_json
     from nmtkit.files import write_json
 
     scorer = Scorer(texts.references, target_language=asked.target_language, text=asked.text, test_set=texts.test_set)
     metrics = scorer.possible(asked.metrics)
-    kind = EVALB if metrics == [EVALB] else asked.text
     for system, lines in texts.systems.items():
-        for finding in findings(
-            lines, texts.references, sources=texts.sources, target_language=asked.target_language, text=kind
+        for fault in text_faults(
+            lines,
+            texts.references,
+            sources=texts.sources,
+            target_language=asked.target_language,
+            text=asked.text,
+            metrics=metrics,
         ):
-            console.log.warning("%s: %s", system, finding)
+            console.log.warning("%s: %s", system, fault)
     resamples = resamples_for(len(texts.references[0]), asked.resamples)
     scores = {system: scorer.score(lines, metrics, resamples=resamples) for system, lines in texts.systems.items()}
     of_lines = {}
@@ -128,7 +132,7 @@ def score_files(
         _add_comet(texts, comet, scores, of_lines)
     differences = _differences(texts, scorer, asked, metrics)
     missing = {}
-    if asked.metrics is None and metrics != [EVALB]:
+    if asked.metrics is None:
         every = left_out(target_language=asked.target_language, text=asked.text)
         missing = {name: reason for name, reason in every.items() if name in METRICS}
     print_scores(scores, missing, of="system")

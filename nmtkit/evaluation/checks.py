@@ -1,9 +1,4 @@
-"""What is wrong with a text before it is scored: the slips that make a score mean something else than it seems to.
-
-    hypotheses, references, sources --findings--> [Finding], each told in one line
-
-Nothing here changes a text or a score.
-"""
+"""Faults of a text that make its score mean something else than it seems to; nothing here changes a text or a score."""
 
 import re
 from collections import Counter
@@ -11,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nmtkit.console import listed
-from nmtkit.evaluation.evalb import evaluate
+from nmtkit.evaluation.metrics import task_metric
 from nmtkit.text import leftovers
 from nmtkit.text.scripts import Script, bleu_tokenizer, is_unspaced_text
 
@@ -20,10 +15,10 @@ _SPACED = re.compile(r"(?:^| )[.,](?= |$)")
 _ATTACHED = re.compile(r"\w[.,](?= |$)")
 _WORD = re.compile(r"[^\W\d_]+")
 _TOKENIZED_SHARE = 0.1
-"""Of the lines, above which a text is taken to be tokenised (or, where it should be, not to be)."""
+"""Share of the lines above which a text is taken to be tokenised (or, where it should be, not to be)."""
 _MIN_VOTES = 3
 _TIMES_AS_FREQUENT = 4
-"""A word says that a line is in one language if that side's text has it so much more often than the other's."""
+"""A word counts for one language if the text of that side has it so many times more often than that of the other."""
 
 _ADVICE = {
     "subword marks": "join the subwords first, as `nmtkit translate` does",
@@ -34,14 +29,14 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class TextFault:
     """Something odd about a text.
 
     Attributes:
         kind: ``empty``, ``copied_source``, ``wrong_language``, ``reference_is_source``, ``tokenized``,
-            ``not_tokenized``, ``unspaced`` or a kind of ``text/leftovers.py``; of trees ``not_counted``.
-        what: in words.
-        lines: where, counted from 1.
+            ``not_tokenized``, ``unspaced``, a kind of ``text/leftovers.py``, or ``not_counted`` by a task's own metric.
+        what: a description.
+        lines: line numbers, from 1.
         advice: what to do.
     """
 
@@ -54,25 +49,28 @@ class Finding:
         return f"{self.what} in {listed(self.lines)}; {self.advice}"
 
 
-def findings(
+def text_faults(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
     sources: Sequence[str] | None,
     target_language: str | None,
     text: str,
-) -> list[Finding]:
-    """All that is odd about a system's output, the most telling first.
+    metrics: Sequence[str] | None = None,
+) -> list[TextFault]:
+    """Return all that is odd about a system's output, the most telling first.
 
     Args:
         hypotheses: the lines that are to be scored.
         references: one or more sets of as many lines.
         sources: as many lines; without them copies and a wrong language of the same script are not found.
         target_language: without it a wrong script is not found.
-        text: ``plain`` or ``tokenized``, as it is said to be; anything else is trees.
+        text: the stated value of ``data.text``.
+        metrics: the metrics to compute, by default those of the text.
     """
-    if text not in ("plain", "tokenized"):
-        return _not_counted(hypotheses, references[0])
+    if (own := task_metric(text, metrics)) is not None:
+        found = [TextFault("not_counted", *own.unscored(references[0], hypotheses))]
+        return [fault for fault in found if fault.lines]
     of_line = list(zip(*references, strict=True))
     copied = _numbers(
         sources is not None
@@ -85,126 +83,82 @@ def findings(
         not hypothesis.strip() and any(reference.strip() for reference in of_line[number])
         for number, hypothesis in enumerate(hypotheses)
     )
-    foreign = [line for line in _foreign(hypotheses, of_line, sources, target_language) if line not in set(copied)]
+    script = Script(target_language or "")  # without a language nothing is foreign
+    is_like_source = _like_source(of_line, sources)
+
+    def is_foreign(line: str) -> bool:
+        return script.is_foreign(line) or is_like_source(line)
+
+    is_copied = set(copied)
+    foreign = _numbers(
+        is_foreign(hypothesis) and not any(map(is_foreign, of_line[number])) and number + 1 not in is_copied
+        for number, hypothesis in enumerate(hypotheses)
+    )
+    language = target_language or "the language of the reference"
     found = [
-        Finding("empty", "no translation", empty, "a line was lost, or the model said nothing"),
-        Finding("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
-        Finding(
-            "wrong_language",
-            f"not {target_language or 'the language of the reference'}",
-            tuple(foreign),
-            "see that it is the right file, and the right direction",
+        TextFault("empty", "no translation", empty, "a line was lost, or the model said nothing"),
+        TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
+        TextFault(
+            "wrong_language", f"not {language}", foreign, "see that it is the right file, and the right direction"
         ),
-        *_reference_is_source(references, sources),
-        *_leftovers(hypotheses, references, sources),
-        *_tokenization(hypotheses, references, text),
-        *_unspaced(references[0], target_language, text),
     ]
-    return [finding for finding in found if finding.lines]
+    for lines in references if sources is not None else ():
+        equal = _numbers(one.split() == other.split() for one, other in zip(lines, sources or (), strict=True))
+        if len(equal) > len(lines) / 2:
+            advice = "the wrong side of the test set was given"
+            found.append(TextFault("reference_is_source", "the reference is the source", equal, advice))
+    found += [*_leftovers(hypotheses, references, sources), *_tokenization(hypotheses, references[0], text)]
+    if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
+        unspaced = _numbers(is_unspaced_text(line) for line in references[0])
+        if len(unspaced) > len(references[0]) / 2:
+            what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
+            advice = "state its language, such as --target-language zh, ja or th"
+            found.append(TextFault("unspaced", what, unspaced, advice))
+    return [fault for fault in found if fault.lines]
 
 
-def _not_counted(parses: Sequence[str], gold: Sequence[str]) -> list[Finding]:
-    """The sentences that EVALB leaves out of its scores."""
-    remarks = evaluate(gold, parses).remarks
-    if not remarks:
-        return []
-    what = f"EVALB's error or skipped sentences (the first: {remarks[0][1]})"
-    lines = tuple(line for line, _ in remarks)
-    return [Finding("not_counted", what, lines, "they count in no score; see that the words are those of gold")]
-
-
-def _numbers(are_so: Iterable[bool]) -> tuple[int, ...]:
+def _numbers(are_so: Iterable[object]) -> tuple[int, ...]:
     return tuple(number for number, is_so in enumerate(are_so, start=1) if is_so)
-
-
-def _reference_is_source(references: Sequence[Sequence[str]], sources: Sequence[str] | None) -> list[Finding]:
-    """The wrong side of a test set given as its reference."""
-    if sources is None:
-        return []
-    equal = [
-        _numbers(one.split() == other.split() for one, other in zip(lines, sources, strict=True))
-        for lines in references
-    ]
-    advice = "the wrong side of the test set was given"
-    return [
-        Finding("reference_is_source", "the reference is the source", lines, advice)
-        for lines in equal
-        if len(lines) > len(sources) / 2
-    ]
 
 
 def _leftovers(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None
-) -> list[Finding]:
-    """What neither references nor sources have anywhere: theirs may be tokenised and escaped, too."""
+) -> list[TextFault]:
+    """Return remains of processing that neither references nor sources have: theirs may be tokenised and escaped."""
     expected = {what for lines in (*references, sources or ()) for line in lines for what in leftovers.leftovers(line)}
     lines: dict[str, list[int]] = {kind: [] for kind in leftovers.KINDS}
     example: dict[str, str] = {}
-    for number, hypothesis in enumerate(hypotheses):
+    for number, hypothesis in enumerate(hypotheses, start=1):
         new = {what: kind for what, kind in leftovers.leftovers(hypothesis).items() if what not in expected}
         for what, kind in new.items():
             example.setdefault(kind, what)
         for kind in set(new.values()):
-            lines[kind].append(number + 1)
+            lines[kind].append(number)
     return [
-        Finding(kind, f"{kind} such as {example[kind]}", tuple(of_kind), _ADVICE[kind])
+        TextFault(kind, f"{kind} such as {example[kind]}", tuple(of_kind), _ADVICE[kind])
         for kind, of_kind in lines.items()
         if of_kind
     ]
 
 
-def _tokenization(hypotheses: Sequence[str], references: Sequence[Sequence[str]], text: str) -> list[Finding]:
-    """Text that is split into words though it should be plain, or the other way round."""
-    if text == "plain":
-        spaced = _where(_SPACED, hypotheses)
-        if len(spaced) <= _TOKENIZED_SHARE * len(hypotheses):
-            return []
-        both = len(_where(_SPACED, references[0])) > _TOKENIZED_SHARE * len(hypotheses)
+def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str) -> list[TextFault]:
+    """Return the fault of text that is split into words though it should be plain, or the other way round."""
+    spaced, spaced_in_reference = (_numbers(map(_SPACED.search, lines)) for lines in (hypotheses, reference))
+    attached, attached_in_reference = (_numbers(map(_ATTACHED.search, lines)) for lines in (hypotheses, reference))
+    tolerated = _TOKENIZED_SHARE * len(hypotheses)
+    if text == "plain" and len(spaced) > tolerated:
+        both = len(spaced_in_reference) > tolerated
         advice = "say --text tokenized" if both else "detokenise it; the reference is plain"
-        return [Finding("tokenized", "punctuation split off as a tokeniser does", spaced, advice)]
-    attached = _where(_ATTACHED, hypotheses)
-    if len(attached) <= _TOKENIZED_SHARE * len(hypotheses) + len(_where(_ATTACHED, references[0])):
-        return []
-    return [Finding("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
-
-
-def _unspaced(reference: Sequence[str], target_language: str | None, text: str) -> list[Finding]:
-    """Text without blanks between words whose language is not stated, so that BLEU looks for blanks in it."""
-    if text != "plain" or bleu_tokenizer(target_language or "") != "13a":
-        return []
-    lines = _numbers(is_unspaced_text(line) for line in reference)
-    if len(lines) <= len(reference) / 2:
-        return []
-    what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
-    return [Finding("unspaced", what, lines, "state its language, such as --target-language zh, ja or th")]
-
-
-def _where(pattern: re.Pattern[str], lines: Sequence[str]) -> tuple[int, ...]:
-    return _numbers(pattern.search(line) is not None for line in lines)
-
-
-def _foreign(
-    hypotheses: Sequence[str],
-    of_line: Sequence[Sequence[str]],
-    sources: Sequence[str] | None,
-    target_language: str | None,
-) -> Iterable[int]:
-    """The lines in another script than the language's, or in the language of the source."""
-    script = Script(target_language or "")  # of no language nothing is foreign
-    is_like_source = _like_source(of_line, sources)
-
-    def is_odd(line: str) -> bool:
-        return script.is_foreign(line) or is_like_source(line)
-
-    for number, hypothesis in enumerate(hypotheses):
-        if is_odd(hypothesis) and not any(is_odd(reference) for reference in of_line[number]):
-            yield number + 1
+        return [TextFault("tokenized", "punctuation split off as a tokeniser does", spaced, advice)]
+    if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):
+        return [TextFault("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
+    return []
 
 
 def _like_source(of_line: Sequence[Sequence[str]], sources: Sequence[str] | None) -> Callable[[str], bool]:
-    """Whether more words of a line belong to the language of the source than to that of the references.
+    """Return a function that tells lines with more words of the source's language than of the references'.
 
-    No language is known here: which words are whose is learned from the very texts that are given.
+    No language is known here: the language of each word is learned from the very texts that are given.
     """
     if sources is None:
         return lambda line: False

@@ -1,9 +1,7 @@
-"""COMET, a learned metric: a neural network that has read source, translation and reference says how good it is.
+"""COMET, a learned metric: a neural network estimates the quality of a translation from source and reference.
 
-    sources, hypotheses, references --unbabel-comet--> Score and one number for each line
-
-The library is large and optional (`pip install 'nmtkit[comet]'`), its models are larger still and are downloaded by
-it; so it is used only where a model is named. This is the only module that imports it.
+The library is large and optional (`pip install 'nmtkit[comet]'`), and it downloads its models, which are larger still;
+so it is used only where a model is named. This is the only module that imports it.
 """
 
 from collections.abc import Sequence
@@ -22,15 +20,14 @@ BATCH_LINES = 16
 
 
 class Comet:
-    """A model of COMET, read once for all systems."""
+    """A model of COMET, loaded once for all systems."""
 
     def __init__(self, model: str, device: "torch.device") -> None:
         """Args:
         model: its name, such as ``Unbabel/wmt22-comet-da``, or a checkpoint file on disk.
-        device: where it computes.
 
         Raises:
-            DataError: unbabel-comet is not installed, or the model cannot be had.
+            DataError: unbabel-comet is not installed, or the model cannot be loaded.
         """
         try:
             from comet import download_model, load_from_checkpoint
@@ -53,21 +50,15 @@ class Comet:
     def score(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> tuple[Score, list[float]]:
-        """The score of a system, and of each of its lines.
-
-        Args:
-            sources, hypotheses, references: as many lines of each, plain text; COMET takes one reference.
-        """
+        """Return the score of a system, and of each of its lines, from as many lines of each side, in plain text."""
         samples = [
             {"src": source, "mt": hypothesis, "ref": reference}
             for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
         ]
         found = self._model.predict(samples, batch_size=BATCH_LINES, gpus=self._gpus, progress_bar=is_telling())
-        return Score(float(found.system_score), self._signature()), [float(score) for score in found.scores]
-
-    def _signature(self) -> str:
         try:
             installed = version("unbabel-comet")
         except PackageNotFoundError:
             installed = "unknown"
-        return f"nrefs:1|model:{self._name}|unbabel-comet:{installed}"
+        score = Score(float(found.system_score), f"nrefs:1|model:{self._name}|unbabel-comet:{installed}")
+        return score, [float(score) for score in found.scores]

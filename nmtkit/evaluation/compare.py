@@ -1,7 +1,5 @@
 """Runs side by side: the settings that differ, scores with their significance, cost, and which sentences changed most.
 
-    RUN/recipe.toml, RUN/translations/, RUN/data/test/, RUN/resume/ of each run -> compare_runs -> comparison_tables
-
 The first run is the baseline. Runs are comparable on test sets that are the same to the letter.
 """
 
@@ -18,12 +16,14 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import BRACKET_SCORES, Scorer, single_scores
+from nmtkit.evaluation.metrics import METRICS, Scorer, single_scores
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test
 from nmtkit.files import as_text
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 
-DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized", *BRACKET_SCORES)
+DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized")
+"""The metrics of text that are compared by default; a metric of the task's own always is."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Change:
     Attributes:
         line: its number in the test set, from 1.
         metric: see `Scorer.sentence_quality`.
-        before, after: by that metric, of the baseline's translation and of the run's.
+        before, after: score of the baseline's translation and of the run's, by that metric.
     """
 
     line: int
@@ -54,7 +54,7 @@ class Comparison:
         runs: their names.
         settings: what differs, by `section.key`: a value for each run.
         scores: by test set, metric and run.
-        costs: as RUN/cost.json has them; None of a run whose training is not here.
+        costs: the content of each run's cost.json; None for a run whose training is not here.
         changes: by test set and run, those that changed most first.
         left_out: test sets that not all runs have translations of.
     """
@@ -67,7 +67,6 @@ class Comparison:
     left_out: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """In plain values, as `--json` writes it."""
         return asdict(self)
 
 
@@ -79,39 +78,52 @@ def compare_runs(
     trials: int | None = None,
     num_sentences: int = 5,
 ) -> Comparison:
-    """Compares runs with the first of them.
+    """Compare runs with the first of them.
 
     Args:
-        metrics: by default those of DEFAULT_METRICS that are possible on the text.
+        metrics: by default those of DEFAULT_METRICS that are possible, or the task's own.
         method, trials: of the paired test, see `significance.py`.
-        num_sentences: how many that changed most are kept of each run and test set.
+        num_sentences: the number of changed sentences to keep per run and test set.
 
     Raises:
         DataError: one is no run with translations, their test sets differ, or a metric is unknown.
     """
     names = run_names(run_dirs)
-    recipes = [_recipe(run) for run in run_dirs]
-    tests, left_out = _common_tests(run_dirs, names)
-    _check_same_text(recipes, names)
+    runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
+    recipes = {name: _recipe(run) for name, run in runs.items()}
+    tests, left_out = _common_tests(runs)
+    data = next(iter(recipes.values())).data
+    for name, recipe in recipes.items():
+        own = task_of(data).own_metric
+        same_text = recipe.data.text == data.text or (own is not None and task_of(recipe.data).own_metric == own)
+        if not same_text or recipe.data.target_language != data.target_language:
+            raise DataError(
+                f"{names[0]} and {name} cannot be compared: data.text or data.target_language differ, so that scores "
+                "are computed differently"
+            )
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
-    tokenizer = stored_bleu_tokenizer(run_dirs[0], recipes[0].data)
+    tokenizer = stored_bleu_tokenizer(run_dirs[0], data)
     for test in tests:
-        sources, references = _same_test_set(run_dirs, names, test)
-        systems = {name: Run(run).read_translated(test)[2] for name, run in zip(names, run_dirs, strict=True)}
-        data = recipes[0].data
+        sources, references = _same_test_set(runs, test)
+        systems = {name: run.read_translated(test)[2] for name, run in runs.items()}
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
         possible = single_scores(scorer.possible(metrics or None))
-        chosen = possible if metrics else [metric for metric in DEFAULT_METRICS if metric in possible]
+        chosen = possible if metrics else [name for name in possible if name in DEFAULT_METRICS or name not in METRICS]
         scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
         if num_sentences:
             changes[test] = _changes(scorer, systems, sources, references, num_sentences)
-    settings = _differing_settings(run_dirs, recipes)
-    return Comparison(names, settings, scores, [_cost(run) for run in run_dirs], changes, left_out)
+    values = [settings_of(recipe) for recipe in recipes.values()]
+    for run, of_run in zip(runs.values(), values, strict=True):
+        fingerprint = read_manifest(run.data)["fingerprint"]
+        of_run["data (fingerprint of settings and text)"] = str(fingerprint)[:12]
+    settings = {key: [of_run[key] for of_run in values] for key in values[0]}
+    settings = {key: of_runs for key, of_runs in settings.items() if any(value != of_runs[0] for value in of_runs)}
+    return Comparison(names, settings, scores, [_cost(run) for run in runs.values()], changes, left_out)
 
 
 def run_names(run_dirs: Sequence[Path]) -> list[str]:
-    """What the runs are called: their folders' names, or their paths where those do not tell them apart.
+    """Return the names of the runs' folders, or their paths where names are equal.
 
     Raises:
         DataError: one is given twice, or there is only one.
@@ -124,52 +136,41 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [as_text(run) for run in run_dirs]
 
 
-def _recipe(run: Path) -> Recipe:
-    if not Run(run).recipe_file.is_file():
-        raise DataError(f"{run}: not a run (no recipe.toml in it)")
-    return Run(run).recipe(run.resolve().name)
+def _recipe(run: Run) -> Recipe:
+    if not run.recipe_file.is_file():
+        raise DataError(f"{run.folder}: not a run (no recipe.toml in it)")
+    return run.recipe(run.folder.resolve().name)
 
 
-def _common_tests(run_dirs: Sequence[Path], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The test sets that all runs have translated, and those that only some have."""
-    translated = [{test for test in Run(run).test_sets() if Run(run).translation(test).is_file()} for run in run_dirs]
-    for run, found in zip(run_dirs, translated, strict=True):
-        if not found:
-            raise DataError(f"{run}: no translations of test sets in it; run `nmtkit run` or `nmtkit translate` first")
-    common = sorted(set.intersection(*translated))
+def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
+    """Return the test sets that all runs have translated, and those that only some have."""
+    translated = {name: {test for test in run.test_sets() if run.translation(test).is_file()}
+                  for name, run in runs.items()}  # fmt: skip
+    for name, run in runs.items():
+        if not translated[name]:
+            raise DataError(
+                f"{run.folder}: no translations of test sets in it; run `nmtkit run` or `nmtkit translate` first"
+            )
+    common = sorted(set.intersection(*translated.values()))
     if not common:
-        told = "; ".join(f"{name} has {', '.join(sorted(has))}" for name, has in zip(names, translated, strict=True))
-        raise DataError(f"the runs have no test set in common: {told}")
-    return common, sorted(set.union(*translated) - set(common))
+        found = "; ".join(f"{name} has {', '.join(sorted(tests))}" for name, tests in translated.items())
+        raise DataError(f"the runs have no test set in common: {found}")
+    return common, sorted(set.union(*translated.values()) - set(common))
 
 
-def _same_test_set(run_dirs: Sequence[Path], names: Sequence[str], test: str) -> tuple[list[str], list[str]]:
-    """Sources and references of a test set, which are the same in all runs."""
-    found = [Run(run).test_text(test).read() for run in run_dirs]
-    for name, other in zip(names[1:], found[1:], strict=True):
-        for what, one, two in zip(("source", "reference"), found[0], other, strict=True):
+def _same_test_set(runs: Mapping[str, Run], test: str) -> tuple[list[str], list[str]]:
+    """Return sources and references of a test set; raise DataError unless they are the same in all runs."""
+    (first, expected), *others = ((name, run.test_text(test).read()) for name, run in runs.items())
+    for name, found in others:
+        for what, one, two in zip(("source", "reference"), expected, found, strict=True):
             if one != two:
-                place = f"line {_first_difference(one, two)}" if len(one) == len(two) else "their number of lines"
+                differing = [number for number, (a, b) in enumerate(zip(one, two, strict=False), start=1) if a != b]
+                place = f"line {differing[0]}" if len(one) == len(two) else "their number of lines"
                 raise DataError(
-                    f"{names[0]} and {name} cannot be compared: the {what} of {test} differs ({place}); prepare both "
+                    f"{first} and {name} cannot be compared: the {what} of {test} differs ({place}); prepare both "
                     "from the same test set"
                 )
-    return found[0]
-
-
-def _first_difference(one: Sequence[str], two: Sequence[str]) -> int:
-    return next(number for number, lines in enumerate(zip(one, two, strict=True), start=1) if lines[0] != lines[1])
-
-
-def _check_same_text(recipes: Sequence[Recipe], names: Sequence[str]) -> None:
-    first = recipes[0].data
-    for name, recipe in zip(names[1:], recipes[1:], strict=True):
-        same_text = recipe.data.text == first.text or (recipe.data.has_trees and first.has_trees)
-        if not same_text or recipe.data.target_language != first.target_language:
-            raise DataError(
-                f"{names[0]} and {name} cannot be compared: data.text or data.target_language differ, so that scores "
-                "are computed differently"
-            )
+    return expected
 
 
 def _changes(
@@ -179,55 +180,51 @@ def _changes(
     references: Sequence[str],
     num_sentences: int,
 ) -> dict[str, list[Change]]:
-    """Of each run but the first the sentences that changed most, in either direction."""
-    quality: dict[str, list[float]] = {}
-    for name, lines in systems.items():
-        metric, quality[name] = scorer.sentence_quality(lines)
-    baseline, *others = systems
+    """Return for each run but the first the sentences that changed most, in either direction."""
+    lines, *others = systems.values()
+    metric, before = scorer.sentence_quality(lines)
     found = {}
-    for name in others:
-        all_changes = [
-            Change(
-                index + 1, sources[index], references[index], systems[baseline][index], systems[name][index],
-                metric, quality[baseline][index], quality[name][index],
-            )
-            for index in range(len(references))
-            if quality[baseline][index] != quality[name][index]
-        ]  # fmt: skip
-        all_changes.sort(key=lambda change: (-abs(change.after - change.before), change.line))
-        found[name] = all_changes[:num_sentences]
-    return found
+    for name, translations in zip(list(systems)[1:], others, strict=True):
+        _, after = scorer.sentence_quality(translations)
+        columns = zip(sources, references, lines, translations, before, after, strict=True)
+        changes = [
+            Change(number, source, reference, baseline_line, translation, metric, was, now)
+            for number, (source, reference, baseline_line, translation, was, now) in enumerate(columns, start=1)
+            if was != now
+        ]
+        found[name] = sorted(changes, key=lambda change: (-abs(change.after - change.before), change.line))
+    return {name: changes[:num_sentences] for name, changes in found.items()}
 
 
-def _differing_settings(run_dirs: Sequence[Path], recipes: Sequence[Recipe]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all runs, and whether the training text is."""
-    values = [settings_of(recipe) for recipe in recipes]
-    for run, of_run in zip(run_dirs, values, strict=True):
-        manifest = read_manifest(Run(run).data)
-        of_run["data (fingerprint of settings and text)"] = str(manifest["fingerprint"])[:12]
-    return {
-        key: [of_run[key] for of_run in values]
-        for key in values[0]
-        if any(of_run[key] != values[0][key] for of_run in values)
-    }
-
-
-def _cost(run: Path) -> dict[str, Any] | None:
+def _cost(run: Run) -> dict[str, Any] | None:
     try:
-        return training_cost(run)
+        return training_cost(run.folder)
     except ModelError:
-        stored = Run(run).cost
-        return read_cost(stored) if stored.is_file() else None
+        return read_cost(run.cost) if run.cost.is_file() else None
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """A comparison as tables: settings, scores, cost, and for each test set and run the sentences."""
-    rows = [[key, *(_setting(value) for value in values)] for key, values in comparison.settings.items()]
+    """Return a comparison as tables: settings, scores, cost, and for each test set and run the sentences."""
+    rows = [[key, *map(_setting, values)] for key, values in comparison.settings.items()]
     notes = [] if rows else ["None: same recipe, same training text."]
-    settings = Table("Settings that differ", ["setting", *comparison.runs], rows, notes)
-    tables = [settings, _scores_table(comparison), _costs_table(comparison)]
+    tables = [Table("Settings that differ", ["setting", *comparison.runs], rows, notes)]
+    tables += [_scores_table(comparison), _costs_table(comparison)]
+    baseline = comparison.runs[0]
     for test, of_runs in comparison.changes.items():
-        tables += [_changes_table(comparison.runs[0], test, name, changes) for name, changes in of_runs.items()]
+        for name, changes in of_runs.items():
+            rows = []
+            for change in changes:
+                rows += [
+                    [f"line {change.line}", f"{change.metric} {change.before:.1f} -> {change.after:.1f}"],
+                    ["source", change.source],
+                    ["reference", change.reference],
+                    [baseline, change.baseline],
+                    [name, change.translation],
+                    ["", ""],
+                ]
+            notes = [] if changes else ["None: all sentences score the same."]
+            title = f"Sentences of {test} that changed most from {baseline} to {name}"
+            tables.append(Table(title, ["", ""], rows[:-1], notes))
     return tables
 
 
@@ -241,19 +238,17 @@ def _scores_table(comparison: Comparison) -> Table:
         for metric, results in metrics.items():
             for name, result in results.items():
                 interval = "" if result.interval is None else f"± {result.interval.half_width:.2f}"
-                rows.append([test, metric, name, f"{result.score:.2f}", interval, *_against_baseline(result)])
+                against = ["", ""]
+                if result.p_value is not None:
+                    mark = "*" if result.is_significant else ""
+                    against = [f"{result.difference:+.2f}", f"{result.p_value:.4f}{mark}"]
+                rows.append([test, metric, name, f"{result.score:.2f}", interval, *against])
                 signatures[metric] = result.signature
     notes = [f"Differences are from {comparison.runs[0]}; * marks those with p < 0.05."]
     notes += [f"  {metric}  {signature}" for metric, signature in signatures.items()]
     if comparison.left_out:
         notes.append(f"Not translated by all runs, and left out: {', '.join(comparison.left_out)}.")
     return Table("Scores", ["test", "metric", "run", "score", "95 %", "difference", "p"], rows, notes)
-
-
-def _against_baseline(result: PairedResult) -> list[str]:
-    if result.p_value is None:
-        return ["", ""]
-    return [f"{result.difference:+.2f}", f"{result.p_value:.4f}{'*' if result.is_significant else ''}"]
 
 
 def _costs_table(comparison: Comparison) -> Table:
@@ -275,22 +270,7 @@ def _costs_table(comparison: Comparison) -> Table:
         "most memory": lambda cost: f"{amount(cost['memory_bytes'])}B" if cost.get("memory_bytes") else "",
     }
     rows = [
-        [what, *("not known" if cost is None else tell(cost) for cost in comparison.costs)]
-        for what, tell in lines.items()
+        [what, *("not known" if cost is None else show(cost) for cost in comparison.costs)]
+        for what, show in lines.items()
     ]
     return Table("Training cost", ["what", *comparison.runs], rows, [])
-
-
-def _changes_table(baseline: str, test: str, name: str, changes: Sequence[Change]) -> Table:
-    rows = []
-    for change in changes:
-        rows += [
-            [f"line {change.line}", f"{change.metric} {change.before:.1f} -> {change.after:.1f}"],
-            ["source", change.source],
-            ["reference", change.reference],
-            [baseline, change.baseline],
-            [name, change.translation],
-            ["", ""],
-        ]
-    notes = [] if changes else ["None: all sentences score the same."]
-    return Table(f"Sentences of {test} that changed most from {baseline} to {name}", ["", ""], rows[:-1], notes)

@@ -1,4 +1,4 @@
-"""What a run has cost: the exact count of its matrix products, the estimate as the paper makes it, use of the device.
+"""The cost of a run: the exact count of its matrix products, the estimate as the paper makes it, use of the device.
 
 RUN/resume/*/state.json, RUN/checkpoints/*/provenance.json, RUN/metrics.jsonl, RUN/prediction.json
     -> training_cost -> RUN/cost.json -> cost_tables.py
@@ -13,7 +13,7 @@ import torch
 from nmtkit.config.schema import corpus_name
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
-from nmtkit.evaluation.devices import DeviceKind, device_of
+from nmtkit.evaluation.devices import device_of
 from nmtkit.files import any_number, as_text, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR
 from nmtkit.run import Run
@@ -53,13 +53,11 @@ _NEWSTEST2014 = ("wmt14/newstest2014", "sacrebleu:wmt14/full")
 
 
 def matmul_flops_per_second(device: torch.device, precision: ComputedPrecision) -> float:
-    """The highest rate of plain matrix products on this device, now: 1024 x 1024 at most (CUDA: 8192 x 8192).
-
-    All three products of a linear layer count, those of its result and of its two gradients, and on other devices than
-    CUDA smaller matrices too: where a processor has no instructions for a precision, one layout of a large matrix was
-    twenty times as slow as another layout of a small one, so either alone is no measure of what training can reach.
-    """
-    # Random numbers: a GPU draws less power for constant ones, and runs faster than it ever will in training.
+    """Return the highest rate of plain matrix products on this device, now: 1024 x 1024 at most (CUDA: 8192 x 8192)."""
+    # All three products of a linear layer count, those of its result and of its two gradients, and on other devices
+    # than CUDA smaller matrices too: where a processor has no instructions for a precision, one layout of a large
+    # matrix was twenty times as slow as another layout of a small one, so neither alone measures what training can
+    # reach. Random numbers: a GPU needs less power for constant ones, and runs faster than it ever will in training.
     generator = torch.Generator(device).manual_seed(1)
     best = 0.0
     for size in (8192,) if device.type == "cuda" else (128, 256, 512, 1024):
@@ -85,25 +83,28 @@ def _best_seconds(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def training_cost(run_dir: Path) -> dict[str, Any]:
-    """What the training of a run has cost so far, as RUN/cost.json holds it; docs/file-formats.md explains each field.
+    """Return the content of RUN/cost.json: the cost of the training so far; docs/file-formats.md explains each field.
 
     Raises:
         ModelError: the run has not been trained.
         DataError: one of its files is damaged.
     """
-    path = Run(run_dir).latest_state()
+    run = Run(run_dir)
+    path = run.latest_state()
     if path is None:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
     state = read_state(path)
     data = state["recipe"]["data"]
+    flops, device_seconds, precision = state["flops"], state["device_seconds"], state["precision"]
     kind = device_of(state["device"])
-    device_seconds = state["device_seconds"]
-    peak = kind.rates.get(state["precision"]) if kind is not None else None
+    peak = kind.rates.get(precision) if kind is not None else None
     matmul = state["matmul_flops_per_second"]
-    sustained, source = _sustained(kind, state["precision"], matmul)
-    flops = state["flops"]
-    metrics = read_metrics(run_dir)
-    prediction = Run(run_dir).prediction
+    sustained, source = matmul, "measured: plain matrix products on this device, in the last session"
+    if kind is not None and kind.paper_sustained:
+        sustained, source = kind.paper_sustained, "the paper, footnote 5"
+    elif kind is not None and peak:
+        sustained, source = peak, f"dense peak in {precision}: {kind.source}"
+    memory = [line["memory_bytes"] for line in read_metrics(run_dir) if line.get("memory_bytes")]
     return {
         "run": as_text(run_dir.resolve().name),
         "source_language": data["source_language"],
@@ -117,7 +118,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "processes": state["processes"],
         "device": state["device"],
         "processor": state.get("processor"),
-        "precision": state["precision"],
+        "precision": precision,
         "flops": flops,
         "flops_forward": flops // TRAINING_FACTOR,
         "flops_backward": flops - flops // TRAINING_FACTOR,
@@ -131,37 +132,25 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "flops_paper_estimate": device_seconds * sustained,
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
-        "gpu_joules": state.get("gpu_joules") or None,
-        "gpu_seconds": state.get("gpu_seconds") or None,
-        "host_joules": state.get("host_joules") or None,
-        "host_seconds": state.get("host_seconds") or None,
-        "memory_bytes": max((line["memory_bytes"] for line in metrics if line.get("memory_bytes")), default=None),
-        "prediction": read_json(prediction, _OF_PREDICTION) if prediction.is_file() else None,
+        **{key: state.get(key) or None for key in ("gpu_joules", "gpu_seconds", "host_joules", "host_seconds")},
+        "memory_bytes": max(memory, default=None),
+        "prediction": read_json(run.prediction, _OF_PREDICTION) if run.prediction.is_file() else None,
     }
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The file that knows most of a training; raises DataError where it is damaged."""
+    """Read the file of `Run.latest_state`; raise DataError where it is damaged."""
     return read_json(path, _OF_STATE)
 
 
 def read_cost(path: Path) -> dict[str, Any]:
-    """RUN/cost.json; raises DataError where it is damaged."""
+    """Read RUN/cost.json; raise DataError where it is damaged."""
     return read_json(path, _OF_COST)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of RUN/metrics.jsonl; raises DataError where one is damaged."""
+    """Read the lines of RUN/metrics.jsonl; raise DataError where one is damaged."""
     return read_json_lines(Run(run_dir).metrics, _OF_METRICS)
-
-
-def _sustained(kind: DeviceKind | None, precision: str, matmul: float) -> tuple[float, str]:
-    """The rate of a device for the paper's estimate, and where it is from."""
-    if kind is not None and kind.paper_sustained:
-        return kind.paper_sustained, "the paper, footnote 5"
-    if kind is not None and precision in kind.rates:
-        return kind.rates[precision], f"dense peak in {precision}: {kind.source}"
-    return matmul, "measured: plain matrix products on this device, in the last session"
 
 
 def _ratio(part: float | int, whole: float) -> float | None:

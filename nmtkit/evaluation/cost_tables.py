@@ -1,8 +1,4 @@
-"""Tables of what a training has cost, as pure functions of RUN/cost.json and RUN/scores.json: for a terminal, a page.
-
-cost_tables         all of them: what it took, the paper's Table 2 with this run in it, how a prediction fared
-prediction_table    what a training is expected to take, before it
-"""
+"""Tables of the cost of a training, as pure functions of RUN/cost.json and RUN/scores.json, for terminal and page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,12 +23,10 @@ _PAPER_ROWS: tuple[tuple[str, float | None, float | None, float | None, float | 
 Source: Table 2. The FLOPs of the Transformers stand between the columns there; they are of en-de: 12 hours and 3.5 days
 on 8 P100 of 9.5 TFLOP/s.
 """
-
 _SHORTEST_UPDATE_SECONDS = 0.02
-"""Under which other things than products are likely to take the time of an update."""
-
+"""In shorter updates other things than matrix products are likely to take most of the time."""
 _METRIC_OF_PAIR = {("en", "de"): "bleu-compound-split", ("en", "fr"): "bleu-tokenized"}
-"""In which metric the paper's BLEU can be compared."""
+"""The metric that is comparable to the paper's BLEU."""
 
 Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """The form of RUN/scores.json."""
@@ -40,7 +34,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Table:
-    """A table in words, to be drawn by whoever shows it."""
+    """A table in words, for a terminal or a page."""
 
     title: str
     columns: list[str]
@@ -48,22 +42,19 @@ class Table:
     notes: list[str]
 
 
-def cost_tables(cost: Mapping[str, Any], scores: Scores | None = None) -> list[Table]:
-    """What a training took; the paper's Table 2 with this run in it; and how a prediction made before it fared.
+def cost_tables(cost: Mapping[str, Any], scores: Scores) -> list[Table]:
+    """Return what a training took; the paper's Table 2 with this run in it; and the outcome of a prediction, if any.
 
     Args:
-        cost: as RUN/cost.json has it.
-        scores: as RUN/scores.json has it.
+        cost, scores: the content of RUN/cost.json and RUN/scores.json.
     """
-    tables = [training_table(cost), table_two(cost, scores or {})]
-    if cost.get("prediction"):
-        tables.append(prediction_fared(cost))
-    return tables
+    tables = [training_table(cost), table_two(cost, scores)]
+    return [*tables, prediction_fared(cost)] if cost.get("prediction") else tables
 
 
 def training_table(cost: Mapping[str, Any]) -> Table:
-    """What the training took: tokens, time, operations by part, use of the device, energy, memory."""
-    flops = cost["flops"]
+    """Return what the training took: tokens, time, operations by part, use of the device, energy, memory."""
+    flops, padding = cost["flops"], cost["flops_padding"]
     where = f"on {cost['processes']} x {cost['device']} ({cost['precision']}){_processor(cost)}"
     rows = [
         ["updates", f"{cost['updates']:,}"],
@@ -71,23 +62,23 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         ["time", f"{duration(cost['seconds'])} {where}"],
         ["FLOPs, counted", f"{scientific(flops)} ({amount(cost['flops_per_second'])}FLOP/s)"],
     ]
-    parts = (
+    for part, key in (
         ("forward", "flops_forward"),
         ("backward", "flops_backward"),
         ("encoder", "flops_encoder"),
         ("decoder", "flops_decoder"),
         ("softmax (output embedding)", "flops_output"),
         ("attention's products", "flops_attention"),
-    )
-    rows += [[f"  {name}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"] for name, key in parts]
-    padding = cost["flops_padding"]
+    ):
+        rows.append([f"  {part}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"])
     rows.append(["  additional, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
-    for name, key, rate in (
+    for name, share, rate in (
         ("measured products", "mfu", "matmul_flops_per_second"),
         ("the data sheet", "mfu_of_peak", "peak_flops_per_second"),
     ):
-        if cost.get(key) is not None:
-            rows.append([f"MFU, relative to {name}", f"{100 * cost[key]:.1f} % of {amount(cost[rate])}FLOP/s each"])
+        if cost.get(share) is not None:
+            value = f"{100 * cost[share]:.1f} % of {amount(cost[rate])}FLOP/s each"
+            rows.append([f"MFU, relative to {name}", value])
     how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"
     rows.append(["FLOPs, the paper's estimate", f"{scientific(cost['flops_paper_estimate'])} ({how})"])
     for name, kind, how in (
@@ -104,17 +95,16 @@ def training_table(cost: Mapping[str, Any]) -> Table:
 
 
 def _processor(cost: Mapping[str, Any]) -> str:
-    """The processor that computed or is to compute, where it is known."""
     return f", {cost['processor']}" if cost.get("processor") else ""
 
 
 def energy(cost: Mapping[str, Any], kind: str) -> str:
-    """The energy of the GPUs ("gpu") or the machines' processors ("host"), and how long it was measured, added up."""
+    """Return the energy of the GPUs ("gpu") or of the machines' processors ("host"), with the time measured."""
     if not _is_measured(cost, kind):
         return "not measured"
     seconds = cost[f"{kind}_seconds"]
     share = ""
-    if kind == "gpu" and cost["device_seconds"]:  # how many machines there were is not known
+    if kind == "gpu" and cost["device_seconds"]:  # the number of machines is not known
         share = f", {percent(seconds, cost['device_seconds'])} of the time"
     return f"{cost[f'{kind}_joules'] / 3.6e6:.3g} kWh (measured over {duration(seconds)}{share})"
 
@@ -124,92 +114,79 @@ def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
 
 
 def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> Table:
-    """The paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as it was counted."""
+    """Return the paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as counted."""
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
-    pairs = [("en", "de"), ("en", "fr")]
-    if pair not in pairs:
-        pairs.append(pair)
+    pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
     names = [f"{source}-{target}".upper() for source, target in pairs]
-    columns = ["model", *(f"BLEU {name}" for name in names), *(f"FLOPs {name}" for name in names)]
     blank = [""] * (len(pairs) - 2)
     rows = []
-    for model, bleu_de, bleu_fr, flops_de, flops_fr in _PAPER_ROWS:
-        bleu = ["" if value is None else f"{value:g}" for value in (bleu_de, bleu_fr)]
+    for model, *bleu, flops_de, flops_fr in _PAPER_ROWS:
         flops = ["" if value is None else scientific(value) for value in (flops_de, flops_fr)]
-        rows.append([model, *bleu, *blank, *flops, *blank])
-    own = cost.get("run", "this run")
-    name = cost.get("newstest2014")
-    reached = newstest2014_bleu(pair, scores, name)
+        rows.append([model, *("" if value is None else f"{value:g}" for value in bleu), *blank, *flops, *blank])
+    test = cost.get("newstest2014")
+    reached = newstest2014_bleu(pair, scores, test)
     for how, value in (("the paper's estimate", cost["flops_paper_estimate"]), ("counted", cost["flops"])):
-        here = [index for index, other in enumerate(pairs) if other == pair]
-        bleu = ["" if index not in here or reached is None else f"{reached[0]:.2f}" for index in range(len(pairs))]
-        flops = [scientific(value) if index in here else "" for index in range(len(pairs))]
-        rows.append([f"{own}, {how}", *bleu, *flops])
-    return Table(f"The paper's Table 2, and {what}", columns, rows, _table_two_notes(scores, name, reached))
+        shown = f"{reached[0]:.2f}" if reached else ""
+        cells = [shown if other == pair else "" for other in pairs]
+        cells += [scientific(value) if other == pair else "" for other in pairs]
+        rows.append([f"{cost.get('run', 'this run')}, {how}", *cells])
+    notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products of real tokens."]
+    others = [
+        f"{name} {entry['score']:.2f} ({metric})"
+        for name, entries in scores.items()
+        for metric, entry in entries.items()
+        if metric in ("bleu-tokenized", "sacrebleu")
+    ]
+    if reached is not None:
+        notes.append(f"BLEU of this run: {reached[1]} on newstest2014.")
+    elif others:
+        on = "text other than the paper's newstest2014" if test is None else "languages or metrics not in the paper"
+        notes.append(f"BLEU of this run, on {on}: {', '.join(others)}.")
+    columns = ["model", *(f"BLEU {name}" for name in names), *(f"FLOPs {name}" for name in names)]
+    return Table(f"The paper's Table 2, and {what}", columns, rows, notes)
 
 
 def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -> tuple[float, str] | None:
-    """A run's BLEU of newstest2014 in the metric that the paper's can be compared with, and that metric's name.
+    """Return a run's BLEU of newstest2014 in the metric that is comparable to the paper's, and that metric's name.
 
     Args:
-        name: of the test set that is newstest2014; None: none is.
+        name: name of the test set that is newstest2014; None: none is.
     """
     metric = _METRIC_OF_PAIR.get(pair)
     entry = scores.get(name, {}).get(metric) if metric and name else None
     return (float(entry["score"]), str(metric)) if entry is not None else None
 
 
-def _table_two_notes(scores: Scores, name: str | None, reached: tuple[float, str] | None) -> list[str]:
-    notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products of real tokens."]
-    if reached is not None:
-        return [*notes, f"BLEU of this run: {reached[1]} on newstest2014."]
-    found = [
-        f"{test} {entry['score']:.2f} ({metric})"
-        for test, entries in scores.items()
-        for metric, entry in entries.items()
-        if metric in ("bleu-tokenized", "sacrebleu")
-    ]
-    if found:
-        other = "text other than the paper's newstest2014" if name is None else "languages or metrics not in the paper"
-        notes.append(f"BLEU of this run, on {other}: {', '.join(found)}.")
-    return notes
-
-
 def prediction_table(predicted: Mapping[str, Any]) -> Table:
-    """What a training is expected to take, in the form of RUN/prediction.json, with all that was assumed."""
-    flops, padding = predicted["flops"], predicted["flops_padding"]
+    """Return what a training is expected to take, from the content of RUN/prediction.json, with all assumptions."""
+    flops, padding, memory = predicted["flops"], predicted["flops_padding"], predicted["memory_bytes"]
     epochs = "" if predicted["epochs"] is None else f", {predicted['epochs']:.1f} epochs"
     where = f"{predicted['devices']} x {predicted['device']} ({predicted['precision']}){_processor(predicted)}"
+    of_padding = "known once the data are prepared"
+    if padding is not None:
+        of_padding = f"{scientific(padding)} (+{percent(padding, flops)})"
+    of_memory = f"{amount(memory)}B"
+    if (room := predicted["device_memory_bytes"]) is not None:
+        of_memory += f" of {amount(room)}B" + (": it does not fit" if memory > room else "")
+    per_update = predicted["seconds"] / predicted["updates"]
+    parts = (("encoder", "encoder"), ("decoder", "decoder"), ("softmax (output embedding)", "output"))
+    of_parts = [(part, predicted[f"flops_{key}"]) for part, key in parts]
     rows = [
         ["updates", f"{predicted['updates']:,} ({predicted['limit']}{epochs})"],
         ["target tokens", f"{predicted['target_tokens']:,}"],
         ["parameters", f"{predicted['parameters']:,}"],
         ["FLOPs", f"{scientific(flops)} (forward a third, backward two)"],
-    ]
-    for name, key in (("encoder", "encoder"), ("decoder", "decoder"), ("softmax (output embedding)", "output")):
-        rows.append(
-            [f"  {name}", f"{scientific(predicted[f'flops_{key}'])} ({percent(predicted[f'flops_{key}'], flops)})"]
-        )
-    memory, device_memory = f"{amount(predicted['memory_bytes'])}B", predicted["device_memory_bytes"]
-    if device_memory is not None:
-        memory += f" of {amount(device_memory)}B"
-        memory += ": it does not fit" if predicted["memory_bytes"] > device_memory else ""
-    rows += [
-        [
-            "  additional, for padding",
-            "known once the data are prepared"
-            if padding is None
-            else f"{scientific(padding)} (+{percent(padding, flops)})",
-        ],
+        *([f"  {part}", f"{scientific(value)} ({percent(value, flops)})"] for part, value in of_parts),
+        ["  additional, for padding", of_padding],
         ["time", f"{duration(predicted['seconds'])} on {where}"],
-        ["  per update", f"{predicted['seconds'] / predicted['updates']:.3g} s"],
+        ["  per update", f"{per_update:.3g} s"],
         ["  rate per device", f"{amount(predicted['rate'])}FLOP/s ({predicted['rate_source']})"],
         ["  share of that rate", f"{100 * predicted['mfu']:.0f} % ({predicted['mfu_source']})"],
-        ["memory per device", f"{memory} ({predicted['memory_source']})"],
+        ["memory per device", f"{of_memory} ({predicted['memory_source']})"],
         ["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"],
     ]
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
-    if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:
+    if per_update < _SHORTEST_UPDATE_SECONDS:
         notes.append(
             "Do not trust the time: so short an update is bound by what the estimate leaves out (starting operations, "
             "exchanging gradients, making batches), not by the device's rate."
@@ -218,11 +195,12 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
 
 
 def prediction_fared(cost: Mapping[str, Any]) -> Table:
-    """What was predicted before the training, and what came of it."""
+    """Return what was predicted before the training, and its outcome."""
     predicted = cost["prediction"]
     updates = (predicted["updates"], cost["updates"])
-    whole = cost["device_seconds"] * predicted["rate"]  # what the rate that the prediction went by would have made
-    pairs: list[tuple[str, float | None, float | None]] = [
+    whole = cost["device_seconds"] * predicted["rate"]  # FLOPs of that time at the predicted rate
+    rows = []
+    for name, before, after in (
         ("updates", *updates),
         ("target tokens", predicted["target_tokens"], cost["target_tokens"]),
         ("FLOPs", predicted["flops"], cost["flops"]),
@@ -231,17 +209,10 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         ("seconds per update", predicted["seconds"] / updates[0], cost["seconds"] / updates[1] if updates[1] else None),
         ("MFU", predicted["mfu"], cost["flops"] / whole if whole else None),
         ("memory, bytes", predicted["memory_bytes"], cost["memory_bytes"]),
-    ]
-    rows = [
-        [
-            name,
-            _figure(before),
-            "" if after is None else _figure(after),
-            "" if after is None or not before else f"{after / before:.3f}",
-        ]
-        for name, before, after in pairs
-        if before is not None
-    ]
+    ):
+        if before is not None:
+            ratio = "" if after is None or not before else f"{after / before:.3f}"
+            rows.append([name, _figure(before), _figure(after), ratio])
     notes = [f"MFU {predicted['mfu_source']}."]
     if cost["device"] == "cpu" and cost["memory_bytes"]:
         notes.append("Memory: peak resident size including validation, which the prediction leaves out.")
@@ -250,16 +221,16 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     return Table("Prediction and outcome", ["what", "predicted", "outcome", "ratio"], rows, notes)
 
 
-def _figure(value: float | int) -> str:
-    return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
+def _figure(value: float | int | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
 
 
 def scientific(value: float | int) -> str:
-    """A large number in two digits: 3.3e18."""
+    """Return a large number in two digits: 3.3e18."""
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def percent(part: float | int, whole: float | int) -> str:
-    """A share in percent with one decimal."""
+    """Return a share in percent with one decimal."""
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"

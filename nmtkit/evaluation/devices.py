@@ -1,4 +1,4 @@
-"""GPUs and the peak rates of their matrix products, from devices.toml, where every row says its source; processors."""
+"""GPUs and the peak rates of their matrix products, from devices.toml with the source of each; processors."""
 
 import difflib
 import platform
@@ -19,11 +19,11 @@ class DeviceKind:
 
     Attributes:
         name: what `--device-type` takes.
-        pattern: regular expression that is found in the driver's name of such a device.
-        rates: dense FLOP/s of one device, by precision; what it does not have is not there.
-        memory_bytes: of one device.
-        paper_sustained: FLOP/s that the paper takes as sustained; None where it says nothing of the device.
-        source: where all this is from.
+        pattern: regular expression that matches the driver's name of such a device.
+        rates: dense FLOP/s of one device, by precision.
+        memory_bytes: memory of one device.
+        paper_sustained: FLOP/s that the paper takes as sustained; None for devices that it does not name.
+        source: source of these numbers.
     """
 
     name: str
@@ -36,7 +36,6 @@ class DeviceKind:
 
 @cache
 def known_devices() -> tuple[DeviceKind, ...]:
-    """All rows of the table."""
     rows = tomllib.loads((Path(__file__).parent / "devices.toml").read_text(encoding="utf-8"))["device"]
     return tuple(
         DeviceKind(
@@ -52,7 +51,7 @@ def known_devices() -> tuple[DeviceKind, ...]:
 
 
 def device_of(driver_name: str) -> DeviceKind | None:
-    """The row of a device by the name that its driver gives it, such as "NVIDIA H100 80GB HBM3"; none of a part of one
+    """Return the device of a driver's name such as "NVIDIA H100 80GB HBM3"; None for an unknown one or a part of one
     (MIG, or a virtual GPU such as "NVIDIA A100-40C")."""
     if re.search(r"\bMIG\b|-\d+[ABCQ](ME)?$", driver_name):
         return None
@@ -60,11 +59,7 @@ def device_of(driver_name: str) -> DeviceKind | None:
 
 
 def device_named(name: str) -> DeviceKind:
-    """The row of that name, in capitals or not.
-
-    Raises:
-        NmtkitError: there is none.
-    """
+    """Return the device of that name, in capitals or not; raise NmtkitError where there is none."""
     names = [kind.name for kind in known_devices()]
     if name.lower() not in names:
         nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
@@ -78,7 +73,7 @@ def device_named(name: str) -> DeviceKind:
 
 @cache
 def processor_name() -> str | None:
-    """The model of this machine's processor, such as "AMD EPYC 9B45"; None where the system does not name it."""
+    """Return the model of this machine's processor, such as "AMD EPYC 9B45"; None where the system has no name."""
     listing = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: *(.+)", listing.read_text("utf-8"), re.MULTILINE) if listing.is_file() else None
     return " ".join((found[1] if found else platform.processor()).split()) or None

@@ -1,8 +1,8 @@
-"""Scores of constituency parses as EVALB computes them with the rules of COLLINS.prm.
+"""Scores of constituency parses as EVALB computes them with the rules of COLLINS.prm: the own metric of parsing.
 
     a line of gold, a line of test --brackets of both--> Totals of the sentence --sums--> precision, recall, F1, ...
 
-Source: EVALB by Satoshi Sekine and Michael Collins, evalb.c and COLLINS.prm; docs/parsing.md tells its rules.
+Source: EVALB by Satoshi Sekine and Michael Collins, evalb.c and COLLINS.prm; docs/parsing.md states its rules.
 """
 
 from collections import Counter
@@ -11,19 +11,31 @@ from dataclasses import astuple, dataclass
 
 from nmtkit.corpora.trees import Tree, Word, read_trees, right_branching, walk, words, write
 from nmtkit.errors import DataError
+from nmtkit.tasks.task import TaskMetric
 
 DELETED_LABELS = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
 """DELETE_LABEL: words of such tags are no words, phrases of such labels no brackets."""
 NO_LENGTH = "-NONE-"
-"""DELETE_LABEL_FOR_LENGTH: does not count in the length of a sentence, as punctuation does."""
+"""DELETE_LABEL_FOR_LENGTH: does not count in the length of a sentence, unlike punctuation."""
 EQUAL_LABELS = {"PRT": "ADVP"}
 """EQ_LABEL."""
 CUTOFF_LENGTH = 40
 """CUTOFF_LEN: the sentences of at most that many words have scores of their own."""
 NO_PARSE = "no parse"
-"""What is remarked of skipped sentences."""
-
-Span = tuple[int, int]
+"""The remark on skipped sentences."""
+RIGHT_BRANCHING = "evalb-f1-right-branching"
+_COMPARABLE = {
+    "evalb-f1": "EVALB's F1 by COLLINS.prm on the same sentences; on section 23 of the WSJ, the paper's Table 4",
+    "evalb-precision": "EVALB's labelled precision by COLLINS.prm on the same sentences",
+    "evalb-recall": "EVALB's labelled recall by COLLINS.prm on the same sentences",
+    "evalb-complete-match": "EVALB's complete match by COLLINS.prm on the same sentences",
+    "evalb-tagging-accuracy": "EVALB's tagging accuracy; 0 for parses without tags (text = trees)",
+}
+COMPARABLE_TO = {
+    **_COMPARABLE,
+    **{f"{name}-{CUTOFF_LENGTH}": what for name, what in _COMPARABLE.items()},
+    RIGHT_BRANCHING: "the F1 above: what a parser has that makes every phrase go to the sentence's end",
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +44,8 @@ class Totals:
 
     Attributes:
         sentences: all of them.
-        errors: whose words are not those of gold, or that are no tree: they count nowhere else.
-        skipped: parses without any word: they count nowhere else.
+        errors: sentences whose words differ from those of gold, or that are no tree; they count nowhere else.
+        skipped: parses without any word; they count nowhere else.
         gold, test, matched: labelled brackets.
         complete: sentences all of whose brackets match.
         words, correct_tags: of the sentences that count, without deleted ones.
@@ -51,28 +63,23 @@ class Totals:
 
     @property
     def precision(self) -> float:
-        """Matched brackets of those in the parses."""
         return _percent(self.matched, self.test)
 
     @property
     def recall(self) -> float:
-        """Matched brackets of those in gold."""
         return _percent(self.matched, self.gold)
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall; 0 where both are."""
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
 
     @property
     def complete_match(self) -> float:
-        """Sentences all of whose brackets match, of those that count."""
         return _percent(self.complete, self.sentences - self.errors - self.skipped)
 
     @property
     def tagging_accuracy(self) -> float:
-        """Words with the tag that gold has."""
         return _percent(self.correct_tags, self.words)
 
 
@@ -80,15 +87,64 @@ def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
+class Evalb(TaskMetric):
+    """EVALB as the own metric of a task."""
+
+    name = "evalb"
+    title = "EVALB's F1"
+    tested = ("evalb-f1", "evalb-precision", "evalb-recall")
+    comparable_to = COMPARABLE_TO
+
+    def scores(self, gold: Sequence[str], parses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
+        """Score all sentences, the short ones, and right-branching trees as a baseline."""
+        found = evaluate(gold, parses)
+        scores = {}
+        for totals, end, length in ((found.all, "", "all"), (found.short, f"-{CUTOFF_LENGTH}", f"<={CUTOFF_LENGTH}")):
+            signature = _signature(totals.sentences, length)
+            brackets = f"{totals.matched} of {totals.gold} gold and {totals.test} parsed brackets"
+            faults = f"{totals.errors} error and {totals.skipped} skipped sentences"
+            for name in _COMPARABLE:
+                details = f"{brackets}; {faults}" if name == "evalb-f1" else ""
+                scores[f"{name}{end}"] = (_value(name, totals), signature, details)
+        baseline = evaluate(gold, right_branching_parses(gold)).all
+        return {**scores, RIGHT_BRANCHING: (baseline.f1, _signature(len(gold)), "")}
+
+    def counts(self, gold: Sequence[str], parses: Sequence[str]) -> list[list[int]]:
+        """Return the gold, test and matched brackets of each sentence."""
+        return [[one.gold, one.test, one.matched] for one in evaluate(gold, parses).sentences]
+
+    def value(self, score: str, counts: Sequence[int]) -> float:
+        gold, test, matched = counts
+        return _value(score, Totals(gold=gold, test=test, matched=matched))
+
+    def signature(self, num_lines: int) -> str:
+        return _signature(num_lines)
+
+    def unscored(self, gold: Sequence[str], parses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
+        """Return the error and skipped sentences."""
+        remarks = evaluate(gold, parses).remarks
+        first = f" (the first: {remarks[0][1]})" if remarks else ""
+        advice = "they count in no score; see that the words are those of gold"
+        return f"EVALB's error or skipped sentences{first}", tuple(line for line, _ in remarks), advice
+
+
+def _value(score: str, totals: Totals) -> float:
+    return float(getattr(totals, score.removeprefix("evalb-").replace("-", "_")))
+
+
+def _signature(sentences: int, length: str = "all") -> str:
+    return f"evalb|params:COLLINS|length:{length}|sentences:{sentences}"
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """What there is to say of a text.
+    """The counts of a text.
 
     Attributes:
         sentences: each by itself.
         all: their sums.
         short: the sums of those of at most 40 words.
-        remarks: for each sentence that does not count its line, from 1, and why.
+        remarks: line, from 1, and reason of each sentence that does not count.
     """
 
     sentences: list[Totals]
@@ -99,21 +155,21 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _Sentence:
-    """What EVALB sees of a line.
+    """A line as EVALB sees it.
 
     Attributes:
         length: words, punctuation counted.
         words: without those deleted.
-        brackets: how often each labelled span stands there.
+        brackets: the number of times that each labelled span occurs.
     """
 
     length: int
     words: list[Word]
-    brackets: Counter[tuple[str, Span]]
+    brackets: Counter[tuple[str, tuple[int, int]]]
 
 
 def evaluate(gold: Sequence[str], test: Sequence[str]) -> Evaluation:
-    """Compares parses with gold trees, one in brackets on each line, line by line.
+    """Compare parses with gold trees, one in brackets on each line, line by line.
 
     Raises:
         DataError: a line of gold is no tree. (A line of test that is none is an error sentence.)
@@ -142,7 +198,7 @@ def _sum(sentences: Iterable[Totals]) -> Totals:
 
 
 def _remark(gold: _Sentence, test: _Sentence) -> str:
-    """Why a sentence does not count, "" where it does."""
+    """Return the reason why a sentence does not count, "" where it does."""
     if not test.words:
         return NO_PARSE
     if len(gold.words) != len(test.words):
@@ -168,12 +224,12 @@ def _counts(gold: _Sentence, test: _Sentence) -> Totals:
 def _read(line: str, name: str, number: int) -> _Sentence:
     length = 0
     kept: list[Word] = []
-    brackets: Counter[tuple[str, Span]] = Counter()
+    brackets: Counter[tuple[str, tuple[int, int]]] = Counter()
     for tree in read_trees([line], name, number):
         begun: list[tuple[str, int]] = []
         for item in walk(tree):
             if isinstance(item, Tree):
-                # Without the function tags: a label ends before its first - or =.
+                # Function tags do not count: they stand behind the first - or =; a label that begins so is empty.
                 begun.append((_equal(item.label.split("-", 1)[0].split("=", 1)[0]), len(kept)))
             elif item is None:
                 label, start = begun.pop()
@@ -191,7 +247,7 @@ def _equal(label: str) -> str:
 
 
 def right_branching_parses(gold: Sequence[str]) -> list[str]:
-    """The baseline: a right-branching tree over the words of each gold tree."""
+    """Return the baseline: a right-branching tree over the words of each gold tree."""
     trees = (read_trees([line], "the gold trees", number) for number, line in enumerate(gold, start=1))
     sentences = ([word for tree in of_line for word in words(tree)] for of_line in trees)
     return [write(right_branching(sentence)) if sentence else "" for sentence in sentences]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.metrics import BRACKET_SCORES, RESAMPLES, Interval, Scorer, check_seed
+from nmtkit.evaluation.metrics import RESAMPLES, TASK_METRICS, Interval, Scorer, check_seed, single_scores
 
 Method = Literal["bootstrap", "randomization"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
-"""What sacreBLEU does where nothing is said."""
+"""Default numbers of trials, as in sacreBLEU."""
 _TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
 SIGNIFICANT_BELOW = 0.05
 """The p-value below which a difference is marked, as in sacreBLEU's table."""
@@ -23,12 +23,12 @@ class PairedResult:
     """One system by one metric, compared with the baseline.
 
     Attributes:
-        score: on the whole test set.
-        difference: from the baseline's score; 0 of the baseline itself.
-        p_value: how often chance alone makes a difference as large or larger, if both systems were equally good: 1
-            of equal outputs; None of the baseline.
-        interval: of the score; None with approximate randomisation, which gives none.
-        signature: of metric and test, with the numbers of trials and the seed.
+        score: score of the whole test set.
+        difference: score minus the baseline's; 0 for the baseline itself.
+        p_value: probability of a difference as large or larger by chance, if both systems were equally good: 1 for
+            equal outputs; None for the baseline.
+        interval: interval of the score; None with approximate randomisation, which gives none.
+        signature: signature of metric and test, with the numbers of trials and the seed.
     """
 
     score: float
@@ -39,25 +39,23 @@ class PairedResult:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is unlikely to be chance."""
         return self.p_value is not None and self.p_value < SIGNIFICANT_BELOW
 
 
 def paired_test(
     scorer: Scorer, systems: Mapping[str, list[str]], metric: str, method: Method, *, trials: int | None = None
 ) -> dict[str, PairedResult]:
-    """Compares systems with the first one, on the same lines.
+    """Compare systems with the first one, on the same lines.
 
     Args:
-        scorer: holds the references.
         systems: the lines of each system by its name, as many as the references have.
-        metric: a name from METRICS, ON_REQUEST or BRACKET_SCORES.
+        metric: a name from METRICS or ON_REQUEST, or a tested score of TASK_METRICS.
         method: paired bootstrap resampling (Koehn 2004) or paired approximate randomisation (Riezler and Maxwell 2005),
             both as sacreBLEU has them.
         trials: resamples or shuffles; by default as in TRIALS.
 
     Returns:
-        one result for each system, in order.
+        one result per system, in order.
 
     Raises:
         DataError: there is only one system, the line counts differ, or the metric is unknown or impossible.
@@ -67,7 +65,7 @@ def paired_test(
     check_seed()
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
-    if metric not in BRACKET_SCORES:
+    if metric not in single_scores(list(TASK_METRICS)):
         scorer.possible([metric])
     for lines in systems.values():
         scorer.check_lines(lines)
@@ -91,7 +89,7 @@ def paired_test(
             interval = Interval(float(result.mean), float(result.ci), number, seed)
         p_value = None if result.p_value is None else float(result.p_value)
         score = float(result.score)
-        # Of outputs that are the same to the metric sacreBLEU gives the least there is, as no trial differs at all.
+        # For outputs that are the same to the metric sacreBLEU gives the smallest p-value, as no trial differs at all.
         if p_value is not None and score == baseline and p_value < 1.5 / (number + 1):
             p_value = 1.0
         found[name] = PairedResult(score, score - baseline, p_value, interval, stated)
@@ -99,7 +97,7 @@ def paired_test(
 
 
 def as_json(result: PairedResult, baseline: str) -> dict[str, Any] | None:
-    """What ``scores.json`` says of a comparison; None of the baseline itself."""
+    """Return the entry of ``scores.json`` for a comparison; None for the baseline itself."""
     if result.p_value is None:
         return None
     return {

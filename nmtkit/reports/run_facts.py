@@ -18,7 +18,7 @@ from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
-from nmtkit.evaluation.metrics import Scorer, TextKind, read_scores
+from nmtkit.evaluation.metrics import Scorer, read_scores
 from nmtkit.files import as_text, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import Run
@@ -189,7 +189,7 @@ def translated(run: RunFacts, name: str) -> list[Sentence] | str:
         sources, references, hypotheses = Run(run.folder).read_translated(name)
     except DataError as error:
         return str(error)
-    text: TextKind = "trees" if makes_trees(run) else "plain"  # chrF heeds no blanks, so tokenised text stays as it is
+    text = "trees" if makes_trees(run) else "plain"  # chrF heeds no blanks, so tokenised text stays as it is
     metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
     lines = zip(sources, references, hypotheses, qualities, strict=True)
     found = [

@@ -16,7 +16,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.metrics import BRACKET_SCORES, METRICS, comparable_to
+from nmtkit.evaluation.metrics import METRICS, TASK_METRICS, comparable_to, single_scores
 from nmtkit.page import HUES, json_script, live_page, plain, script, switches, table, text
 from nmtkit.reports import attention_page as attention_plot
 from nmtkit.reports.curves import CURVES, OVER, averages, figures, is_number, reports_shown, spacing_of_reports
@@ -115,8 +115,9 @@ def _headline(runs: Sequence[RunFacts]) -> str:
     parts = []
     for run in runs:
         cells: list[tuple[str, str | None]] = []
+        main_metrics = (*METRICS, *single_scores(list(TASK_METRICS)))
         for name, metrics in run.files.get("scores.json", {}).items():
-            metric = next((metric for metric in (*METRICS, BRACKET_SCORES[0]) if metric in metrics), None)
+            metric = next((metric for metric in main_metrics if metric in metrics), None)
             if metric is not None:
                 cells.append((f"{metric}, {name}", run.shown("two", "scores.json", name, metric, "score")))
         # A run may be saved before its first report.
@@ -388,7 +389,7 @@ def _cost(runs: Sequence[RunFacts]) -> list[str]:
             parts.append(f"<p>{_name(runs, run)}: {_todo('not computed yet', _command('score', run))}</p>")
     if not counted:
         return parts
-    tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json")) for run in counted]
+    tables = [cost_tables(run.files["cost.json"], run.files.get("scores.json", {})) for run in counted]
     values = [dict(made[0].rows) for made in tables]
     main = [label for label in dict.fromkeys(label for of_run in values for label in of_run) if _is_main(label, values)]
     rows = [[text(label.strip()), *(text(of_run.get(label, "–")) for of_run in values)] for label in main]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.schema import DataConfig, default_task
 from nmtkit.errors import RecipeError
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.task import Task
@@ -13,12 +13,13 @@ TASKS: dict[str, Callable[[str], Task]] = {"translation": TranslationTask, "pars
 """For each value of `data.task` a function from the kind of text (`data.text`) to the task."""
 
 
-def task_of(owner: DataConfig | Tokenizer) -> Task:
-    """Return the task of a recipe's data or of the models with a tokenizer.
+def task_of(owner: DataConfig | Tokenizer | str) -> Task:
+    """Return the task of a recipe's data, of the models with a tokenizer, or of a kind of text (`data.text`).
 
     Raises:
         RecipeError: there is no such task.
     """
-    if owner.task_name not in TASKS:
-        raise RecipeError(f'data.task = "{owner.task_name}": no such task; choose one of {", ".join(sorted(TASKS))}')
-    return TASKS[owner.task_name](owner.text)
+    name, text = (default_task(owner), owner) if isinstance(owner, str) else (owner.task_name, owner.text)
+    if name not in TASKS:
+        raise RecipeError(f'data.task = "{name}": no such task; choose one of {", ".join(sorted(TASKS))}')
+    return TASKS[name](text)

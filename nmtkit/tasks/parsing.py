@@ -20,6 +20,7 @@ class ParsingTask(Task):
 
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
     averaging_metric: Literal["bleu", "nll"] = "nll"
+    own_metric = "evalb"
 
     def __init__(self, text: str) -> None:
         self._is_tagged = text == "tagged-trees"  # the sequence has the parts of speech of the words

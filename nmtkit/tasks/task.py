@@ -6,9 +6,9 @@
 No other module asks which kind of work a model does. docs/architecture.md shows how a task is added.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from nmtkit.corpora.corpus import Corpus
 
@@ -36,16 +36,51 @@ class Output:
     is_mended: bool | None = None
 
 
+@runtime_checkable
+class TaskMetric(Protocol):
+    """A metric of outputs that are no running text; it may have several scores, such as precision and recall.
+
+    Attributes:
+        name: as `--metric` and `Task.own_metric` have it.
+        title: the score that ranks sentences, in words.
+        tested: the scores with confidence intervals and paired tests; the first one ranks sentences.
+        comparable_to: for every score the scores that it can be compared with.
+    """
+
+    name: str
+    title: str
+    tested: tuple[str, ...]
+    comparable_to: Mapping[str, str]
+
+    def scores(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> dict[str, tuple[float, str, str]]:
+        """Return all scores of a text: score, signature, and details or ""."""
+
+    def counts(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> list[list[int]]:
+        """Return for each line the counts from whose sums the tested scores follow."""
+
+    def value(self, score: str, counts: Sequence[int], /) -> float:
+        """Return one of the tested scores from the counts of a line or their sums over many."""
+
+    def signature(self, num_lines: int, /) -> str:
+        """Return the signature of the tested scores."""
+
+    def unscored(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> tuple[str, tuple[int, ...], str]:
+        """Return what is wrong with the lines that count in no score, these lines, from 1, and what to do."""
+
+
 class Task:
     """A kind of work. The methods of this class are those of text in and text out.
 
     Attributes:
         description: the text that a model reads and writes, for the README of an export.
         averaging_metric: the metric by which `average --search` chooses: bleu, or nll where BLEU means nothing.
+        own_metric: the name of the only metric that scores the output, a TaskMetric of `evaluation/metrics.py`; None:
+            the output is text, and the metrics of text score it.
     """
 
     description = "plain"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
+    own_metric: str | None = None
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         """Return the corpus with its lines as `model_source` and `model_target` have them."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.console import listed
-from nmtkit.evaluation.checks import Finding, findings
+from nmtkit.evaluation.checks import TextFault, text_faults
 from nmtkit.text.leftovers import KINDS, leftovers
 
 SOURCES = [
@@ -28,10 +28,10 @@ REFERENCES = [
 ] * 4
 
 
-def found(hypotheses: list[str], **changes: Any) -> dict[str, Finding]:
+def found(hypotheses: list[str], **changes: Any) -> dict[str, TextFault]:
     given: dict[str, Any] = {"sources": SOURCES, "target_language": "de", "text": "plain", **changes}
     references = given.pop("references", [REFERENCES])
-    return {finding.kind: finding for finding in findings(hypotheses, references, **given)}
+    return {finding.kind: finding for finding in text_faults(hypotheses, references, **given)}
 
 
 def changed(number: int, text: str) -> list[str]:
@@ -96,7 +96,7 @@ def test_another_language_of_the_same_script_needs_the_source() -> None:
 def test_a_language_of_two_scripts_may_say_which() -> None:
     cyrillic, latin = ["Пас види кућу."] * 4, ["Pas vidi kuću."] * 4
     for language, is_told in (("sr", False), ("sr_Latn", True), ("sr-latn", True), ("sr_Cyrl", False)):
-        told = findings(cyrillic, [latin], sources=None, target_language=language, text="plain")
+        told = text_faults(cyrillic, [latin], sources=None, target_language=language, text="plain")
         assert bool(told) == is_told
 
 
@@ -148,7 +148,7 @@ TEXT = st.lists(st.text(max_size=20).map(lambda line: line.replace("\n", "")), m
 def test_any_text_is_looked_at_without_a_fall(
     hypotheses: list[str], references: list[str], sources: list[str], text: str, language: str | None
 ) -> None:
-    for finding in findings(hypotheses, [references], sources=sources, target_language=language, text=text):
+    for finding in text_faults(hypotheses, [references], sources=sources, target_language=language, text=text):
         assert finding.lines
         assert set(finding.lines) <= {1, 2, 3}
         assert "\n" not in finding.what.split(" such as ")[0]
@@ -157,7 +157,9 @@ def test_any_text_is_looked_at_without_a_fall(
 def test_parses_that_evalb_does_not_count_are_told_with_their_lines() -> None:
     gold = ["(S (NN a))", "(S (NN b))", "(S (NN c))", "(S (NN d))"]
     parses = ["(S (NN a))", "(S (NN x))", "", "no tree"]
-    (finding,) = findings(parses, [gold], sources=None, target_language=None, text="evalb")
+    stated: dict[str, Any] = {"sources": None, "target_language": None}
+    (finding,) = text_faults(parses, [gold], **stated, text="plain", metrics=["evalb"])
+    assert [finding] == text_faults(parses, [gold], **stated, text="trees")
     assert (finding.kind, finding.lines) == ("not_counted", (2, 3, 4))
     assert "(the first: words unmatch (b|x)) in 3 lines: 2, 3, 4; they count in no score" in str(finding)
-    assert findings(gold, [gold], sources=None, target_language=None, text="trees") == []
+    assert text_faults(gold, [gold], **stated, text="trees") == []

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.evalb import Totals, evaluate, right_branching_parses
-from nmtkit.evaluation.metrics import BRACKET_SCORES, Scorer, comparable_to, score
+from nmtkit.evaluation.evalb import Evalb, Totals, evaluate, right_branching_parses
+from nmtkit.evaluation.metrics import Scorer, comparable_to, score
 from nmtkit.evaluation.significance import Method, paired_test
 
 GOLD = "(TOP (S (NP-SBJ (NNP Ann)) (VP (VBD gave) (NP (DT a) (NN talk)) (PP-TMP (IN on) (NP (NNP May) (CD 1)))) (. .)))"
@@ -248,7 +248,7 @@ def test_an_interval_is_that_of_the_scores_of_resampled_sentences(
     assert interval is not None
     assert (interval.mean, interval.half_width) == pytest.approx((np.mean(scores), (scores[389] - scores[10]) / 2))
     assert (interval.resamples, interval.seed) == (400, "7")
-    assert {name for name, one in found.items() if one.interval is not None} == set(BRACKET_SCORES)
+    assert {name for name, one in found.items() if one.interval is not None} == set(Evalb.tested)
     assert {name: one.score for name, one in found.items()} == {
         name: one.score for name, one in scorer.score(systems["good"]).items()
     }
@@ -258,7 +258,7 @@ def test_an_interval_is_that_of_the_scores_of_resampled_sentences(
 def test_parsers_are_tested_in_pairs(parsers: tuple[Scorer, dict[str, list[str]]], method: Method) -> None:
     scorer, systems = parsers
     scores = {name: scorer.score(lines) for name, lines in systems.items()}
-    for metric in BRACKET_SCORES:
+    for metric in Evalb.tested:
         found = paired_test(scorer, systems, metric, method, trials=200)
         assert {name: one.score for name, one in found.items()} == {
             name: scores[name][metric].score for name in systems
@@ -275,19 +275,19 @@ def test_a_sentence_has_scores_by_itself_and_none_where_it_does_not_count() -> N
     scorer = Scorer([[GOLD, "(S (NN a))", "(S (NN a))"]], target_language=None, text="trees")
     parses = [GOLD.replace("NP-SBJ", "VP"), "(S (NN b))", ""]
     assert scorer.sentence_scores(parses) == [
-        {name: pytest.approx(500 / 6) for name in BRACKET_SCORES},
-        *(dict.fromkeys(BRACKET_SCORES, 0.0) for _ in range(2)),
+        {name: pytest.approx(500 / 6) for name in Evalb.tested},
+        *(dict.fromkeys(Evalb.tested, 0.0) for _ in range(2)),
     ]
     assert scorer.sentence_quality(parses) == ("evalb-f1", [pytest.approx(500 / 6), 0, 0])
 
 
 def test_evalb_has_one_gold_tree_a_line() -> None:
-    with pytest.raises(DataError, match="one gold tree per line; give a single reference"):
+    with pytest.raises(DataError, match="evalb compares with one reference per line; give a single reference"):
         Scorer([[GOLD], [GOLD]], target_language=None, text="plain").score([GOLD], ["evalb"])
 
 
 def test_evalb_is_asked_for_alone() -> None:
-    with pytest.raises(DataError, match="evalb compares trees, unlike all other metrics"):
+    with pytest.raises(DataError, match="evalb cannot be combined with other metrics; give it as the only metric"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb", "chrf2"])
     with pytest.raises(DataError, match="did you mean 'evalb'"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb-f1"])

@@ -13,7 +13,7 @@ import pytest
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.decoding.minimum_risk import by_expected_utility
 from nmtkit.errors import DataError
-from nmtkit.evaluation.checks import findings
+from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility
 from nmtkit.files import read_json, write_json
 from nmtkit.text import scripts
@@ -230,7 +230,7 @@ def test_files_are_scored_by_their_language(run_command: Callable[..., Any], tmp
 
 def test_unspaced_text_without_its_language_is_found() -> None:
     def kinds(lines: list[str], language: str | None) -> list[str]:
-        found = findings(lines, [lines], sources=None, target_language=language, text="plain")
+        found = text_faults(lines, [lines], sources=None, target_language=language, text="plain")
         return [one.kind for one in found]
 
     for lines in UNSPACED.values():
