@@ -14,8 +14,8 @@ import torch
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
-from nmtkit.decoding.files import Parts, Window, Written, translate_windows
-from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.decoding.file_translation import Parts, Window, Written, translate_windows
+from nmtkit.decoding.translator import TranslationRequest, Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
@@ -124,7 +124,7 @@ def _translate_file(translator: Translator, source: Path, output: Path, made_fro
     """Translates a test set in windows, of which a stop loses only the one that it falls into."""
 
     def translate(window: Window, advance: Callable[[float], None]) -> Written:
-        found = translator.translations(window.lines, Asked(), advance=advance)
+        found = translator.translations(window.lines, TranslationRequest(), advance=advance)
         return Written([of_line[0].text for of_line in found], [])
 
     lines = read_lines(source)

@@ -1,8 +1,11 @@
 """Imports only point down, and each library stays behind its doors: read off the syntax trees of the package."""
 
 import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -327,3 +330,75 @@ def test_a_library_outside_its_door_is_found(module: str, source: str) -> None:
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
     assert circles({"a": {"b"}, "b": set()}) == set()
+
+
+RUN_PATHS = re.compile(
+    r"""/ f?"(data|checkpoints|resume|averaged|translations|drawn|prepare|recipe\.toml|(metrics|nonfinite)\.jsonl"""
+    r"""|(scores|cost|prediction|averaging|ablation)\.json|card\.md)[/"]"""
+)
+
+
+def paths_of_runs(source: str) -> list[str]:
+    """Return the expressions in a module that build a path inside a run folder."""
+    return [match.group() for match in RUN_PATHS.finditer(source)]
+
+
+def test_only_run_builds_a_path_inside_a_run_folder() -> None:
+    """A tokenizer is found in a run without the room above it; recipes name a run's recipe in an error message."""
+    allowed = {"nmtkit.run", "nmtkit.text.tokenizer", "nmtkit.config.recipe"}
+    found = {name: paths_of_runs(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+    assert found["nmtkit.run"]
+    assert {name: paths for name, paths in found.items() if paths and name not in allowed} == {}
+
+
+def test_a_path_inside_a_run_folder_is_found() -> None:
+    assert paths_of_runs('run_dir / "data" / "x"') and paths_of_runs('self._folder / "scores.json"')
+    assert not paths_of_runs('folder / "database"')
+
+
+TREE_ROOMS = ["nmtkit.tasks", "nmtkit.experiments", "nmtkit.evaluation.evalb"]
+"""Rooms that know about parse trees. In corpora, cli and config they are formats, options and values."""
+NAMES_OF_TREES = ["nmtkit.corpora", "nmtkit.cli", "nmtkit.config"]
+
+
+def names_trees(source: str) -> list[str]:
+    """Return the lines of a module's code, comments and docstrings left out, that name parse trees or brackets."""
+    lines = []
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    previous = tokenize.NEWLINE
+    for token in tokens:
+        is_docstring = token.type == tokenize.STRING and previous in (tokenize.NEWLINE, tokenize.INDENT, tokenize.NL)
+        is_name = re.search(r"(?i)(?<!rm)(?<!copy)trees?\b|(?<!rm)(?<!copy)trees?_|bracket|treebank", token.string)
+        if is_name and token.type != tokenize.COMMENT and not is_docstring:
+            lines.append(token.line.strip())
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.DEDENT):
+            previous = token.type
+    return lines
+
+
+def test_only_tasks_experiments_and_a_metric_name_parse_trees() -> None:
+    found = {
+        name: names_trees(path.read_text(encoding="utf-8"))
+        for name, path in modules().items()
+        if not is_within(name, [*TREE_ROOMS, *NAMES_OF_TREES])
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_name_of_parse_trees_is_found() -> None:
+    assert names_trees("if data.has_trees:\n    pass\n") and names_trees('x = "brackets"\n')
+    assert not names_trees('"""Trees."""\nshutil.rmtree(x)  # a tree\nstreet = 1\n')
+
+
+def test_no_two_public_classes_and_no_two_modules_share_a_name() -> None:
+    classes = [
+        node.name
+        for path in modules().values()
+        for node in _tree(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    in_rooms = [name.rpartition(".")[2] for name, path in modules().items() if path.name != "__init__.py"]
+    commands = {name.rpartition(".")[2] for name in modules() if name.startswith("nmtkit.cli.")}
+    others = [name for name in in_rooms if name not in commands]  # a command is named after what it does
+    for names in (classes, others):
+        assert sorted({name for name in names if names.count(name) > 1}) == []

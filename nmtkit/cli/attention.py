@@ -75,7 +75,7 @@ def command(
     from nmtkit.files import write_atomically
     from nmtkit.model_folder import load_model
     from nmtkit.page import text
-    from nmtkit.reports.attention import attention_maps
+    from nmtkit.reports.attention_data import attention_maps
     from nmtkit.reports.attention_page import HOW_TO_READ, attention_page, figure_file, of_word, to_words
     from nmtkit.run import find_model
 

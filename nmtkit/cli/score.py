@@ -217,10 +217,10 @@ def command(
     if comet and (text != "plain" or not (source or test_set)):
         raise typer.BadParameter("--comet needs --source and --text plain")
 
-    from nmtkit.cli.score_files import Asked, read_texts, score_files
+    from nmtkit.cli.score_files import ScoreRequest, read_texts, score_files
 
     texts = read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror)
-    asked = Asked(text, target_language, metric or None, confidence, list(dict.fromkeys(paired or [])), trials)  # type: ignore[arg-type]
+    asked = ScoreRequest(text, target_language, metric or None, confidence, list(dict.fromkeys(paired or [])), trials)  # type: ignore[arg-type]
     score_files(texts, asked, load_comet(comet, device, threads), sentences=sentences, json_file=json_file)
 
 

@@ -35,7 +35,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoreRequest:
     """What is to be computed.
 
     Attributes:
@@ -99,7 +99,7 @@ def read_texts(
 
 
 def score_files(
-    texts: Texts, asked: Asked, comet: "Comet | None", *, sentences: Path | None, json_file: Path | None
+    texts: Texts, asked: ScoreRequest, comet: "Comet | None", *, sentences: Path | None, json_file: Path | None
 ) -> None:
     """Warns of what is odd, then scores, prints tables and writes what was asked for.
 
@@ -185,7 +185,7 @@ def _add_comet(
             of_line["comet"] = score
 
 
-def _differences(texts: Texts, scorer: "Scorer", asked: Asked, metrics: list[str]) -> "Differences":
+def _differences(texts: Texts, scorer: "Scorer", asked: ScoreRequest, metrics: list[str]) -> "Differences":
     from nmtkit import console
     from nmtkit.evaluation.metrics import single_scores
     from nmtkit.evaluation.significance import paired_test

@@ -16,10 +16,10 @@ from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_d
 if TYPE_CHECKING:
     from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
     from nmtkit.decoding.engine_choice import Export
-    from nmtkit.decoding.files import LineWork, Wishes
+    from nmtkit.decoding.file_translation import LineWork, Wishes
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.decoding.plain_work import PlainWork
-    from nmtkit.decoding.translator import Precision, Sampling
+    from nmtkit.decoding.translator import Precision
     from nmtkit.distributed.workers import Workers
 
 
@@ -292,13 +292,13 @@ def command(
 
     import torch
 
-    from nmtkit.decoding.files import LineWork
-    from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translator
+    from nmtkit.decoding.file_translation import LineWork
+    from nmtkit.decoding.translator import BATCH_TOKENS, Batching, Sampling, TranslationRequest, Translator
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import Workers
 
     sampling = Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
-    asked = Asked(
+    asked = TranslationRequest(
         n_best=mbr or n_best,
         sampling=sampling if sample or mbr else None,
         forbidden=tuple(forbid or ()),
@@ -361,7 +361,7 @@ def _load_fast(
 
 
 def _wishes(option: str, path: Path | None) -> "Wishes | None":
-    from nmtkit.decoding.files import Wishes
+    from nmtkit.decoding.file_translation import Wishes
     from nmtkit.files import read_lines
 
     return Wishes(option, path, read_lines(path)) if path is not None else None
@@ -386,7 +386,7 @@ def _translate_file(
     """
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
-    from nmtkit.decoding.files import Parts, equal_windows, translate_windows
+    from nmtkit.decoding.file_translation import Parts, equal_windows, translate_windows
     from nmtkit.files import LineReader, sha256_of
     from nmtkit.run import set_translated_as
 
@@ -447,7 +447,7 @@ def _translate_stream(
     """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
     from nmtkit import console
     from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
-    from nmtkit.decoding.files import WINDOW_LINES, Window, as_they_come, windows
+    from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 

@@ -1,7 +1,7 @@
 """The sections and keys of a recipe, with the defaults of the paper's base model and training."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -188,6 +188,9 @@ class DataConfig(_Section):
         """The different tags of data.train, in the order of the corpora."""
         tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
         return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+    PLACES: ClassVar = ("treebank", "silver_trees")
+    """Keys that say where corpora are; their content decides the data, not their place."""
 
     @property
     def has_trees(self) -> bool:
@@ -482,6 +485,9 @@ class DecodingConfig(_Section):
     """For trees: generate only complete trees over the words of the source. The paper has no such constraint."""
     average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of checkpoints that `average` and `run` average."""
+
+    WELL_FORMED: ClassVar = "whole_trees"
+    """Name of the key by which only well-formed outputs of the task are generated."""
 
     @property
     def well_formed(self) -> bool:

@@ -289,7 +289,7 @@ def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
         settings["data"].pop("wordpiece_characters")
     if recipe.data.task is None:
         settings["data"].pop("task")
-    for key in ("treebank", "silver_trees"):  # places, whose content is in the sums of the corpora
+    for key in DataConfig.PLACES:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     return settings
 

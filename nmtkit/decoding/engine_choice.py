@@ -169,8 +169,11 @@ def choose_export(
     beam = decoding.beam
     if beam > 1 and decoding.coverage_penalty:
         raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
-    if decoding.whole_trees:
-        raise ModelError("CTranslate2 cannot restrict its search to trees; choose --no-whole-trees or --engine torch")
+    if decoding.well_formed:
+        option = f"--no-{decoding.WELL_FORMED.replace('_', '-')}"
+        raise ModelError(
+            f"CTranslate2 cannot restrict its search to well-formed outputs; use {option} or --engine torch"
+        )
     note = "" if beam == 1 else f"; its beam search differs from nmtkit's, see {chosen.folder / 'manifest.json'}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
@@ -194,7 +197,7 @@ def _same_translations(
         and not unsupported
         and device != "mps"
         and decoding.beam == 1
-        and not decoding.whole_trees  # its search generates any sequence
+        and not decoding.well_formed  # its search generates any sequence
         and first.quantization == "float32"
         and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
     )

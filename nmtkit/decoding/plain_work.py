@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
-from nmtkit.decoding.files import Window, Written
+from nmtkit.decoding.file_translation import Window, Written
 
 
 @dataclass(frozen=True)

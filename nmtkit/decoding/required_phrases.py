@@ -29,7 +29,7 @@ Continuation = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
-class Progress:
+class PhraseProgress:
     """How far a hypothesis has got with its phrases.
 
     Attributes:
@@ -99,7 +99,7 @@ def holds(tokens: Ids, phrase: Ids) -> bool:
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
 
 
-def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> Progress:
+def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> PhraseProgress:
     """How far a hypothesis has got. A phrase counts whole once it was said."""
     said = set(_ngrams(tokens, no_repeat_ngram))
     held, furthest = 0, 0
@@ -115,7 +115,7 @@ def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> P
         sayable.append(phrase)
         furthest = max(furthest, begun)
         following.add(phrase[begun])
-    return Progress(held, _most_together(tuple(sayable), no_repeat_ngram), furthest, frozenset(following))
+    return PhraseProgress(held, _most_together(tuple(sayable), no_repeat_ngram), furthest, frozenset(following))
 
 
 def _ngrams(tokens: Ids, size: int) -> list[Ids]:
@@ -169,7 +169,7 @@ def _agree(one: Ids, other: Ids, size: int) -> bool:
 def _bar_early_ends(
     scores: Float[Tensor, "live vocab"],
     log_probs: Float[Tensor, " live"],
-    of_slots: list[Progress],
+    of_slots: list[PhraseProgress],
     ended: int,
     eos: int,
 ) -> int:
@@ -195,9 +195,9 @@ def _bar_early_ends(
 
 def _of_sentence(
     scores: Float[Tensor, "live vocab"],
-    of_slots: list[Progress],
+    of_slots: list[PhraseProgress],
     said: list[Ids],
-    far: Callable[[Ids], Progress],
+    far: Callable[[Ids], PhraseProgress],
     wanted: int,
     room: int,
     beam: int,

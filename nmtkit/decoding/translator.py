@@ -96,7 +96,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TranslationRequest:
     """What is asked of translations beyond the decoding settings.
 
     Attributes:
@@ -261,17 +261,17 @@ class Translator:
         """One translation for each line; an empty one for a line without text.
 
         Args:
-            max_source_tokens: see Asked.
+            max_source_tokens: see TranslationRequest.
             before_batch: called before each batch; what it raises ends the translation.
         """
-        asked = Asked(max_source_tokens=max_source_tokens)
+        asked = TranslationRequest(max_source_tokens=max_source_tokens)
         found = self.translations(lines, asked, batching=batching, before_batch=before_batch)
         return [of_line[0].text for of_line in found]
 
     def translations(
         self,
         lines: Sequence[str],
-        asked: Asked,
+        asked: TranslationRequest,
         *,
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
@@ -324,7 +324,7 @@ class Translator:
             for line, of_line in zip(lines, joined, strict=True)
         ]
 
-    def check(self, asked: Asked, prefix_file: str = "", required_file: str = "") -> None:
+    def check(self, asked: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
         """Looks before anything is translated whether what is asked for is possible.
 
         Args:
@@ -338,16 +338,16 @@ class Translator:
         self._target_ids(asked.forbidden, "forbidden phrase")
         self._wishes(asked, max(len(asked.prefixes), len(asked.required)), prefix_file, required_file)
 
-    def _check_search(self, asked: Asked) -> None:
+    def _check_search(self, asked: TranslationRequest) -> None:
         if asked.sampling is None and asked.n_best > self.decoding.beam:
             raise DataError(f"{asked.n_best} translations per line need a beam that large, not {self.decoding.beam}")
         if self.decoding.well_formed and self._well_formed is None:
-            raise DataError("whole_trees is for models that produce trees, and this one translates text; remove it")
+            raise DataError(f"{self.decoding.WELL_FORMED}: any output of this model is well-formed; remove the setting")
         if asked.sampling is not None and any(asked.required):
             raise DataError("sampling does not support required phrases; use beam search instead")
 
     def _wishes(
-        self, asked: Asked, num_lines: int, prefix_file: str = "", required_file: str = ""
+        self, asked: TranslationRequest, num_lines: int, prefix_file: str = "", required_file: str = ""
     ) -> list[tuple[Ids, tuple[Ids, ...]]]:
         """The prefix and the required phrases of each line."""
         for what, given in (("prefixes", asked.prefixes), ("lists of required phrases", asked.required)):
@@ -371,7 +371,7 @@ class Translator:
             wishes.append((prefixes[0] if prefixes else (), tuple(required)))
         return wishes
 
-    def _parts(self, lines: Sequence[str], asked: Asked) -> list[_Part]:
+    def _parts(self, lines: Sequence[str], asked: TranslationRequest) -> list[_Part]:
         longest = source_limit(asked.max_source_tokens, self.lengths)
         longest = min(longest, self._max_tokens or longest)
         normalized = [self.tokenizer.normalize(line, "source") for line in lines]
@@ -432,7 +432,9 @@ class Translator:
         return found
 
     @torch.inference_mode()
-    def _search(self, parts: Sequence[_Part], forbidden: Sequence[Ids], asked: Asked) -> list[list[Hypothesis]]:
+    def _search(
+        self, parts: Sequence[_Part], forbidden: Sequence[Ids], asked: TranslationRequest
+    ) -> list[list[Hypothesis]]:
         """The finished hypotheses of each source."""
         lengths = [len(part.ids) + 1 for part in parts]
         max_lengths = [self._max_length(part) for part in parts]
@@ -489,7 +491,7 @@ class Translator:
         )
 
 
-def _without_text(asked: Asked, line: int) -> Translation:
+def _without_text(asked: TranslationRequest, line: int) -> Translation:
     """The translation of a line without text, whose number counts from 0; unmet is all that is asked of it."""
     is_wished = bool(asked.prefixes and asked.prefixes[line].strip()) or bool(asked.required and asked.required[line])
     nothing = () if asked.attention else None

@@ -60,7 +60,7 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
             raise NmtkitError(_another_sweep(folder, changes))
     for run in runs:
         with suppress(DataError, KeyError, TypeError, ValidationError):
-            before = read_json(folder / run.name / "ablation.json")["settings"]
+            before = read_json(Run(folder / run.name).row_result)["settings"]
             model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
             training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
             changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
@@ -91,7 +91,7 @@ def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """What came of a run with these settings and data; None if it is not finished."""
     with suppress(DataError, KeyError, TypeError):
-        written = read_json(folder / run.name / "ablation.json", {"result": RESULT})
+        written = read_json(Run(folder / run.name).row_result, {"result": RESULT})
         if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
             return dict(written["result"])
     return None

@@ -8,12 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine_choice import FORMAT, Export
 from nmtkit.errors import DataError
 from nmtkit.export import ctranslate2, huggingface
-from nmtkit.export.parity import Ids, Sample, check_greedy, compare, search, take_sample
+from nmtkit.export.parity import Ids, ParitySample, check_greedy, compare, search, take_sample
 from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import find_model
@@ -82,7 +83,9 @@ def export(
     return folder, manifest
 
 
-_BARE: dict[str, object] = {"min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, "whole_trees": False}
+_BARE: dict[str, object] = {
+    "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
+}  # fmt: skip
 """The gate compares models, so it leaves out what a search may be asked for besides."""
 _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 
@@ -104,7 +107,7 @@ def _check_output(folder: Path) -> None:
 
 
 def _write_ctranslate2(
-    folder: Path, loaded: LoadedModel, sample: Sample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
+    folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> None:
     """float32 first, which has to pass the gate; then what is asked for."""
     config = loaded.model.config
@@ -138,7 +141,7 @@ def _write_ctranslate2(
 
 
 def _write_huggingface(
-    folder: Path, loaded: LoadedModel, sample: Sample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
+    folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> None:
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)

@@ -17,7 +17,7 @@ from nmtkit.console import log
 from nmtkit.corpora import synthetic
 from nmtkit.data.batch import pad
 from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS
-from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.decoding.translator import TranslationRequest, Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_lines
@@ -34,7 +34,7 @@ Ids = list[int]
 
 
 @dataclass(frozen=True)
-class Sample:
+class ParitySample:
     """Lines that are translated both ways.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sample:
     sources: list[Ids]
 
 
-def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) -> Sample:
+def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) -> ParitySample:
     """Up to SAMPLE_LINES lines: of a file, else of the validation source of a run, else of the built-in corpus.
 
     Args:
@@ -80,18 +80,23 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     if not kept:
         raise DataError(f"{origin}: there is no text to check the export on; give another file with --sample")
     numbers, kept_lines, sources = (list(column) for column in zip(*kept, strict=True))
-    return Sample(origin, numbers, kept_lines, sources)
+    return ParitySample(origin, numbers, kept_lines, sources)
 
 
-def search(loaded: LoadedModel, sample: Sample, decoding: DecodingConfig) -> list[Ids]:
+def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) -> list[Ids]:
     """The ids that nmtkit translates each line to."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
     pieces = loaded.tokenizer.entries("target")
     index = {piece: number for number, piece in enumerate(pieces)}
-    return [[index[piece] for piece in best.pieces] for best, *_ in translator.translations(sample.lines, Asked())]
+    return [
+        [index[piece] for piece in best.pieces]
+        for best, *_ in translator.translations(sample.lines, TranslationRequest())
+    ]
 
 
-def check_greedy(loaded: LoadedModel, sample: Sample, ours: list[Ids], theirs: list[Ids], to: str) -> dict[str, Any]:
+def check_greedy(
+    loaded: LoadedModel, sample: ParitySample, ours: list[Ids], theirs: list[Ids], to: str
+) -> dict[str, Any]:
     """Refuses an export whose greedy translations are others; near ties are listed.
 
     Raises:

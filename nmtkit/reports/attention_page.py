@@ -5,7 +5,7 @@
         -> figure_file, SVG, PDF or PNG for papers, by matplotlib
         -> heat_map, a table for the terminal
 
-Where the weights come from is no matter here; reports/attention.py takes them from a model.
+Where the weights come from is no matter here; reports/attention_data.py takes them from a model.
 """
 
 import re

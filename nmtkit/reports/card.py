@@ -13,6 +13,7 @@ from nmtkit.reports.run_facts import (
     prepare_command,
     train_command,
 )
+from nmtkit.run import Run
 
 
 def card(run: RunFacts) -> str:
@@ -37,7 +38,7 @@ def card(run: RunFacts) -> str:
         "nmtkit run recipe.toml" + (f"      # by nmtkit {version}" if version else ""),
         "```",
         "",
-        *_fenced(read_lines(run.folder / "recipe.toml"), "toml"),
+        *_fenced(read_lines(Run(run.folder).recipe_file), "toml"),
         "",
         *_data(run),
         *_training(run, folder),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import TREES
 from nmtkit.console import amount, duration
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError
@@ -22,6 +21,7 @@ from nmtkit.evaluation.metrics import Scorer, read_scores
 from nmtkit.files import as_text, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging_search import read_averaging
 
 FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -166,7 +166,7 @@ def differs(values: Sequence[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class TranslatedLine:
     """A line of a test set with its translation.
 
     Attributes:
@@ -183,25 +183,30 @@ class Sentence:
     quality: float
 
 
-def translated(run: RunFacts, name: str) -> list[Sentence] | str:
+def translated(run: RunFacts, name: str) -> list[TranslatedLine] | str:
     """The lines of a test set with their translations, worst first; or why there are none."""
     try:
         sources, references, hypotheses = Run(run.folder).read_translated(name)
     except DataError as error:
         return str(error)
-    text = "trees" if makes_trees(run) else "plain"  # chrF heeds no blanks, so tokenised text stays as it is
+    text = "plain" if own_metric(run) is None else kind_of_text(run)  # chrF ignores blanks, so tokenised text may stay
     metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
     lines = zip(sources, references, hypotheses, qualities, strict=True)
     found = [
-        Sentence(number, source, reference, hypothesis, metric, quality)
+        TranslatedLine(number, source, reference, hypothesis, metric, quality)
         for number, (source, reference, hypothesis, quality) in enumerate(lines, start=1)
     ]
     return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))
 
 
-def makes_trees(run: RunFacts) -> bool:
-    """Whether it is a parser's."""
-    return run.get("recipe.toml", "data", "text") in TREES
+def kind_of_text(run: RunFacts) -> str:
+    """Return the run's `data.text`."""
+    return str(run.get("recipe.toml", "data", "text", default="plain"))
+
+
+def own_metric(run: RunFacts) -> str | None:
+    """Return the name of the metric of the run's task; None: its output is text."""
+    return task_of(kind_of_text(run)).own_metric
 
 
 def example_pair(run: RunFacts) -> tuple[str, str] | None:
@@ -217,7 +222,7 @@ def example_pair(run: RunFacts) -> tuple[str, str] | None:
         target = output if output.is_file() else text.reference
         if text.source.is_file() and target.is_file():
             for pair in zip(read_lines(text.source), read_lines(target), strict=False):
-                if all(5 <= len(side.split()) <= 20 for side in (pair[:1] if makes_trees(run) else pair)):
+                if all(5 <= len(side.split()) <= 20 for side in (pair if own_metric(run) is None else pair[:1])):
                     return pair
     return None
 

@@ -23,12 +23,12 @@ from nmtkit.reports.curves import CURVES, OVER, averages, figures, is_number, re
 from nmtkit.reports.curves import STYLE as CURVE_STYLE
 from nmtkit.reports.run_facts import (
     RunFacts,
-    Sentence,
+    TranslatedLine,
     differs,
     example_pair,
     form_of_score,
-    makes_trees,
     num_parameters,
+    own_metric,
     prepare_command,
     setting_rows,
     train_command,
@@ -451,7 +451,8 @@ def _sentence(fields: dict[str, str]) -> str:
 
 def _best_and_worst(runs: Sequence[RunFacts]) -> list[str]:
     parts = [_heading("Best and worst translations of the test sets", "translations/", "data/test/")]
-    by = " and ".join("EVALB's F1" if trees else "chrF2" for trees in sorted({makes_trees(run) for run in runs}))
+    own = {own_metric(run) for run in runs}
+    by = " and ".join(sorted("chrF2" if name is None else TASK_METRICS[name].title for name in own))
     parts.append(f"<p>Sentences are ranked by {by}.</p>")
     before = len(parts)
     for run in runs:
@@ -467,7 +468,7 @@ def _best_and_worst(runs: Sequence[RunFacts]) -> list[str]:
     return parts if len(parts) > before else [parts[0], "<p>There is no test set.</p>"]
 
 
-def _sentences(title: str, sentences: Sequence[Sentence], *, is_open: bool) -> list[str]:
+def _sentences(title: str, sentences: Sequence[TranslatedLine], *, is_open: bool) -> list[str]:
     parts = [f"<details{' open' if is_open else ''}><summary>{title} translations</summary>"]
     for sentence in sentences:
         parts.append(
@@ -485,7 +486,7 @@ def _sentences(title: str, sentences: Sequence[Sentence], *, is_open: bool) -> l
 
 def _attention(runs: Sequence[RunFacts]) -> list[str]:
     from nmtkit.model_folder import load_model
-    from nmtkit.reports.attention import attention_maps
+    from nmtkit.reports.attention_data import attention_maps
 
     parts = ["<h2>Attention</h2>"]
     for number, run in enumerate(runs):

@@ -30,10 +30,9 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
-_BLANK_SIGN, _STAND_IN, _ITSELF = "\u2581", "\ufdd0", "\ufdd2"
+_BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581 and would return one in the text as a blank. In its models, a character that
-Unicode promises never to assign stands for it; where a text has that character itself, another such one follows."""
-_STAND_INS = re.compile(f"{_STAND_IN}({_ITSELF}?)")
+Unicode promises never to assign stands for it; a text with that character has U+2581 after decoding."""
 
 _TAG_SIGN = "\ufdd1"
 """Another such character. It begins the entry of a tag: sentencepiece takes the characters of a control symbol out of
@@ -119,7 +118,7 @@ class _SentencePiece:
         return int(self._processor.vocab_size())
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
-        escaped = [line.replace(_STAND_IN, _STAND_IN + _ITSELF).replace(_BLANK_SIGN, _STAND_IN) for line in lines]
+        escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
         ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
         return ids
 
@@ -130,8 +129,7 @@ class _SentencePiece:
         return SubwordSampler(kind, pieces, [processor.get_score(k) for k in numbers], strength)
 
     def decode(self, ids: list[int]) -> str:
-        text = str(self._processor.decode(ids))
-        return _STAND_INS.sub(lambda match: _STAND_IN if match[1] else _BLANK_SIGN, text)
+        return str(self._processor.decode(ids)).replace(_STAND_IN, _BLANK_SIGN)
 
     def piece(self, index: int) -> str:
         return str(self._processor.id_to_piece(index))

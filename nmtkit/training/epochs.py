@@ -112,7 +112,7 @@ class DrawnEpochs:
             self._present = epoch, PairData(self._folder(epoch) / "pairs")
             if self._workers.is_main:
                 needed = (self._folder(epoch).name, self._folder(epoch + 1).name)
-                for folder in (self._run_dir / "drawn").glob("epoch-*"):
+                for folder in Run(self._run_dir).sampled.glob("epoch-*"):
                     if folder.name not in needed:
                         remove_folder(folder)
                 if self._training.max_epochs is None or epoch + 1 < self._training.max_epochs:

@@ -35,11 +35,11 @@ from nmtkit.training.epochs import NotDrawnError, training_pairs
 from nmtkit.training.initialization import initial_sha256, lengths_seen, start_from_model
 from nmtkit.training.limits import is_due, reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.metrics import Reporter
 from nmtkit.training.micro_batches import first_update_rate, settle_tokens_per_pass
 from nmtkit.training.nonfinite import go_back, has_failed, note_nonfinite
 from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, PairLengths, predict
+from nmtkit.training.reporting import Reporter
 from nmtkit.training.resume import check_same_place, end_checkpoints, forget_after_going_back, forget_ends, resume
 from nmtkit.training.schedule import learning_rate
 from nmtkit.training.state import FLOPS, Progress, TrainingState, execution_facts

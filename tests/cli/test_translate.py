@@ -28,7 +28,7 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.files import LineWork, Parts
+from nmtkit.decoding.file_translation import LineWork, Parts
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
@@ -160,7 +160,7 @@ class TestStreams:
     def test_more_lines_than_are_taken_at_once_come_out_in_order(
         self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.file_translation.WINDOW_LINES", 7)
         assert translate(stdin=as_bytes(sentences(40, seed=2))).lines == expected
 
     def test_a_missing_input_is_told_and_no_output_is_made(self, translate: Command, tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ class TestWishes:
     def test_lines_of_a_pipe_beyond_the_wishes_are_not_translated_without_them(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 2)
+        monkeypatch.setattr("nmtkit.decoding.file_translation.WINDOW_LINES", 2)
         (tmp_path / "prefix").write_text("neue\n" * 3)
         outcome = translate("--prefix", tmp_path / "prefix", stdin=b"the cat\n" * 9)
         assert (outcome.code, len(outcome.lines)) == (1, 2)
@@ -553,7 +553,7 @@ class TestGoingOn:
     def test_a_stopped_translation_goes_on_where_it_was(
         self, translate: Command, tmp_path: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.file_translation.WINDOW_LINES", 7)
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2)))
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         translations = Translator.translations
@@ -585,7 +585,8 @@ class TestGoingOn:
     def test_one_that_was_killed_goes_on_to_the_same_bytes(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 30))
         (tmp_path / "program.py").write_text(
-            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import files\nfiles.WINDOW_LINES = 20\nmain()\n"
+            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import file_translation\n"
+            "file_translation.WINDOW_LINES = 20\nmain()\n"
         )
 
         def command(name: str) -> list[str]:
@@ -649,12 +650,12 @@ class TestGoingOn:
     def test_with_anything_else_it_begins_anew(
         self, translate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
     ) -> None:
-        monkeypatch.setattr("nmtkit.decoding.files.WINDOW_LINES", 7)
+        monkeypatch.setattr("nmtkit.decoding.file_translation.WINDOW_LINES", 7)
         text = sentences(40, seed=2)
         (tmp_path / "in.txt").write_bytes(as_bytes(text))
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         with monkeypatch.context() as patch:
-            patch.setattr("nmtkit.decoding.files.Parts.join", lambda *arguments: sys.exit(143))
+            patch.setattr("nmtkit.decoding.file_translation.Parts.join", lambda *arguments: sys.exit(143))
             assert translate(*where).code == 143
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))

@@ -13,7 +13,7 @@ import torch
 from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search as search_module
 from nmtkit.decoding.constraints import forbidden_phrases, forced_prefixes, no_repeated_ngrams
-from nmtkit.decoding.required_phrases import Progress, progress, with_required
+from nmtkit.decoding.required_phrases import PhraseProgress, progress, with_required
 from nmtkit.decoding.sampling import drawn
 from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
 from nmtkit.decoding.stepper import ModelStepper
@@ -426,8 +426,8 @@ def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
         ((4, 4), [(4, 4, 5)], 2, {5}),
         ((4, 4, 4), [(4, 4, 5)], 2, {5}),
     ):
-        assert progress(tokens, phrases) == Progress(0, len(phrases[0]), begun, frozenset(following))
-    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == Progress(2, 2, 1, frozenset({6}))
+        assert progress(tokens, phrases) == PhraseProgress(0, len(phrases[0]), begun, frozenset(following))
+    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == PhraseProgress(2, 2, 1, frozenset({6}))
 
 
 @pytest.mark.parametrize(

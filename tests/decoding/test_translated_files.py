@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from nmtkit.console import log
-from nmtkit.decoding import files as streams
-from nmtkit.decoding.files import Parts, Window, Written, as_they_come, equal_windows, translate_windows, windows
+from nmtkit.decoding import file_translation as streams
+from nmtkit.decoding.file_translation import (
+    Parts,
+    Window,
+    Written,
+    as_they_come,
+    equal_windows,
+    translate_windows,
+    windows,
+)
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, remove_folder, write_json
 

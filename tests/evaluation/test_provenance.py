@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
-from nmtkit.decoding.files import LineWork, Wishes
-from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
+from nmtkit.decoding.file_translation import LineWork, Wishes
+from nmtkit.decoding.translator import Batching, Sampling, TranslationRequest, Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import sha256_of
@@ -106,11 +106,11 @@ def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> No
     assert found(run) == ["translated with alpha = 1.0, but the recipe says 0.6"]
 
 
-def options(asked: Asked | None = None, **changes: Any) -> dict[str, Any]:
+def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str, Any]:
     """What `translate` notes besides the search."""
     torch.manual_seed(1)
     translator = Translator([Transformer(MODEL, 7, 7)], TOKENIZER, RECIPE.decoding)
-    described = LineWork(translator, asked or Asked(), Batching(), "text", **changes).description()
+    described = LineWork(translator, asked or TranslationRequest(), Batching(), "text", **changes).description()
     del described["decoding"]
     return json.loads(json.dumps(described))
 
@@ -132,10 +132,10 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
 @pytest.mark.parametrize(
     ("asked", "changes", "told"),
     [
-        (Asked(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
-        (Asked(forbidden=("a",)), {}, "made with phrases forbidden"),
+        (TranslationRequest(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
+        (TranslationRequest(forbidden=("a",)), {}, "made with phrases forbidden"),
         (
-            Asked(max_source_tokens=20),
+            TranslationRequest(max_source_tokens=20),
             {},
             "translated with max_source_tokens = 20, but `run` has the limit of the model",
         ),
@@ -145,7 +145,7 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
     ],
 )
 def test_what_was_wished_of_translate_is_told(
-    run: Path, asked: Asked | None, changes: dict[str, Any], told: str
+    run: Path, asked: TranslationRequest | None, changes: dict[str, Any], told: str
 ) -> None:
     note(run, options=options(asked, **changes))
     assert found(run) == [told]

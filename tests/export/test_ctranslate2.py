@@ -16,7 +16,7 @@ from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
 from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.decoding.translator import TranslationRequest, Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
@@ -82,7 +82,7 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
     model = make_run(tmp_path / "mine", normalize=("moses-tokenize",))
     lines = [f"({line})," for line in VALID]
     translator, folder = Translator.load([model]), export(model, "ctranslate2")[0]
-    asked = Asked(required=[["Katze , ( Hündin ) ."]] * len(lines))
+    asked = TranslationRequest(required=[["Katze , ( Hündin ) ."]] * len(lines))
     for (best, *_), line in zip(translator.translations(lines, asked), lines, strict=True):
         tokens = "".join(best.pieces).replace("\u2581", " ").strip(" ")
         assert "Katze , ( Hündin ) ." in tokens, line

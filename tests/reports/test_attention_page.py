@@ -15,7 +15,7 @@ from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel, load_model
-from nmtkit.reports.attention import MAX_TOKENS, attention_maps
+from nmtkit.reports.attention_data import MAX_TOKENS, attention_maps
 from nmtkit.reports.attention_page import (
     PARTS,
     AttentionMap,

@@ -12,7 +12,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.translator import Asked, Translator
+from nmtkit.decoding.translator import TranslationRequest, Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import RecipeError
 from nmtkit.pipeline import run as run_pipeline
@@ -117,7 +117,7 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
     right = sum(one == two for one, two in zip(labels, decoded, strict=True))
     assert right >= 18
     assert result.scores["test"]["chrf2"].score > 80
-    (best,) = Translator.load([run.averaged], "cpu").translations(sources[:1], Asked())[0]
+    (best,) = Translator.load([run.averaged], "cpu").translations(sources[:1], TranslationRequest())[0]
     assert best.is_mended is False
 
 

@@ -12,8 +12,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.model_folder import read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
-from nmtkit.training import loop, state, validation
-from nmtkit.training import metrics as reporting
+from nmtkit.training import loop, reporting, state, validation
 from nmtkit.training import session as training
 from nmtkit.training.averaging import choose_checkpoints
 from tests.conftest import TinyProject, contents, determined, metrics_without_time

@@ -23,11 +23,11 @@ from nmtkit.distributed import workers
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines
-from nmtkit.training import metrics as reporting
+from nmtkit.training import reporting
 from nmtkit.training.limits import shares_done
 from nmtkit.training.loop import Update
-from nmtkit.training.metrics import Reporter
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
+from nmtkit.training.reporting import Reporter
 from nmtkit.training.state import Progress
 from nmtkit.training.totals import Meter, Recent
 from nmtkit.training.tracking import Tracker, hyperparameters

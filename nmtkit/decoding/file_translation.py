@@ -45,7 +45,7 @@ from nmtkit.files import (
 from nmtkit.locks import locked
 
 if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by window, too
-    from nmtkit.decoding.translator import Asked, Batching, Translator
+    from nmtkit.decoding.translator import Batching, TranslationRequest, Translator
 
 WINDOW_LINES = 2000
 """Most lines of a window."""
@@ -154,7 +154,7 @@ class LineWork:
     """
 
     translator: "Translator"
-    asked: "Asked"
+    asked: "TranslationRequest"
     batching: "Batching"
     output: OutputFormat
     prefixes: Wishes | None = None
