@@ -1,6 +1,7 @@
 """A prepared run so small that a whole training takes a fraction of a second."""
 
 import logging
+import os
 import random
 import shutil
 import signal
@@ -23,6 +24,7 @@ from nmtkit.training.state import MEASURED
 from nmtkit.training.verify import verify_resume
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own terminal, which is not that of the tests
 
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 TIMED = (
