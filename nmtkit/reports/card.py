@@ -6,6 +6,7 @@ from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.files import read_lines
 from nmtkit.reports.run_facts import RunFacts, form_of_score, num_parameters
+from nmtkit.run import Run
 
 
 def card(run: RunFacts) -> str:
@@ -28,7 +29,7 @@ def card(run: RunFacts) -> str:
         "nmtkit run recipe.toml" + (f"      # by nmtkit {version}" if version else ""),
         "```",
         "",
-        *_fenced(read_lines(run.folder / "recipe.toml"), "toml"),
+        *_fenced(read_lines(Run(run.folder).recipe_file), "toml"),
         "",
         *_data(run),
         *_training(run),

@@ -19,15 +19,6 @@ from nmtkit.run import Run
 from nmtkit.tasks.known import TASKS
 from nmtkit.training.averaging_search import read_averaging
 
-FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "data/manifest.json": lambda path: read_manifest(path.parent),
-    "data/report.json": lambda path: read_report(path.parent),
-    "scores.json": read_scores,
-    "cost.json": read_cost,
-    "averaging.json": read_averaging,
-}
-"""The readers of a run's files besides recipe.toml, metrics.jsonl and those of a model folder."""
-
 FORMS: dict[str, Callable[[Any], str]] = {
     # as the recipe would state it, without quotes around a word
     "text": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
@@ -89,7 +80,7 @@ class RunFacts:
         """Return the command that does a step of this run: prepare, train, score."""
         folder = shlex.quote(str(self.folder))
         if name in ("prepare", "train"):
-            return f"nmtkit {name} {shlex.quote(str(self.folder / 'recipe.toml'))} --run-dir {folder}"
+            return f"nmtkit {name} {shlex.quote(str(Run(self.folder).recipe_file))} --run-dir {folder}"
         return f"nmtkit {name} {folder}"
 
     @property
@@ -125,9 +116,17 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     if model:
         files[f"{model}/model.json"] = read_description(folder / model)
         files[f"{model}/provenance.json"] = read_provenance(folder / model)
-    for path, read in {**FILES, **({state: read_state} if state else {})}.items():
-        if (folder / path).is_file():
-            files[path] = read(folder / path)
+    readers: dict[Path | None, Callable[[Path], dict[str, Any]]] = {
+        run.manifest: lambda path: read_manifest(path.parent),
+        run.data / "report.json": lambda path: read_report(path.parent),
+        run.scores: read_scores,
+        run.cost: read_cost,
+        run.averaging: read_averaging,
+        latest: read_state,
+    }
+    for path, read in readers.items():
+        if path is not None and path.is_file():
+            files[path.relative_to(folder).as_posix()] = read(path)
     return RunFacts(name, folder, files, read_metrics(folder), model, state)
 
 

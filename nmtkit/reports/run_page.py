@@ -73,7 +73,7 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
         settings=_settings(runs),
         states=list(dict.fromkeys(run.state for run in runs if run.state)),
         reproduction=_reproduction(runs),
-        cards=[str(run.folder / "card.md") for run in runs],
+        cards=[str(Run(run.folder).card) for run in runs],
     )
     data = json_script("curves", {**drawn, "averages": averaged, "colours": len(HUES)})
     colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(HUES))
