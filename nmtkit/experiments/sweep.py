@@ -149,7 +149,8 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     found = best or Run(run_dir).whole_checkpoints(1)
     if not found:
         raise ModelError(
-            f"{Run(run_dir).checkpoints_folder}: there is no complete checkpoint to evaluate; remove the run and train it again"
+            f"{Run(run_dir).checkpoints_folder}: there is no complete checkpoint to evaluate; remove the run and train "
+            "it again"
         )
     loaded = load_model(found[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": True})
