@@ -139,8 +139,8 @@ def _model(run: Run) -> str | None:
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A line of a test set with its translation.
+class RankedTranslation:
+    """A line of a test set with its translation and the score that ranks it.
 
     Attributes:
         line: number in the files of the test set, from 1.
@@ -156,7 +156,7 @@ class Sentence:
     quality: float
 
 
-def translated(run: RunFacts, name: str) -> list[Sentence] | str:
+def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
     """Return the lines of a test set with their translations, worst first; or why there are none."""
     try:
         sources, references, hypotheses = Run(run.folder).read_translated(name)
@@ -167,7 +167,7 @@ def translated(run: RunFacts, name: str) -> list[Sentence] | str:
     metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
     lines = zip(sources, references, hypotheses, qualities, strict=True)
     found = [
-        Sentence(number, source, reference, hypothesis, metric, quality)
+        RankedTranslation(number, source, reference, hypothesis, metric, quality)
         for number, (source, reference, hypothesis, quality) in enumerate(lines, start=1)
     ]
     return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))

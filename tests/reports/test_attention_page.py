@@ -75,6 +75,7 @@ def test_a_page_holds_every_token_and_weight_and_no_token_as_markup(rows: Side, 
     data = re.findall(r'<script type="application/json" id="attention">(.*?)</script>', page)
     assert len(data) == 1
     assert page.count("<script") == 3
+    assert json.loads(data[0])["first"] == {"kind": "cross", "form": "pieces"}  # as in the terminal
     of_pieces = json.loads(data[0])["pieces"]["cross"]
     assert of_pieces["rows"] == list(shown.rows.pieces)
     assert of_pieces["columns"] == list(shown.columns.pieces)
@@ -173,11 +174,6 @@ def test_one_word_alone_is_drawn_wherever_it_occurs(tmp_path: Path) -> None:
     assert drawn == [25, 10]
     with pytest.raises(DataError, match="--word it: not one of the words that attend, which are: making its law, its"):
         of_word(entry, "it")
-
-
-def test_a_page_opens_on_the_attention_to_the_source_as_the_terminal_does() -> None:
-    page = attention_page("Title", "", [map_of([["a"]], [["b"]])])
-    assert '"first":{"kind":"cross","form":"pieces"}' in page
 
 
 def test_the_command_shows_one_word_alone(
