@@ -158,6 +158,6 @@ def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str
     return f"<fieldset><legend>{plain(legend)}</legend>{inputs}</fieldset>"
 
 
-def script(package: str, name: str) -> str:
-    """Return a script that lies beside the modules of a package."""
+def asset(package: str, name: str) -> str:
+    """Return a script or style sheet that lies beside the modules of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")

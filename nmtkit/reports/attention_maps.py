@@ -19,7 +19,7 @@ import numpy.typing as npt
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import write_bytes_atomically
-from nmtkit.page import HUES, json_script, live_page, script, text
+from nmtkit.page import HUES, asset, json_script, live_page, text
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import BOS, EOS, Side, Tokenizer
 
@@ -272,32 +272,6 @@ def printable(token: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in token)
 
 
-STYLE = (
-    "".join(f".head-{index} {{ --head: {hue}; }}" for index, hue in enumerate(HUES))
-    + """
-.attention .switch[class*=head-] input:checked + span { background: var(--head); border-color: var(--head);
-  box-shadow: none; color: #fff; }
-.attention .lines { display: grid; grid-template-columns: minmax(0, 1fr) minmax(4rem, 1.1fr) minmax(0, 1fr); }
-.attention ol { list-style: none; margin: 0; padding: 0; }
-.attention .rows { text-align: right; }
-.attention .lines li { height: 1.75rem; }
-.attention .lines button { font: inherit; color: inherit; border: 0; padding: 0 .4rem; height: 1.75rem; max-width: 100%;
-  background: none; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; cursor: pointer;
-  border-radius: .3rem; }
-.attention .lines button[aria-pressed=true] { box-shadow: inset 0 0 0 2px var(--accent); }
-.attention .lines svg { width: 100%; display: block; }
-.attention .lines line { stroke: var(--head); stroke-width: 2.2; }
-.attention .bars { display: inline-flex; height: .9rem; vertical-align: middle; }
-.attention .bars i { display: inline-block; width: .35rem; background: var(--head); }
-.attention .said { min-height: 3em; }
-.attention table.matrix { width: auto; border-collapse: separate; border-spacing: 1px; font-size: .8rem; }
-.attention table.matrix th, .attention table.matrix td { border: 0; vertical-align: middle; }
-.attention table.matrix th[scope=col] { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left;
-  white-space: nowrap; padding: .2rem .1rem; }
-.attention table.matrix th[scope=row] { text-align: right; white-space: nowrap; position: sticky; left: 0;
-  background: var(--ground); }
-.attention table.matrix td { text-align: center; padding: .1rem .2rem; min-width: 1.8rem;
-  font-variant-numeric: tabular-nums; }
-"""
-)
-SCRIPT = script("nmtkit.reports", "attention.js")
+_COLOUR_OF_HEADS = "".join(f".head-{index} {{ --head: {hue}; }}" for index, hue in enumerate(HUES))
+STYLE = f"{_COLOUR_OF_HEADS}\n{asset('nmtkit.reports', 'attention.css')}"
+SCRIPT = asset("nmtkit.reports", "attention.js")

@@ -111,14 +111,3 @@ def averages(runs: Sequence[RunFacts]) -> dict[str, list[dict[str, Any]]]:
             x, y = [row["n"] for row in of_metric], [row["score"] for row in of_metric]
             found.setdefault(metric, []).append({"run": index, "label": _label(runs, index, ""), "x": x, "y": y})
     return found
-
-
-STYLE = """
-.curve { position: relative; min-height: 260px; } .curve svg { display: block; width: 100%; }
-.curve text { fill: var(--faint); font: 12px system-ui, sans-serif; } .curve .grid { stroke: var(--line); }
-.curve .line { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round; }
-.curve .dotted { stroke-dasharray: 2 4; } .curve circle { fill: var(--run); } .curve .at { stroke: var(--faint); }
-.legend { color: var(--faint); font-size: .85rem; min-height: 1.4em; } .legend > * { margin-right: 1em; }
-.tip { position: absolute; top: 0; background: var(--panel); border: 1px solid var(--line); border-radius: .3rem;
-  padding: .1rem .4rem; font-size: .8rem; pointer-events: none; white-space: pre; }
-"""

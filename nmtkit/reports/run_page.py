@@ -21,31 +21,15 @@ from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.metrics import METRICS, TASK_METRICS, comparable_to, single_scores, task_metric
-from nmtkit.page import HUES, json_script, live_page, plain, script, switches, table, text
+from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import OVER, averages, figures, is_number, reports_shown, spacing_of_reports
-from nmtkit.reports.curves import STYLE as CURVE_STYLE
 from nmtkit.reports.run_facts import FORMS, RunFacts, example_pair, form_of_score, num_parameters, translated
 from nmtkit.run import Run
 
 NUM_SENTENCES = 5
 """Best sentences of each test set, and worst ones."""
 NOTHING = '<span class="missing">–</span>'
-
-_STYLE = """
-.run { display: inline-flex; align-items: baseline; }
-.run::before { flex: none; content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 50%;
-  margin-right: .35em; background: var(--run); }
-.missing, .todo { color: var(--faint); }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
-.curves figure { margin: 0; min-width: 0; } .curves h3 { font-size: 1rem; margin: 0; }
-.sentence { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .8rem; margin: .75rem 0; }
-.sentence dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem .8rem; margin: 0; }
-.sentence dt { color: var(--faint); } .sentence dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 30rem) { .sentence dl { grid-template-columns: minmax(0, 1fr); }
-  .sentence dd { margin-bottom: .3rem; } }
-h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
-"""
 
 
 def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str:
@@ -77,8 +61,8 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
     )
     data = json_script("curves", {**drawn, "averages": averaged, "colours": len(HUES)})
     colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(HUES))
-    style = _STYLE + colours + CURVE_STYLE + attention_maps.STYLE
-    scripts = [script("nmtkit.reports", "report.js"), *([attention_maps.SCRIPT] if with_attention else [])]
+    style = asset("nmtkit.reports", "report.css") + colours + attention_maps.STYLE
+    scripts = [asset("nmtkit.reports", "report.js"), *([attention_maps.SCRIPT] if with_attention else [])]
     return live_page(f"nmtkit: {', '.join(names)}", [body, data], style=style, scripts=scripts)
 
 
