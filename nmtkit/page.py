@@ -1,7 +1,7 @@
-"""Parts of every HTML page of nmtkit: one file, nothing from the network, light and dark, fit for a phone.
+"""The common parts of all HTML pages: one file, nothing from the network, light and dark, fit for a phone.
 
-Text of others (sentences, names) goes through `text` into HTML and through `json_script` into a page's data; both take
-any text there is. A page's own scripts set text as text (`textContent`), never as HTML.
+Text of others (sentences, names) becomes HTML by `text` and data of a page by `json_script`; both take any text. A
+page's own scripts set text as text (`textContent`), never as HTML.
 """
 
 import json
@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 HUES = ("#2a78c2", "#d0671f", "#2d9a6a", "#b8478f", "#8a7a1c", "#7561d0", "#1f97a6", "#cb4b4b")
-"""Colours of lines that can be told apart on white and on black."""
+"""Distinct colours of lines, on white and on black."""
 
 _LIGHT = """--ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff; --panel: #f6f8fa; --accent: #1f6fb4;
   --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; color-scheme: light;"""
@@ -76,57 +76,50 @@ _THEME_SCRIPT = """document.querySelector(".theme").addEventListener("change", e
 
 
 def page(title: str, body: Sequence[str], *, style: str = "") -> str:
-    """A whole page without any script."""
-    return _page(title, _STYLE + style, body)
-
-
-def live_page(title: str, body: Sequence[str], *, style: str, scripts: Sequence[str]) -> str:
-    """A whole page with a switch for its colours and scripts of its own, which run when all of it is there.
-
-    Args:
-        scripts: JavaScript in which neither `</script` nor `<!--` occurs.
-    """
-    assert not any(re.search("</script|<!--", script, re.IGNORECASE) for script in scripts)
-    ends = [f"<script>\n{script}\n</script>" for script in (_THEME_SCRIPT, *scripts)]
-    return _page(title, _STYLE + _SCREEN_STYLE + style, [_THEME_SWITCH, *body, *ends])
-
-
-def _page(title: str, style: str, body: Sequence[str]) -> str:
+    """Return a whole page without any script."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{plain(title)}</title><style>{style}</style></head><body>",
+        f"<title>{plain(title)}</title><style>{_STYLE}{style}</style></head><body>",
         *body,
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def text(content: str) -> str:
-    """Any text as HTML that shows just it: no markup, no effect on the direction of what stands beside it.
+def live_page(title: str, body: Sequence[str], *, style: str, scripts: Sequence[str]) -> str:
+    """Return a whole page with a switch for its colours and scripts of its own, which run when all of it is there.
 
-    What HTML cannot hold (NUL, lone surrogates) is shown as U+FFFD, what cannot be seen as the sign for it.
+    Args:
+        scripts: JavaScript in which neither `</script` nor `<!--` occurs.
+    """
+    assert not any(re.search("</script|<!--", script, re.IGNORECASE) for script in scripts)
+    ends = [f"<script>\n{script}\n</script>" for script in (_THEME_SCRIPT, *scripts)]
+    return page(title, [_THEME_SWITCH, *body, *ends], style=_SCREEN_STYLE + style)
+
+
+_SHOWN = {
+    **{code: chr(0x2400 + code) for code in range(0x20)},  # pictures of control characters
+    **dict.fromkeys((*range(0x7F, 0xA0), *range(0xD800, 0xE000)), "\ufffd"),
+}
+
+
+def text(content: str) -> str:
+    """Return any text as HTML that shows just it: no markup, no effect on the direction of its surroundings.
+
+    What HTML cannot hold (NUL, lone surrogates) is shown as U+FFFD, invisible characters as the signs for them.
     """
     return f"<bdi>{plain(content)}</bdi>"
 
 
 def plain(content: str) -> str:
-    """The same for attributes and titles, which cannot be isolated."""
-    return escape("".join(_shown(character) for character in content))
-
-
-def _shown(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)  # the picture of a control character
-    if 0xD800 <= code < 0xE000 or 0x7F <= code < 0xA0:
-        return "\ufffd"
-    return character
+    """Return the same for attributes and titles, which cannot be isolated."""
+    return escape(content.translate(_SHOWN))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
-    """A table that scrolls sideways on a narrow screen.
+    """Return a table that scrolls sideways on a narrow screen.
 
     Args:
         columns: headings, as text.
@@ -143,18 +136,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from
 
 
 def json_script(name: str, value: Any) -> str:
-    """Data for a page's scripts under an id, as JSON that no text in it can leave."""
+    """Return data for a page's scripts under an id, as JSON that no text in it can leave."""
     # In ASCII, so that U+2028, lone surrogates and marks of direction are escapes too.
     content = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{escape(name)}">{content}</script>'
 
 
 def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str]], chosen: Sequence[str]) -> str:
-    """A group of radio buttons or checkboxes.
+    """Return a group of radio buttons or checkboxes.
 
     Args:
         kind: radio or checkbox.
-        name: of the inputs.
         choices: value and label, as text.
         chosen: the values that are on at first.
     """
@@ -166,6 +158,6 @@ def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str
     return f"<fieldset><legend>{plain(legend)}</legend>{inputs}</fieldset>"
 
 
-def script(package: str, name: str) -> str:
-    """A script that lies beside the modules of a package."""
+def asset(package: str, name: str) -> str:
+    """Return a script or style sheet that lies beside the modules of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")

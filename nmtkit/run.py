@@ -142,6 +142,11 @@ class Run:
         return self.folder / "ablation.json"
 
     @property
+    def row_log(self) -> Path:
+        """Messages of the process of a row of a sweep."""
+        return self.folder / "ablation.log"
+
+    @property
     def translations_record(self) -> Path:
         return self.folder / "translations" / "manifest.json"
 

@@ -55,7 +55,7 @@ DOORS = {
     "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
-    "matplotlib": ["nmtkit.reports.attention_page"],
+    "matplotlib": ["nmtkit.reports.attention_maps"],
     "typer": ["nmtkit.cli"],
     "click": [],
     "pickle": [],

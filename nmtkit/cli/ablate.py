@@ -156,12 +156,9 @@ def _in_short(result: dict[str, Any]) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     from nmtkit.console import print_table, say
-    from nmtkit.experiments.results import columns, failures_of, finding_cells, finding_columns, note, row_cells
+    from nmtkit.experiments.results import failures_of, result_tables
 
-    print_table(
-        f"{report['title']}; recipe {report['recipe']}", columns(report), row_cells(report), notes=[note(report)]
-    )
-    if report["findings"]:
-        print_table("Findings", finding_columns(report), finding_cells(report))
+    for table in result_tables(report):
+        print_table(table.title, table.columns, table.rows, notes=table.notes)
     for failure in failures_of(report):
         say(f"failed: {failure}")

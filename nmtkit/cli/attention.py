@@ -9,7 +9,7 @@ from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
     from nmtkit.model_folder import LoadedModel
-    from nmtkit.reports.attention_page import AttentionMap
+    from nmtkit.reports.attention_maps import AttentionMap
 
 FORMATS = (".html", ".svg", ".pdf", ".png")
 
@@ -75,8 +75,14 @@ def command(
     from nmtkit.files import write_atomically
     from nmtkit.model_folder import load_model
     from nmtkit.page import text
-    from nmtkit.reports.attention_data import attention_maps
-    from nmtkit.reports.attention_page import HOW_TO_READ, attention_page, figure_file, of_word, to_words
+    from nmtkit.reports.attention_maps import (
+        HOW_TO_READ,
+        attention_maps,
+        attention_page,
+        figure_file,
+        of_word,
+        to_words,
+    )
     from nmtkit.run import find_model
 
     if kind not in (None, "encoder", "decoder", "cross"):
@@ -126,7 +132,7 @@ def _translation(loaded: "LoadedModel", source: str) -> str:
 def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
     """Rows and columns as in the page's matrix; columns are numbered, as words are wider than their numbers."""
     from nmtkit import console
-    from nmtkit.reports.attention_page import TITLES, printable, strongest
+    from nmtkit.reports.attention_maps import TITLES, printable, strongest
 
     mean = entry.weights[layer, heads].mean(axis=0)
     rows = [

@@ -138,34 +138,21 @@ def _signature(sentences: int, length: str = "all") -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The counts of a text.
-
-    Attributes:
-        sentences: each by itself.
-        all: their sums.
-        short: the sums of those of at most 40 words.
-        remarks: line, from 1, and reason of each sentence that does not count.
-    """
+    """The counts of a text."""
 
     sentences: list[Totals]
-    all: Totals
-    short: Totals
-    remarks: list[tuple[int, str]]
+    all: Totals  # their sums
+    short: Totals  # the sums of those of at most 40 words
+    remarks: list[tuple[int, str]]  # line, from 1, and reason of each sentence that does not count
 
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A line as EVALB sees it.
+    """A line as EVALB sees it."""
 
-    Attributes:
-        length: words, punctuation counted.
-        words: without those deleted.
-        brackets: the number of times that each labelled span occurs.
-    """
-
-    length: int
-    words: list[Word]
-    brackets: Counter[tuple[str, tuple[int, int]]]
+    length: int  # in words, punctuation counted
+    words: list[Word]  # without those deleted
+    brackets: Counter[tuple[str, tuple[int, int]]]  # how often each labelled span occurs
 
 
 def evaluate(gold: Sequence[str], test: Sequence[str]) -> Evaluation:

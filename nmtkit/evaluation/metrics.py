@@ -167,11 +167,8 @@ class Scorer:
                 interval = _interval(*self._statistics(name, hypotheses), resamples)
                 scores[name] = dataclasses.replace(scores[name], interval=interval)
             return scores
-        found: dict[str, Score] = {}
-        for form in dict.fromkeys(_FORMS[name] for name in names):
-            lines = self._in_form(form, hypotheses)
-            found |= {name: self._measure(name, lines, resamples) for name in names if _FORMS[name] == form}
-        return {name: found[name] for name in names}
+        lines = {form: self._in_form(form, hypotheses) for form in dict.fromkeys(_FORMS[name] for name in names)}
+        return {name: self._measure(name, lines[_FORMS[name]], resamples) for name in names}
 
     def sentence_scores(self, hypotheses: list[str], metrics: Sequence[str] | None = None) -> list[dict[str, float]]:
         """Return the score of each line by itself, by each metric.

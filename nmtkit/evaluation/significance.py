@@ -1,4 +1,4 @@
-"""Whether the difference of two systems could be chance: sacreBLEU's paired tests, on the text as each metric reads it.
+"""Paired tests of systems, as in sacreBLEU: could their difference be chance? On the text as each metric reads it.
 
 scorer, {system: hypotheses}, metric --> paired_test --> {system: PairedResult}, the first system being the baseline
 """

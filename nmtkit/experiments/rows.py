@@ -20,7 +20,7 @@ from nmtkit.files import read_toml
 
 TABLE3 = Path(__file__).with_name("table3.toml")
 DERIVED = "d_model / num_heads"
-"""What a row may say of d_k and d_v."""
+"""The value of d_k and d_v in a row that stands for the quotient."""
 
 
 class _Table(BaseModel):
@@ -28,7 +28,7 @@ class _Table(BaseModel):
 
 
 class PublishedNumbers(_Table):
-    """What the paper has for a row; parameters in millions."""
+    """The paper's numbers for a row; parameters in millions."""
 
     perplexity: float | None = None
     bleu: float | None = None
@@ -36,7 +36,7 @@ class PublishedNumbers(_Table):
 
 
 class Changes(_Table):
-    """Values of a recipe, of the sections that do not decide what the prepared data are."""
+    """Values of a recipe, in the sections that do not change the prepared data."""
 
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -72,11 +72,7 @@ class Sweep(_Table):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A row with a seed.
-
-    Attributes:
-        recipe: what it trains; its name is that of the run.
-    """
+    """A row with a seed; the name of its recipe is that of the run."""
 
     row: Row
     seed: int
@@ -84,25 +80,21 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Of the run's folder in that of the sweep."""
+        """The name of the run's folder."""
         return self.recipe.name
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Reads a file of rows.
-
-    Raises:
-        RecipeError: it cannot be read, or something in it is wrong.
-    """
+    """Read a file of rows; raise RecipeError where it cannot be read or something in it is wrong."""
     try:
         sweep = Sweep.model_validate(read_toml(path, RecipeError)[0])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        said = first["msg"]
-        if first["type"] == "string_pattern_mismatch":  # of names, which those of folders are made of
-            said = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
-        raise RecipeError(f"{path}: {place}: {said}; see nmtkit/ablation/table3.toml for the format") from None
+        fault = first["msg"]
+        if first["type"] == "string_pattern_mismatch":  # in a name, which becomes part of a folder's
+            fault = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
+        raise RecipeError(f"{path}: {place}: {fault}; see nmtkit/experiments/table3.toml for the format") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:
@@ -114,10 +106,10 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def choose_rows(sweep: Sweep, wanted: Sequence[str]) -> list[Row]:
-    """The rows of those names or groups, in the order of the file; all of them where none is named.
+    """Return the rows of those names or groups, in the order of the file; all of them where none is named.
 
     Raises:
-        RecipeError: there is none of a name.
+        RecipeError: a name is unknown.
     """
     known = {name for row in sweep.rows for name in (row.name, row.group)} - {""}
     for name in wanted:
@@ -129,14 +121,14 @@ def choose_rows(sweep: Sweep, wanted: Sequence[str]) -> list[Row]:
 
 
 def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale: bool) -> list[PlannedRun]:
-    """The runs of a sweep, all rows with the first seed before any with the second.
+    """Return the runs of a sweep, all rows with the first seed before any with the second.
 
     Args:
-        seeds: how many, from the recipe's own on.
-        scale: whether sizes are those of the recipe times what the row has for each one of the sweep's base.
+        seeds: the number of seeds, beginning with the recipe's own.
+        scale: multiply the recipe's sizes by the ratio of the row's to the sweep's base.
 
     Raises:
-        RecipeError: a row does not go with the recipe.
+        RecipeError: a row does not fit the recipe.
     """
     if not recipe.data.valid:
         raise RecipeError(f"{recipe.name}: rows are compared on the validation set; state [data] valid")
@@ -154,12 +146,17 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
             changes["training"]["seed"] = seed
             varied = changed_recipe(recipe, changes, place=f"row {row.name}")
             planned.append(PlannedRun(row, seed, varied.model_copy(update={"name": f"{row.name}-seed{seed}"})))
-    _tell_equal_rows(planned)
+    seen: dict[str, str] = {}
+    for run in planned[: len(rows)]:  # on a small base rows may be the same
+        content = run.recipe.model_dump_json(exclude={"name"})
+        if content in seen:
+            log.warning("the rows %s and %s are the same with this recipe", seen[content], run.row.name)
+        seen.setdefault(content, run.row.name)
     return planned
 
 
 def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
-    """Raises RecipeError when the rows' values are not meant for this base, or there is no base to scale them by."""
+    """Raise RecipeError when the rows' values are not meant for this base, or there is no base to scale them by."""
     if sweep.base is None:
         if scale:
             raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
@@ -176,7 +173,7 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
 
 
 def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """What a row changes of a recipe; scaled, where there is a base."""
+    """Return the values of a recipe that a row changes; scaled, where there is a base."""
     changes = {section: dict(getattr(row, section)) for section in ("model", "training", "decoding")}
     for section, values in changes.items():
         of_base = getattr(base, section) if base is not None else {}
@@ -184,7 +181,7 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             ours = _size(recipe, section, key)
             if ours is None:  # such as max_steps where the recipe counts epochs
                 del values[key]
-            elif all(type(value) is int for value in (values[key], of_base[key], ours)):
+            elif all(type(value) is int for value in (values[key], of_base[key], ours)):  # no rates, words, switches
                 if of_base[key] == 0:
                     raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
                 values[key] = max(1, round(values[key] / of_base[key] * ours))
@@ -199,18 +196,6 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
 
 
 def _size(recipe: Recipe, section: str, key: str) -> Any:
-    """A value of a recipe; the widths of a head as they are in effect."""
+    """Return a value of a recipe; the widths of a head as they are in effect."""
     of_head = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
     return of_head[key] if key in of_head else getattr(getattr(recipe, section), key)
-
-
-def _tell_equal_rows(planned: Sequence[PlannedRun]) -> None:
-    """Warns of rows that are the same model and training, as happens on a small base."""
-    seen: dict[str, str] = {}
-    for run in planned:
-        if run.seed != planned[0].seed:
-            return
-        content = run.recipe.model_dump_json(exclude={"name"})
-        if content in seen:
-            log.warning("the rows %s and %s are the same with this recipe", seen[content], run.row.name)
-        seen.setdefault(content, run.row.name)

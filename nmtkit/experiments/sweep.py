@@ -2,8 +2,8 @@
 
 SWEEP/prepared/data           corpora and subwords, prepared once
 SWEEP/<row>-seed<k>/          a run as `train` has it; its data are hard links to those
-SWEEP/<row>-seed<k>/ablation.json   what came of it, when it is finished
-SWEEP/<row>-seed<k>/ablation.log    what its process said
+SWEEP/<row>-seed<k>/ablation.json   its result, when it is finished
+SWEEP/<row>-seed<k>/ablation.log    the messages of its process
 """
 
 import os
@@ -39,21 +39,18 @@ from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 
 _SECONDS_TO_SAVE = 120.0
-"""What runs have to save and end in when the sweep is stopped."""
+"""Time for runs to save and end when the sweep is stopped."""
 
 
 def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Sees, before anything is written, that what is in the folder was made with the same data and settings.
+    """Raise NmtkitError if runs in the folder were trained with other data, or a finished one with other settings.
 
-    Not looked at are the settings with which a training may go on, and the search: by these a finished run is measured
-    anew, or goes on.
-
-    Raises:
-        NmtkitError: trained runs have other data, or a finished one had other settings.
+    Settings with which a training may go on, and the search, may differ: with these a finished run is measured anew,
+    or goes on. Nothing is written.
     """
-    prepared = folder / "prepared"
-    if Run(prepared).recipe_file.is_file() and any(Run(place).is_trained() for place in folder.glob("*-seed*")):
-        old = Run(prepared).recipe(recipe.name)
+    prepared = Run(folder / "prepared")
+    if prepared.recipe_file.is_file() and any(Run(place).is_trained() for place in folder.glob("*-seed*")):
+        old = prepared.recipe(recipe.name)
         changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
         changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
         if changes:
@@ -64,16 +61,15 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
             model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
             training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
             changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
-            matter = (*changes_that_matter(training, now), *(f"{key} = " for key in _lowered_limits(training, now)))
-            changes += [f"training.{change}" for change in differences(training, now) if change.startswith(matter)]
+            matter = {change.partition(" = ")[0] for change in changes_that_matter(training, now)}
+            for key in ("max_steps", "max_epochs", "max_minutes"):
+                was, limit = getattr(training, key), getattr(now, key)
+                if limit is not None and (was is None or limit < was):
+                    matter.add(key)  # a finished run may be beyond a lowered limit
+            differing = differences(training, now)
+            changes += [f"training.{change}" for change in differing if change.partition(" = ")[0] in matter]
             if changes:
                 raise NmtkitError(_another_sweep(folder / run.name, changes))
-
-
-def _lowered_limits(old: TrainingConfig, new: TrainingConfig) -> list[str]:
-    """The limits of training that a finished run may be beyond now."""
-    limits = {key: (getattr(old, key), getattr(new, key)) for key in ("max_steps", "max_epochs", "max_minutes")}
-    return [key for key, (was, now) in limits.items() if now is not None and (was is None or now < was)]
 
 
 def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
@@ -84,12 +80,12 @@ def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
 
 
 def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
-    """Prepares the data of all runs, unless they are there; their fingerprint."""
+    """Prepare the data of all runs, unless they are there; return their fingerprint."""
     return str(prepare(recipe, folder / "prepared", mirror=mirror).manifest["fingerprint"])
 
 
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """What came of a run with these settings and data; None if it is not finished."""
+    """Return the result of a run with these settings and data; None if it is not finished."""
     with suppress(DataError, KeyError, TypeError):
         written = read_json(Run(folder / run.name).row_result, {"result": RESULT})
         if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
@@ -98,10 +94,10 @@ def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str
 
 
 def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threads: int | None) -> dict[str, Any] | int:
-    """Trains and measures a run in this process, from where it is; what came of it, or the signal that stopped it.
+    """Train and measure a run in this process, or resume it; return its result, or the signal that stopped it.
 
     Raises:
-        NmtkitError: it cannot be done.
+        NmtkitError: the run cannot be trained or measured.
     """
     run_dir = folder / run.name
     _give_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
@@ -120,12 +116,10 @@ def _settings(run: PlannedRun) -> dict[str, Any]:
 
 
 def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) -> None:
-    """Gives a run the prepared data: the same files under more names, or copies where a file system has no links.
-
-    Nothing is ever changed in these files: what prepares data anew writes new ones.
-    """
+    """Give a run the prepared data, as hard links, or copies where a file system has none."""
+    # No program ever changes these files in place: `prepare` replaces them.
     data = Run(run_dir).data
-    is_there = (data / "manifest.json").is_file() and read_manifest(data)["fingerprint"] == fingerprint
+    is_there = Run(run_dir).is_prepared() and read_manifest(data)["fingerprint"] == fingerprint
     if Run(run_dir).is_trained():
         if not is_there:
             raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
@@ -133,8 +127,8 @@ def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
     run_dir.mkdir(parents=True, exist_ok=True)
     if not is_there:
         with write_folder_atomically(data) as temporary:
-            for entry in prepared.iterdir():
-                link_or_copy(entry, temporary / entry.name)
+            for path in prepared.iterdir():
+                link_or_copy(path, temporary / path.name)
     with write_atomically(Run(run_dir).recipe_file) as file:
         file.write(to_toml(recipe))
 
@@ -143,11 +137,11 @@ RESULT = {
     "updates": int, "parameters": float,
     **dict.fromkeys(("perplexity", "bleu", "flops", "seconds"), float),
 }  # fmt: skip
-"""What the tables of a sweep need of a run's result."""
+"""The part of a run's result that the tables of a sweep need."""
 
 
 def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:
-    """Perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
+    """Compute perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
 
     It is the last one; where the recipe has a patience, the best of those that were validated.
     """
@@ -156,7 +150,8 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     found = best or Run(run_dir).whole_checkpoints(1)
     if not found:
         raise ModelError(
-            f"{run_dir / 'checkpoints'}: there is no complete checkpoint to evaluate; remove the run and train it again"
+            f"{Run(run_dir).checkpoints_folder}: there is no complete checkpoint to evaluate; remove the run and train "
+            "it again"
         )
     loaded = load_model(found[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": True})
@@ -189,14 +184,14 @@ class _Child:
 def run_in_processes(
     runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
 ) -> Generator[tuple[PlannedRun, str | None], None, None]:
-    """Runs several at a time, each in a process of its own; gives each as it ends, with what was wrong, if anything.
+    """Do several runs at a time, each in a process of its own; yield each as it ends, with its error, if any.
 
-    When the caller stops (a signal, say) the runs are asked to save and end.
+    When the caller stops (by a signal, say) SIGTERM makes the runs save and end.
 
     Args:
-        arguments: of `nmtkit`, to which ``--only RUN`` is added.
-        jobs: runs at a time. With several CUDA devices each has one of them.
-        threads: CPU threads of each; by default the cores shared among them.
+        arguments: arguments of `nmtkit`, to which ``--only RUN`` is added.
+        jobs: number of runs at a time. With several CUDA devices each has one of them.
+        threads: CPU threads of each run; by default the cores are shared among them.
     """
     waiting, children = list(runs), list[_Child]()
     devices = _cuda_devices(device)
@@ -209,7 +204,7 @@ def run_in_processes(
             for child in ended:
                 children.remove(child)
                 child.log_file.close()
-                yield child.run, _what_was_wrong(child.process.returncode, folder / child.run.name / "ablation.log")
+                yield child.run, _error_of(child.process.returncode, Run(folder / child.run.name).row_log)
             if not ended:
                 time.sleep(0.1)
     finally:
@@ -221,12 +216,12 @@ def run_in_processes(
 
 
 def default_jobs(device: str) -> int:
-    """Runs at a time: one for each CUDA device, elsewhere one."""
+    """Return the number of runs at a time: one per CUDA device, elsewhere one."""
     return max(1, torch.cuda.device_count()) if choose_device(device).type == "cuda" else 1
 
 
 def _cuda_devices(device: str) -> list[str]:
-    """The CUDA devices that runs are spread over, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """Return the CUDA devices to spread runs over, by the names that CUDA_VISIBLE_DEVICES has for them."""
     if choose_device(device).type != "cuda":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -241,7 +236,7 @@ def _start(
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
     (folder / run.name).mkdir(parents=True, exist_ok=True)
-    log_path = folder / run.name / "ablation.log"
+    log_path = Run(folder / run.name).row_log
     log.info("%s: started; its log is %s", run.name, log_path)
     log_file = log_path.open("wb")
     # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
@@ -251,12 +246,12 @@ def _start(
     return _Child(run, slot, process, log_file)
 
 
-def _what_was_wrong(code: int, log_path: Path) -> str | None:
-    """Why a run failed, in one line; None if it did not."""
+def _error_of(code: int, log_path: Path) -> str | None:
+    """Return why a run failed, in one line; None if it did not."""
     if code == 0:
         return None
     if code < 0:
         return how_it_ended(code)
     lines = [line for line in log_path.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
-    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (told or lines or [f"ended with exit code {code}"])[-1].strip()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or [f"ended with exit code {code}"])[-1].strip()

@@ -1,33 +1,24 @@
 """RUN/card.md: everything needed to repeat a run, for people; from its files alone."""
 
 import re
-import shlex
 
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.files import read_lines
-from nmtkit.reports.run_facts import (
-    RunFacts,
-    form_of_score,
-    num_parameters,
-    prepare_command,
-    train_command,
-)
+from nmtkit.reports.run_facts import RunFacts, form_of_score, num_parameters
 from nmtkit.run import Run
 
 
 def card(run: RunFacts) -> str:
-    """The card, as Markdown; what the run does not have yet is named with the command that makes it."""
-    folder = shlex.quote(str(run.folder))
-    recipe = run.files["recipe.toml"]
+    """Return the card, as Markdown; for what the run does not have yet it names the command that makes it."""
     version = run.get(run.state, "versions", "nmtkit") or run.get("data/manifest.json", "versions", "nmtkit")
-    data = recipe.get("data", {})
+    data = run.files["recipe.toml"].get("data", {})
+    languages = [_code(data.get(f"{side}_language", "?")) for side in ("source", "target")]
+    size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
     parts = [
         f"# {_plain(run.name)}",
         "",
-        f"A translation model from {_code(data.get('source_language', '?'))} to "
-        f"{_code(data.get('target_language', '?'))}"
-        + (f", {num:,} parameters" if (num := num_parameters(run)) else "")
+        f"A translation model from {' to '.join(languages)}{size}"
         + (f", made by nmtkit {_code(version)}." if version else "."),
         "",
         "## To repeat it",
@@ -41,16 +32,16 @@ def card(run: RunFacts) -> str:
         *_fenced(read_lines(Run(run.folder).recipe_file), "toml"),
         "",
         *_data(run),
-        *_training(run, folder),
+        *_training(run),
         *_model(run),
-        *_scores(run, folder),
+        *_scores(run),
     ]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _data(run: RunFacts) -> list[str]:
     if "data/manifest.json" not in run.files:
-        return ["## Data", "", f"Not prepared yet: {_code(prepare_command(run))}.", ""]
+        return ["## Data", "", f"Not prepared yet: {_code(run.command('prepare'))}.", ""]
     manifest = run.files["data/manifest.json"]
     rows = [
         [_code(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}", _code(corpus["sha256"])]
@@ -61,24 +52,22 @@ def _data(run: RunFacts) -> list[str]:
     if files:
         rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
         parts += _table(["file", "bytes", "sha256"], rows)
-    left_out = {rule: count for rule, count in manifest["cleaning"].items() if count}
-    told = ", ".join(f"{count:,} by `{rule}`" for rule, count in left_out.items())
+    left_out = ", ".join(f"{count:,} by `{rule}`" for rule, count in manifest["cleaning"].items() if count)
     tokens = manifest["train_tokens"]
-    parts += [
+    return [
+        *parts,
         f"- pairs kept: {', '.join(f'{count:,} {_code(name)}' for name, count in manifest['pairs'].items())}",
-        f"- left out: {told or 'none'}",
+        f"- left out: {left_out or 'none'}",
         f"- training tokens: {tokens['source']:,} source, {tokens['target']:,} target",
         f"- fingerprint of settings and corpora: `{manifest['fingerprint']}`",
         f"- sha256 of the tokenizer: `{manifest['tokenizer_sha256']}`",
         "",
     ]
-    return parts
 
 
-def _training(run: RunFacts, folder: str) -> list[str]:
-    parts = ["## Training", ""]
+def _training(run: RunFacts) -> list[str]:
     if run.state is None:
-        return [*parts, f"Not trained yet: {_code(train_command(run))}.", ""]
+        return ["## Training", "", f"Not trained yet: {_code(run.command('train'))}.", ""]
     values = [
         ("seed", run.shown("text", "recipe.toml", "training", "seed")),
         ("epochs", run.shown("count", run.state, "epoch")),
@@ -88,35 +77,34 @@ def _training(run: RunFacts, folder: str) -> list[str]:
     rows = [[label, _code(value)] for label, value in values if value is not None]
     if "cost.json" in run.files:
         rows += [[label.strip(), _code(value)] for label, value in training_table(run.files["cost.json"]).rows]
-    parts += _table(["", "value"], rows)
+    parts = ["## Training", "", *_table(["", "value"], rows)]
     if "cost.json" not in run.files:
-        parts += [f"Its cost is not added up yet: {_code(f'nmtkit score {folder}')}.", ""]
+        parts += [f"Its cost is not added up yet: {_code(run.command('score'))}.", ""]
     versions = run.get(run.state, "versions", default={})
-    parts += ["Versions: " + ", ".join(f"{_plain(name)} `{number}`" for name, number in versions.items()) + ".", ""]
-    return parts
+    return [
+        *parts,
+        "Versions: " + ", ".join(f"{_plain(name)} `{number}`" for name, number in versions.items()) + ".",
+        "",
+    ]
 
 
 def _model(run: RunFacts) -> list[str]:
     if run.model is None:
         return []
-    provenance = f"{run.model}/provenance.json"
-    rows = [
-        [_code(f"{run.model}/{name}"), _code(sha)] for name, sha in run.get(provenance, "files", default={}).items()
-    ]
+    provenance = run.files.get(f"{run.model}/provenance.json", {})
+    rows = [[_code(f"{run.model}/{name}"), _code(sha)] for name, sha in provenance.get("files", {}).items()]
     parts = ["## Model", "", *_table(["file", "sha256"], rows)]
-    averaged = run.get(provenance, "average_of", default=[])
-    if averaged:
+    if averaged := provenance.get("average_of"):
         parts += [f"The mean of {counted(len(averaged), 'checkpoint')}:", ""]
-        parts += _table(
-            ["checkpoint", "sha256"], [[_code(one["checkpoint"]), _code(one["sha256"])] for one in averaged]
-        )
+        rows = [[_code(one["checkpoint"]), _code(one["sha256"])] for one in averaged]
+        parts += _table(["checkpoint", "sha256"], rows)
     return parts
 
 
-def _scores(run: RunFacts, folder: str) -> list[str]:
+def _scores(run: RunFacts) -> list[str]:
     parts = ["## Scores", ""]
     if "scores.json" not in run.files:
-        return [*parts, f"Not scored yet: {_code(f'nmtkit score {folder}')}.", ""]
+        return [*parts, f"Not scored yet: {_code(run.command('score'))}.", ""]
     for name, metrics in run.files["scores.json"].items():
         rows = []
         for metric in metrics:
@@ -130,24 +118,30 @@ def _scores(run: RunFacts, folder: str) -> list[str]:
     return parts
 
 
+def _visible(content: object) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(content))
+
+
 def _plain(content: str) -> str:
-    """Text in which Markdown finds no markup."""
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in content)
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", shown)
+    """Return text in which Markdown finds no markup."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", _visible(content))
 
 
 def _code(content: object) -> str:
-    """Text as code, whatever it holds, on one line and in a cell of a table."""
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in str(content))
-    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    """Return any text as code, on one line and in a cell of a table."""
+    shown = _visible(content)
+    fence = "`" * (_longest_fence([shown]) + 1)
     blank = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{blank}{shown}{blank}{fence}".replace("|", "\\|")
 
 
 def _fenced(lines: list[str], language: str) -> list[str]:
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, _longest_fence(lines) + 1)
     return [f"{fence}{language}", *lines, fence]
+
+
+def _longest_fence(lines: list[str]) -> int:
+    return max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> list[str]:

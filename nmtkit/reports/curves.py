@@ -55,49 +55,46 @@ CURVES = {
 
 
 def spacing_of_reports(run: RunFacts) -> int:
-    """The distance between the reports that are shown, so that there are at most MOST_REPORTS."""
+    """Return the distance between the reports that are shown, so that there are at most MOST_REPORTS."""
     return max(1, -(-len(run.metrics) // MOST_REPORTS))
 
 
 def reports_shown(run: RunFacts) -> list[int]:
-    """The lines of metrics.jsonl that are shown, from 1: evenly spaced ones, every validation and the last."""
+    """Return the lines of metrics.jsonl that are shown, from 1: evenly spaced ones, every validation and the last."""
     last = len(run.metrics)
     return sorted({*range(1, last + 1, spacing_of_reports(run)), *run.validations, *([last] if last else [])})
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, Any]:
-    """Every picture that the runs have numbers for, and the numbers of each run, which several pictures share."""
+    """Return every picture that the runs have numbers for, and the numbers of each run, which pictures share."""
     numbers = [_numbers(run) for run in runs]
     found = {}
     for name, curve in CURVES.items():
-        lines = [
-            {"run": index, "key": key, "label": _label(runs, index, label if len(curve.keys) > 1 else ""),
-             "dotted": key != curve.keys[-1][0]}
-            for index, of_run in enumerate(numbers)
-            for key, label in curve.keys
-            if any(value is not None for value in of_run["y"][key])
-        ]  # fmt: skip
+        lines = []
+        for index, of_run in enumerate(numbers):
+            for key, label in curve.keys:
+                if any(value is not None for value in of_run["y"][key]):
+                    shown = _label(runs, index, label if len(curve.keys) > 1 else "")
+                    lines.append({"run": index, "key": key, "label": shown, "dotted": key != curve.keys[-1][0]})
         if lines:
             found[name] = {"title": curve.title, "lines": lines}
     return {"figures": found, "runs": numbers if found else [], "over": {name: over[0] for name, over in OVER.items()}}
 
 
 def _numbers(run: RunFacts) -> dict[str, dict[str, list[float | None]]]:
+    def short(value: float) -> float:  # eight digits are more than a picture shows
+        return value if isinstance(value, int) else float(f"{value:.8g}")
+
     lines = [run.metrics[number - 1] for number in reports_shown(run)]
     lines = [line for line in lines if all(is_number(line.get(key)) for _, key, _ in OVER.values())]
     return {
-        "x": {name: [_short(line[key] * scale) for line in lines] for name, (_, key, scale) in OVER.items()},
+        "x": {name: [short(line[key] * scale) for line in lines] for name, (_, key, scale) in OVER.items()},
         "y": {
-            key: [_short(line[key] * curve.scale) if is_number(line.get(key)) else None for line in lines]
+            key: [short(line[key] * curve.scale) if is_number(line.get(key)) else None for line in lines]
             for curve in CURVES.values()
             for key, _ in curve.keys
         },
     }
-
-
-def _short(value: float) -> float:
-    """A number to eight digits, which is more than a picture shows."""
-    return value if isinstance(value, int) else float(f"{value:.8g}")
 
 
 def _label(runs: Sequence[RunFacts], index: int, label: str) -> str:
@@ -105,7 +102,7 @@ def _label(runs: Sequence[RunFacts], index: int, label: str) -> str:
 
 
 def averages(runs: Sequence[RunFacts]) -> dict[str, list[dict[str, Any]]]:
-    """The averages of checkpoints that `average --search` tried: for each metric a line per run."""
+    """Return the averages of checkpoints that `average --search` tried: for each metric a line per run."""
     found: dict[str, list[dict[str, Any]]] = {}
     for index, run in enumerate(runs):
         rows = [row for row in run.get("averaging.json", "tried", default=[]) if is_number(row["score"])]
@@ -114,14 +111,3 @@ def averages(runs: Sequence[RunFacts]) -> dict[str, list[dict[str, Any]]]:
             x, y = [row["n"] for row in of_metric], [row["score"] for row in of_metric]
             found.setdefault(metric, []).append({"run": index, "label": _label(runs, index, ""), "x": x, "y": y})
     return found
-
-
-STYLE = """
-.curve { position: relative; min-height: 260px; } .curve svg { display: block; width: 100%; }
-.curve text { fill: var(--faint); font: 12px system-ui, sans-serif; } .curve .grid { stroke: var(--line); }
-.curve .line { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round; }
-.curve .dotted { stroke-dasharray: 2 4; } .curve circle { fill: var(--run); } .curve .at { stroke: var(--faint); }
-.legend { color: var(--faint); font-size: .85rem; min-height: 1.4em; } .legend > * { margin-right: 1em; }
-.tip { position: absolute; top: 0; background: var(--panel); border: 1px solid var(--line); border-radius: .3rem;
-  padding: .1rem .4rem; font-size: .8rem; pointer-events: none; white-space: pre; }
-"""

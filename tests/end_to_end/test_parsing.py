@@ -28,7 +28,7 @@ from nmtkit.evaluation.evalb import evaluate
 from nmtkit.files import read_json, read_lines
 from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run
-from nmtkit.reports.attention_data import attention_maps
+from nmtkit.reports.attention_maps import attention_maps
 from nmtkit.reports.run_facts import read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import find_model

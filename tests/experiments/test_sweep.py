@@ -19,15 +19,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.metrics import score
-from nmtkit.experiments.results import (
-    columns,
-    finding_cells,
-    finding_columns,
-    make_report,
-    note,
-    row_cells,
-    write_report,
-)
+from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
 from nmtkit.files import read_json, read_json_lines, sha256_of_files
@@ -286,15 +278,16 @@ def test_the_tables_say_the_same_in_all_forms(swept: Swept) -> None:
     assert report["title"] == "Two ways"
     markdown = (swept.folder / "ablations.md").read_text(encoding="utf-8")
     page = (swept.folder / "ablations.html").read_text(encoding="utf-8")
-    for cells in row_cells(report):
+    (rows,) = result_tables({**report, "findings": []})
+    for cells in rows.rows:
         assert f"| {' | '.join(cells)} |" in markdown
         assert "".join(f"<td><bdi>{cell}</bdi></td>" for cell in cells) in page
         assert cells[0] in swept.done.stdout
-    assert note(report) in markdown
-    base = row_cells(report)[0]
+    assert rows.notes[0] in markdown
+    base = rows.rows[0]
     assert base[:9] == ["base", "1", "16", "32", "2", "8", "8", "0.2", "0.1"]
     assert base[-3:] == ["4.92", "25.8", "65"]
-    assert row_cells(report)[2][10] == "failed"
+    assert rows.rows[2][10] == "failed"
 
 
 def result_of(perplexity: float, bleu: float) -> dict[str, Any]:
@@ -341,7 +334,7 @@ def test_a_finding_holds_only_beyond_the_spread_of_the_seeds(
 
 def test_of_several_seeds_mean_and_spread_are_shown(two_rows: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     report = two_rows([30, 31], [28.06, 28.06])
-    assert [cells[11] for cells in row_cells(report)] == ["30.5 (30.0 to 31.0)", "28.1 (28.1 to 28.1)"]
+    assert [cells[11] for cells in result_tables(report)[0].rows] == ["30.5 (30.0 to 31.0)", "28.1 (28.1 to 28.1)"]
     paths = write_report(tmp_path, report)
     assert [path.name for path in paths] == ["ablations.json", "ablations.md", "ablations.html"]
     assert json.loads(paths[0].read_text()) == report
@@ -365,15 +358,17 @@ def test_columns_of_published_numbers_are_there_where_a_row_has_any(
     two_rows: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     report = two_rows([30], [28])
-    assert "paper: PPL" not in columns(report)
-    assert "in the paper" not in finding_columns(report)
-    assert "paper" not in note(report)
-    assert {len(cells) for cells in row_cells(report)} == {len(columns(report))}
-    assert {len(cells) for cells in finding_cells(report)} == {len(finding_columns(report))}
+    rows, findings = result_tables(report)
+    assert "paper: PPL" not in rows.columns
+    assert "in the paper" not in findings.columns
+    assert "paper" not in rows.notes[0]
+    assert {len(cells) for cells in rows.rows} == {len(rows.columns)}
+    assert {len(cells) for cells in findings.rows} == {len(findings.columns)}
     report["rows"][1]["paper"]["bleu"] = 25.8
-    assert columns(report)[-3:] == ("paper: PPL", "BLEU", "params (M)")
-    assert [cells[-3:] for cells in row_cells(report)] == [["", "", ""], ["", "25.8", ""]]
-    assert finding_columns(report)[-2] == "in the paper"
-    assert [cells[-2] for cells in finding_cells(report)] == [""]
+    rows, findings = result_tables(report)
+    assert rows.columns[-3:] == ["paper: PPL", "BLEU", "params (M)"]
+    assert [cells[-3:] for cells in rows.rows] == [["", "", ""], ["", "25.8", ""]]
+    assert findings.columns[-2] == "in the paper"
+    assert [cells[-2] for cells in findings.rows] == [""]
     write_report(tmp_path, report)
     assert "| 25.8 |" in (tmp_path / "ablations.md").read_text(encoding="utf-8")
