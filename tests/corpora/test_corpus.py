@@ -247,7 +247,9 @@ def test_a_truncated_archive_is_an_error_that_names_it(
     assert "again" in message
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>not an archive</html>" * 100, gzip.compress(b"not a tar" * 100, mtime=0)])
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>not an archive</html>" * 100, gzip.compress(b"not a tar" * 100, mtime=0)]
+)
 @pytest.mark.parametrize("suffix", [".tgz", ".tar"])
 def test_what_is_no_archive_is_an_error_that_names_it(
     downloader: Downloader, tmp_path: Path, suffix: str, content: bytes
