@@ -211,7 +211,7 @@ def german_clause(clause: Clause, order: str) -> str:
 
 def sentence_phenomena(sentence: Sentence) -> set[str]:
     """Return the phenomena of a sentence, keys of PHENOMENA."""
-    found = set()
+    found: set[str] = set()
     for clause in filter(None, (sentence.main, sentence.subordinate)):
         for phrase in filter(None, (clause.subject, *clause.objects, clause.adverbial)):
             found.update(phrase.phenomena)
