@@ -1,7 +1,7 @@
-"""Members of tar and zip archives as streams: an archive is read where it lies, and nothing of it is ever written.
+"""Texts in plain files, tar and zip archives as streams. Nothing is ever unpacked to disk.
 
-So a member called ``../x`` or ``/x`` leads nowhere, a link is no member, and what a member unfolds to is read piece by
-piece (``compression.py`` stops one that has no end).
+So a member called ``../x`` or ``/x`` leads nowhere, links are not members, and a member that expands without end is
+stopped while it is read (``compression.py``).
 """
 
 import fnmatch
@@ -22,52 +22,54 @@ from nmtkit.files import open_binary, open_plain
 
 ARCHIVE_NAME = re.compile(r"\.(tar|tgz|txz|tar\.(gz|xz|bz2|zst)|zip)$", re.IGNORECASE)
 _NO_RANGE = re.compile(r"\[(?!\d-\d\])")
-_SHOWN = 5
+_NUM_LISTED = 5
 _TAR_BYTES = 1 << 18
 
 
 def is_archive(name: str) -> bool:
-    """Whether the file of that name is a tar, possibly compressed, or a zip."""
+    """Return True for the name of a tar, possibly compressed, or a zip."""
     return ARCHIVE_NAME.search(name) is not None
 
 
-def member_streams(path: Path, pattern: str) -> Generator[io.BufferedIOBase, None, None]:
-    """The bytes of a member, decompressed if its name says so; of every one that fits, in turn, where ``*`` is in it.
-
-    Each stream is good until the next one is asked for.
+def text_streams(path: Path, member: str | None) -> Generator[io.BufferedIOBase, None, None]:
+    """Yield the decompressed bytes of a file or of members of an archive; each stream is valid until the next one.
 
     Args:
-        pattern: the member's path in the archive; ``*`` stands for any characters, ``[0-7]`` for one of these digits.
+        member: path in the archive; ``*`` stands for any characters and selects all members that match, ``[0-7]``
+            stands for one digit. None: the file is no archive.
 
     Raises:
         DataError: the archive cannot be read, has no such member, or it is a link.
     """
-    literal = _NO_RANGE.sub("[[]", pattern).replace("?", "[?]")
+    if member is None:
+        with open_binary(path) as stream:
+            yield stream
+        return
+    literal = _NO_RANGE.sub("[[]", member).replace("?", "[?]")
     wanted = re.compile(fnmatch.translate(literal))
-    several = "*" in pattern
     opened = _zip_members(path, wanted) if path.name.lower().endswith(".zip") else _tar_members(path, wanted)
-    found = False
-    seen: list[str] = []
+    is_found = False
+    others: list[str] = []
     with closing(opened):
-        for name, stream in opened:
-            if stream is None:
-                seen.append(name)
+        for name, content in opened:
+            if content is None:
+                others.append(name)
                 continue
-            found = True
-            with decompressed(stream, name) as unfolded:
-                yield unfolded
-            if not several:
+            is_found = True
+            with decompressed(content, name) as stream:
+                yield stream
+            if "*" not in member:
                 return
-    if not found:
-        listed = ", ".join(seen[:_SHOWN]) + (f" and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else "")
+    if not is_found:
+        more = f" and {len(others) - _NUM_LISTED} more" if len(others) > _NUM_LISTED else ""
         raise DataError(
-            f"{path}: the archive has no member {pattern} (it has {listed or 'none'}); it is damaged or another "
-            "edition: delete it and fetch it again"
+            f"{path}: the archive has no member {member} (it has {', '.join(others[:_NUM_LISTED]) or 'none'}{more}); "
+            "it is damaged or another edition: delete it and fetch it again"
         )
 
 
 _Members = Generator[tuple[str, io.BufferedIOBase | None], None, None]
-"""Names of members, with a stream of those that are wanted."""
+"""Names of members, with a stream for those that are wanted."""
 
 
 def _tar_members(path: Path, wanted: re.Pattern[str]) -> _Members:
@@ -79,24 +81,24 @@ def _tar_members(path: Path, wanted: re.Pattern[str]) -> _Members:
             elif entry.isfile():
                 yield name, cast(io.BufferedIOBase, archive.extractfile(entry))
             elif not entry.isdir():
-                raise _no_file(path, name)
+                raise _not_a_file(path, name)
 
 
 def _zip_members(path: Path, wanted: re.Pattern[str]) -> _Members:
     with open_plain(path) as file, zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             name = posixpath.normpath(entry.filename)
-            if entry.filename.endswith("/"):  # is_dir() fails at an empty name
+            if entry.filename.endswith("/"):  # is_dir() fails for an empty name
                 continue
             if not wanted.fullmatch(name):
                 yield entry.filename, None
             elif stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
-                raise _no_file(path, name)
+                raise _not_a_file(path, name)
             else:
-                check_expansion(f"{path}:{name}", entry.compress_size, entry.file_size)  # more it never gives
-                with archive.open(entry) as stream:  # whose own lines are slow
-                    yield name, io.BufferedReader(cast(io.RawIOBase, stream))
+                check_expansion(f"{path}:{name}", entry.compress_size, entry.file_size)  # zipfile reads no more
+                with archive.open(entry) as stream:
+                    yield name, io.BufferedReader(cast(io.RawIOBase, stream))  # ZipExtFile.readline is slow
 
 
-def _no_file(path: Path, name: str) -> DataError:
+def _not_a_file(path: Path, name: str) -> DataError:
     return DataError(f"{path}: its member {name} is a link, encrypted or no file at all; take an archive with the text")

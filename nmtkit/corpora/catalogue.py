@@ -1,7 +1,4 @@
-"""The public corpora by name: what ``corpora.toml`` says of them, parsed and checked.
-
-``corpora.py`` opens them; ``download.py`` fetches their files.
-"""
+"""The public corpora by name: the entries of ``corpora.toml``, parsed and checked."""
 
 import functools
 import itertools
@@ -16,12 +13,12 @@ from nmtkit.corpora.archives import is_archive
 from nmtkit.corpora.download import RemoteFile, mirror_path
 from nmtkit.corpora.readers import READERS
 
-FORMATS_WITH_PARTS = ("tsv", "treebank", "sacrebleu-xml")
+_FORMATS_WITH_PARTS = ("tsv", "treebank", "sacrebleu-xml")
 
 
 @dataclass(frozen=True)
 class CatalogueText:
-    """A text to download: a file, or a member of an archive, or a part of one of them (see ``readers.py``)."""
+    """A text to download: a file or a member of an archive, or a part of it (see ``readers.py``)."""
 
     file: RemoteFile
     member: str | None
@@ -31,13 +28,12 @@ class CatalogueText:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A public corpus, as ``corpora.toml`` describes it.
+    """A public corpus such as ``wmt14/europarl-v7``.
 
     Attributes:
-        name: such as ``wmt14/europarl-v7``.
         description, licence: one line each.
-        text_format: of all its texts, a key of ``readers.READERS``.
-        texts: source and target text for each direction, ``("en", "de")`` and ``("de", "en")``.
+        text_format: format of all its texts, a key of ``readers.READERS``.
+        texts: source and target text per direction, ``("en", "de")`` and ``("de", "en")``.
     """
 
     name: str
@@ -56,51 +52,44 @@ class CatalogueEntry:
         return tuple(pairs)
 
     def files(self, source: str, target: str) -> tuple[RemoteFile, ...]:
-        """What a direction is read from, each file once."""
+        """Return the files of a direction, each once."""
         return tuple(dict.fromkeys(text.file for text in self.texts[source, target]))
 
 
 @functools.cache
 def catalogue() -> dict[str, CatalogueEntry]:
-    """The public corpora by name, in the order of ``corpora.toml``."""
+    """Return the public corpora by name, in the order of ``corpora.toml``."""
     return parse_catalogue(Path(__file__).with_name("corpora.toml").read_text(encoding="utf-8"))
 
 
 def parse_catalogue(text: str) -> dict[str, CatalogueEntry]:
-    """The entries of a catalogue in the form that the head of ``corpora.toml`` describes.
+    """Return the entries of a catalogue in the form that the head of ``corpora.toml`` describes.
 
     Raises:
-        ValueError: it is not of that form, or refers to a file or licence that it does not have.
+        ValueError: it is not of that form, or refers to a missing file or licence.
     """
     content = tomllib.loads(text)
-    _check_keys("the catalogue", content, required={"licences", "files", "corpora"})
-    files = {key: _parse_file(key, table) for key, table in content["files"].items()}
+    _check_keys("the catalogue", content, {"licences", "files", "corpora"})
+    files = {}
+    for key, table in content["files"].items():
+        _check_keys(key, table, {"url"}, {"alternatives", "bytes", "sha256", "md5"})
+        alternatives, num_bytes = tuple(table.get("alternatives", ())), table.get("bytes")
+        files[key] = RemoteFile(table["url"], alternatives, num_bytes, table.get("sha256"), table.get("md5"))
+        for url in files[key].urls:
+            mirror_path(url)  # checks it
+        for checksum, num_digits in ((table.get("sha256"), 64), (table.get("md5"), 32)):
+            if checksum is not None and not re.fullmatch(f"[0-9a-f]{{{num_digits}}}", checksum):
+                raise ValueError(f"{key}: not a checksum: {checksum}")
     return {name: _parse_entry(name, table, files, content["licences"]) for name, table in content["corpora"].items()}
-
-
-def _parse_file(key: str, table: Mapping[str, Any]) -> RemoteFile:
-    _check_keys(key, table, required={"url"}, optional={"alternatives", "bytes", "sha256", "md5"})
-    file = RemoteFile(
-        url=table["url"],
-        alternatives=tuple(table.get("alternatives", ())),
-        num_bytes=table.get("bytes"),
-        sha256=table.get("sha256"),
-        md5=table.get("md5"),
-    )
-    for url in file.urls:
-        mirror_path(url)
-    for checksum, num_digits in ((file.sha256, 64), (file.md5, 32)):
-        if checksum is not None and not re.fullmatch(f"[0-9a-f]{{{num_digits}}}", checksum):
-            raise ValueError(f"{key}: not a checksum: {checksum}")
-    return file
 
 
 def _parse_entry(
     name: str, table: Mapping[str, Any], files: Mapping[str, RemoteFile], licences: Mapping[str, str]
 ) -> CatalogueEntry:
-    _check_keys(name, table, required={"description", "licence", "format"}, optional={"texts", "pairs"})
-    if table["licence"] not in licences or table["format"] not in READERS:
-        raise ValueError(f"{name}: unknown licence {table['licence']!r} or format {table['format']!r}")
+    _check_keys(name, table, {"description", "licence", "format"}, {"texts", "pairs"})
+    text_format = table["format"]
+    if table["licence"] not in licences or text_format not in READERS:
+        raise ValueError(f"{name}: unknown licence {table['licence']!r} or format {text_format!r}")
     sides: dict[tuple[str, str], Mapping[str, str]] = {}
     for source, target in itertools.permutations(table.get("texts", {}), 2):
         sides[source, target] = table["texts"]
@@ -114,28 +103,25 @@ def _parse_entry(
     if not sides:
         raise ValueError(f"{name}: has fewer than two languages")
 
-    def parse(reference: str) -> CatalogueText:
-        return _parse_text(name, reference, table["format"], files)
+    def parse_text(reference: str) -> CatalogueText:
+        location, _, part = reference.partition("#")
+        key, _, member = location.partition(":")
+        if key not in files:
+            raise ValueError(f"{name}: refers to the unknown file {key!r}")
+        if bool(member) != is_archive(files[key].url):
+            raise ValueError(f"{name}: an archive needs a member, another file has none: {reference!r}")
+        if bool(part) != (text_format in _FORMATS_WITH_PARTS):
+            formats = ", ".join(_FORMATS_WITH_PARTS)
+            raise ValueError(f"{name}: {formats} need a #PART, other formats have none: {reference!r}")
+        return CatalogueText(files[key], member or None, text_format, part)
 
-    texts_of = {pair: (parse(texts[pair[0]]), parse(texts[pair[1]])) for pair, texts in sides.items()}
-    return CatalogueEntry(name, table["description"], licences[table["licence"]], table["format"], texts_of)
-
-
-def _parse_text(name: str, reference: str, text_format: str, files: Mapping[str, RemoteFile]) -> CatalogueText:
-    place, _, part = reference.partition("#")
-    key, _, member = place.partition(":")
-    if key not in files:
-        raise ValueError(f"{name}: refers to the unknown file {key!r}")
-    if bool(member) != is_archive(files[key].url):
-        raise ValueError(f"{name}: an archive needs a member, another file has none: {reference!r}")
-    if bool(part) != (text_format in FORMATS_WITH_PARTS):
-        raise ValueError(
-            f"{name}: {', '.join(FORMATS_WITH_PARTS)} need a #PART, other formats have none: {reference!r}"
-        )
-    return CatalogueText(files[key], member or None, text_format, part)
+    texts_of = {pair: (parse_text(texts[pair[0]]), parse_text(texts[pair[1]])) for pair, texts in sides.items()}
+    return CatalogueEntry(name, table["description"], licences[table["licence"]], text_format, texts_of)
 
 
-def _check_keys(where: str, table: Mapping[str, Any], *, required: set[str], optional: set[str] | None = None) -> None:
-    wrong = (required - set(table)) | (set(table) - required - (optional or set()))
+def _check_keys(
+    name: str, table: Mapping[str, Any], required: set[str], optional: frozenset[str] | set[str] = frozenset()
+) -> None:
+    wrong = (required - set(table)) | (set(table) - required - optional)
     if wrong:
-        raise ValueError(f"{where}: missing or unknown: {', '.join(sorted(wrong))}")
+        raise ValueError(f"{name}: missing or unknown: {', '.join(sorted(wrong))}")

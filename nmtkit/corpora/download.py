@@ -1,51 +1,63 @@
-"""Fetching the files of public corpora: from a mirror folder, the cache or the network, and always verified.
+"""Files of public corpora from a mirror folder, the cache or the network, always verified.
 
-The first step of ``nmtkit prepare``. A file is looked for in the mirror, then in the cache, and only then downloaded
-into the cache (``transfer.py``). Both folders are laid out as ``<host>/<path of the URL>``, so one can serve as the
-other. A checksum that nobody has published is recorded in the cache (``.sha256``) the first time and holds from then
-on.
+A file is looked for in the mirror, then in the cache, and only then downloaded into the cache. Both folders have the
+layout ``<host>/<path of the URL>``, so one can serve as the other. Where no checksum is published, that of the first
+download is recorded in the cache (``.sha256``) and verified from then on.
+
+The `Downloader` chooses addresses, tries again and verifies; `transfer` appends the bytes of one address to a
+`PartialFile`, which is locked, so that processes can share a cache.
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
+import http.client
+import json
 import os
 import queue
+import socket
+import ssl
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
-from nmtkit.corpora.transfer import AttemptError, PartialFile, TemporaryError, check_room, transfer
 from nmtkit.errors import DataError
-from nmtkit.files import open_plain, sync_folder, write_atomically
+from nmtkit.files import free_bytes, sha256_of, sync_folder, write_atomically, write_json
 
-CHUNK_BYTES = 1 << 20
-MAX_AT_ONCE = 4
+CHUNK_BYTES = 1 << 18
+TIMEOUT_SECONDS = 60.0
+MAX_CONCURRENT = 4
 """Downloads at the same time."""
 MAX_ATTEMPTS = 6
-"""Attempts at one address that bring no new byte."""
+"""Attempts at one address without a new byte."""
 BACKOFF_SECONDS = 1.0
-"""Before the second attempt; doubled each time."""
+"""Wait before the second attempt; doubled each time."""
 MAX_WAIT_SECONDS = 60.0
 
+_PART_MARK = ".nmtkit-part"
+_TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+
 Progress = Callable[[str, int, int | None], None]
-"""Called with the URL, the bytes done and the bytes in total (None where the server does not say), from any thread."""
-
-
-class _StoppedError(Exception):
-    """Another download has failed, so this one is given up; what it has got so far is kept."""
+"""progress(url, bytes done, bytes in total or None if the server does not state it), called from any thread."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download, and how to know that it is the right one.
+    """A file to download, and how to verify it.
 
     Attributes:
-        url: where it is published (http or https).
+        url: the published address (http or https).
         alternatives: other addresses of the same bytes, tried in turn.
-        num_bytes, sha256, md5: what the file must have, in lower-case hexadecimal; None where nobody has published it.
+        num_bytes, sha256, md5: published size and checksums, in lower-case hexadecimal; None if not published.
     """
 
     url: str
@@ -59,17 +71,15 @@ class RemoteFile:
         """The published address, then the alternatives."""
         return (self.url, *self.alternatives)
 
+    @property
+    def is_checked(self) -> bool:
+        """True if a checksum is known."""
+        return self.sha256 is not None or self.md5 is not None
+
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """A whole and verified file on disk.
-
-    Attributes:
-        path: where it lies.
-        url: where it is published; None for a file of the user.
-        num_bytes: its size.
-        sha256: its checksum, computed from its bytes, in hexadecimal.
-    """
+    """A verified file on disk. ``url`` is None for a file of the user; ``sha256`` is computed from its bytes."""
 
     path: Path
     url: str | None
@@ -77,21 +87,37 @@ class CorpusFile:
     sha256: str
 
 
+class AttemptError(Exception):
+    """The reason why an address did not give the file; the next one is tried."""
+
+
+class TemporaryError(AttemptError):
+    """A failure that may be gone after a wait, such as the server's ``wait_seconds``."""
+
+    def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+class _StoppedError(Exception):
+    """Another download has failed, so this one is given up; its bytes so far are kept."""
+
+
 def default_cache() -> Path:
-    """The environment variable NMTKIT_CACHE, else ``~/.cache/nmtkit``."""
+    """Return the environment variable NMTKIT_CACHE, else ``~/.cache/nmtkit``."""
     return Path(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit").expanduser()
 
 
 def mirror_path(url: str) -> Path:
-    """Where a mirror or cache keeps the file of a URL: ``<host>/<path>``, without port, query or percent signs.
+    """Return the path of a URL's file in a mirror or cache: ``<host>/<path>``, without port, query or percent signs.
 
     Raises:
         ValueError: the URL is not http or https, names no file, or would lead out of the folder.
     """
     parts = urlsplit(url)
     path = PurePosixPath(unquote(parts.path))
-    named = parts.hostname and path.name and not parts.query and not parts.path.endswith("/")
-    if parts.scheme not in ("http", "https") or not named or ".." in (parts.hostname, *path.parts):
+    names_file = parts.hostname and path.name and not parts.query and not parts.path.endswith("/")
+    if parts.scheme not in ("http", "https") or not names_file or ".." in (parts.hostname, *path.parts):
         raise ValueError(f"not the address of a file to download: {url}")
     return Path(parts.hostname or "", *path.parts[1:])
 
@@ -101,10 +127,9 @@ class Downloader:
     """Finds or downloads files, and verifies each by size and checksum.
 
     Attributes:
-        mirror: a folder of files that are used where they lie instead of the network; None for no mirror.
-        cache: the folder for downloads, which processes may share; a file that exists there was verified before it
-            got its name.
-        progress: told about every download as it goes on; not called for files of the mirror or the cache.
+        mirror: a folder whose files are used in place of the network; None: no mirror.
+        cache: the folder for downloads, which processes may share; a file gets its name there once it is verified.
+        progress: called during downloads.
 
     Raises:
         DataError: the mirror is not a folder.
@@ -120,37 +145,46 @@ class Downloader:
         if self.mirror is not None and not self.mirror.is_dir():
             raise DataError(f"{self.mirror}: the mirror is not a folder; correct --mirror (or NMTKIT_MIRROR)")
 
-    def fetch(self, file: RemoteFile) -> CorpusFile:
-        """The file on disk, verified (once), downloaded if need be.
-
-        Raises:
-            DataError: it cannot be downloaded or stored, or differs from what is expected in size or checksum.
-        """
-        if self.find(file) is None:
-            self._fetched[file] = self._download(file)
-        return self._fetched[file]
-
     def find(self, file: RemoteFile) -> CorpusFile | None:
-        """The file if it is in the mirror or the cache, verified (once).
+        """Return a file of the mirror or the cache, verified (once); None if neither has it.
 
         Raises:
-            DataError: it is there, but differs from what is expected.
+            DataError: it differs from the expected size or checksum.
         """
-        if file not in self._fetched and (found := self._find(file)) is not None:
+        if file not in self._fetched and (existing := self._existing(file)) is not None:
+            path, remedy = existing
+            found, difference = _compare(path, self._expected(file))
+            if difference:
+                raise DataError(f"{path}: {difference}{self._recorded_hint(file)}; {remedy}")
+            with contextlib.suppress(OSError):  # a mirror serves without a writable cache
+                self._record(file, found)
             self._fetched[file] = found
         return self._fetched.get(file)
 
-    def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
-        """Several files, some of them at the same time; room for all that is missing is made sure of first.
+    def fetch(self, file: RemoteFile) -> CorpusFile:
+        """Return a file of the mirror or the cache, verified (once), after downloading it if neither has it.
 
         Raises:
-            DataError: see fetch; what the other downloads have got so far is kept.
+            DataError: it cannot be downloaded or stored, or differs from the expected size or checksum.
+        """
+        if (found := self.find(file)) is None:
+            found = self._fetched[file] = self._download(file)
+        return found
+
+    def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
+        """Return several files, downloaded concurrently once there is room for all that is missing.
+
+        Raises:
+            DataError: see fetch; the bytes of the other downloads so far are kept.
         """
         wanted = list(dict.fromkeys(files))
-        missing = [file for file in wanted if file not in self._fetched and self._place(file) is None]
+        missing = [file for file in wanted if file not in self._fetched and self._existing(file) is None]
         if missing:
-            known = sum(max((file.num_bytes or 0) - self._partial_bytes(file), 0) for file in missing)
-            check_room(self._cache_path(missing[0]), known)
+            num_bytes = 0
+            for file in missing:
+                part = PartialFile.path_of(self._cache_path(file))
+                num_bytes += max((file.num_bytes or 0) - (part.stat().st_size if part.is_file() else 0), 0)
+            _check_room(self._cache_path(missing[0]), num_bytes)
         waiting: queue.SimpleQueue[RemoteFile] = queue.SimpleQueue()
         results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         for file in wanted:
@@ -167,8 +201,8 @@ class Downloader:
                     except BaseException as error:
                         results.put(error)
 
-        # Daemons: a program that is told to end does not wait for a server.
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MAX_AT_ONCE, len(wanted)))]
+        # Daemons, unlike an executor's threads: an interrupted program does not wait for a server.
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MAX_CONCURRENT, len(wanted)))]
         for thread in threads:
             thread.start()
         try:
@@ -185,12 +219,8 @@ class Downloader:
     def _cache_path(self, file: RemoteFile) -> Path:
         return self.cache / mirror_path(file.url)
 
-    def _partial_bytes(self, file: RemoteFile) -> int:
-        path = PartialFile.path_of(self._cache_path(file))
-        return path.stat().st_size if path.is_file() else 0
-
-    def _place(self, file: RemoteFile) -> tuple[Path, str] | None:
-        """Where the file lies, and what to do if it is wrong."""
+    def _existing(self, file: RemoteFile) -> tuple[Path, str] | None:
+        """Return the path of a file in the mirror or the cache, and the remedy if it is wrong; None: not there."""
         for url in file.urls if self.mirror is not None else ():
             path = (self.mirror or Path()) / mirror_path(url)
             if path.is_file():
@@ -198,65 +228,52 @@ class Downloader:
         path = self._cache_path(file)
         return (path, "delete it to download it again") if path.is_file() else None
 
-    def _find(self, file: RemoteFile) -> CorpusFile | None:
-        """The file if it is there, verified."""
-        if (place := self._place(file)) is None:
-            return None
-        path, remedy = place
-        found, difference = _compare(path, self._expected(file))
-        if difference:
-            raise DataError(f"{path}: {difference}{self._recorded_hint(file)}; {remedy}")
-        with contextlib.suppress(OSError):  # a mirror serves without a cache that can be written
-            self._record(file, found)
-        return found
-
     def _download(self, file: RemoteFile) -> CorpusFile:
         path = self._cache_path(file)
+        failures = []
         try:
-            with PartialFile(path) as part:
-                if found := self._find(file):  # by the process that held the lock
+            with contextlib.closing(PartialFile(path)) as part:
+                if found := self.find(file):  # stored by the process that held the lock
                     return found
-                return self._get(file, part, path)
+                expected = self._expected(file)
+                for url in file.urls:
+                    try:
+                        found = self._download_from(url, expected, part)
+                    except AttemptError as failure:
+                        failures.append(f"{url}: {failure}")
+                        continue
+                    self._record(file, found)
+                    part.finish(path)
+                    sync_folder(path.parent)
+                    return replace(found, path=path)
+                if not expected.is_checked and not part.validator:
+                    part.discard()
         except OSError as error:
             raise DataError(
                 f"{path}: cannot be written ({error.strerror or error}); make room or correct the permissions, "
                 "or name another folder in the environment variable NMTKIT_CACHE"
             ) from None
-
-    def _get(self, file: RemoteFile, part: PartialFile, path: Path) -> CorpusFile:
-        expected = self._expected(file)
-        failures = []
-        for url in file.urls:
-            try:
-                found = self._try_address(url, expected, part)
-            except AttemptError as failure:
-                failures.append(f"{url}: {failure}")
-                continue
-            self._record(file, found)
-            part.finish(path)
-            sync_folder(path.parent)
-            return replace(found, path=path)
-        if not _is_checked(expected) and not part.validator:
-            part.discard()
         raise DataError(
             f"{'; '.join(failures)}; without the network give --mirror DIR with the file at "
             f"DIR/{mirror_path(file.url)}, or put it at {path} by hand"
         )
 
-    def _try_address(self, url: str, expected: RemoteFile, part: PartialFile) -> CorpusFile:
-        """All of the file from one address (and what there was of it), verified; again after passing failures."""
-        begun_with = part.size
+    def _download_from(self, url: str, expected: RemoteFile, part: "PartialFile") -> CorpusFile:
+        """Complete a partial file from one address and verify it."""
+        is_continued = part.size > 0
         while True:
             self._transfer(url, expected, part)
             found, difference = _compare(part.path, expected)
             if not difference:
-                return replace(found, url=expected.url)
+                return found
             part.discard()
-            if not begun_with:
+            if not is_continued:
                 raise AttemptError(f"the download {difference}{self._recorded_hint(expected)}")
-            begun_with = 0  # perhaps what there was before was wrong
+            is_continued = False  # the earlier bytes may have been wrong: once more from the beginning
 
-    def _transfer(self, url: str, expected: RemoteFile, part: PartialFile) -> None:
+    def _transfer(self, url: str, expected: RemoteFile, part: "PartialFile") -> None:
+        """Transfer all missing bytes, with new attempts after temporary failures."""
+
         def report(done: int, total: int | None) -> None:
             if self._stopped.is_set():
                 raise _StoppedError
@@ -267,14 +284,15 @@ class Downloader:
         while True:
             before = part.size
             try:
-                transfer(url, part, expected.num_bytes, _is_checked(expected), report)
+                transfer(url, expected, part, report)
                 return
             except TemporaryError as failure:
                 attempts = 1 if part.size > before else attempts + 1
                 if attempts == MAX_ATTEMPTS:
                     raise AttemptError(f"{failure} ({attempts} attempts)") from None
-                asked = failure.wait_seconds
-                seconds = BACKOFF_SECONDS * 2 ** (attempts - 1) if asked is None else asked
+                seconds = failure.wait_seconds
+                if seconds is None:
+                    seconds = BACKOFF_SECONDS * 2 ** (attempts - 1)
                 log.info("%s: %s; trying again", url, failure)
                 if self._stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
                     raise _StoppedError from None
@@ -284,14 +302,14 @@ class Downloader:
         return path.with_name(f"{path.name}.sha256")
 
     def _expected(self, file: RemoteFile) -> RemoteFile:
-        """The file with the checksum of its first download where none is published."""
-        if _is_checked(file):
+        """Return a file with the checksum of its first download where none is published."""
+        if file.is_checked:
             return file
         try:
-            words = self._record_path(file).read_text(encoding="utf-8").split()
+            fields = self._record_path(file).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError):
             return file
-        return replace(file, sha256=words[0]) if words else file
+        return replace(file, sha256=fields[0]) if fields else file
 
     def _recorded_hint(self, file: RemoteFile) -> str:
         path = self._record_path(file)
@@ -300,33 +318,222 @@ class Downloader:
         return f" (as at the first download; if the publisher has renewed it, delete {path} to take the new one)"
 
     def _record(self, file: RemoteFile, found: CorpusFile) -> None:
-        """Notes the checksum of a file for which none is published, in the form of sha256sum."""
+        """Store the checksum of a file for which none is published, in the format of sha256sum."""
         path = self._record_path(file)
-        if _is_checked(file) or path.is_file():
-            return
-        with write_atomically(path) as record:
-            record.write(f"{found.sha256}  {mirror_path(file.url).name}\n")
-
-
-def _is_checked(file: RemoteFile) -> bool:
-    return file.sha256 is not None or file.md5 is not None
+        if not file.is_checked and not path.is_file():
+            with write_atomically(path) as record:
+                record.write(f"{found.sha256}  {mirror_path(file.url).name}\n")
 
 
 def _compare(path: Path, expected: RemoteFile) -> tuple[CorpusFile, str | None]:
-    """What a file is, and in words what is not as expected of it."""
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    num_bytes = 0
-    with open_plain(path) as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            num_bytes += len(chunk)
-            sha256.update(chunk)
-            if expected.md5 is not None:
-                md5.update(chunk)
-    difference = None
-    if expected.num_bytes not in (None, num_bytes):
-        difference = f"has {num_bytes:,} bytes, expected {expected.num_bytes:,}"
-    elif expected.sha256 not in (None, sha256.hexdigest()):
-        difference = f"has sha256 {sha256.hexdigest()}, expected {expected.sha256}"
-    elif expected.md5 not in (None, md5.hexdigest()):
-        difference = f"has md5 {md5.hexdigest()}, expected {expected.md5}"
-    return CorpusFile(path, expected.url, num_bytes, sha256.hexdigest()), difference
+    """Return the properties of a file and, in words, the first difference from the expected ones."""
+    found = CorpusFile(path, expected.url, path.stat().st_size, sha256_of(path))
+    if expected.num_bytes not in (None, found.num_bytes):
+        return found, f"has {found.num_bytes:,} bytes, expected {expected.num_bytes:,}"
+    if expected.sha256 not in (None, found.sha256):
+        return found, f"has sha256 {found.sha256}, expected {expected.sha256}"
+    if expected.md5 is not None:
+        with path.open("rb") as stream:
+            md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 != expected.md5:
+            return found, f"has md5 {md5}, expected {expected.md5}"
+    return found, None
+
+
+class PartialFile:
+    """The bytes of a download so far, in a locked file beside its final path.
+
+    Address and edition (ETag or date) of the bytes are stored beside it (``.json``); None if unknown.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Lock the partial file of ``path``, after waiting for any other process that holds it."""
+        self.path = self.path_of(path)
+        self._state_path = self.path.with_name(f"{self.path.name}.json")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = _open_locked(self.path)
+        self.url: str | None = None
+        self.validator: str | None = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            state = json.loads(self._state_path.read_bytes())
+            self.url, self.validator = str(state["url"]), state["validator"]
+
+    @staticmethod
+    def path_of(path: Path) -> Path:
+        """Return the path of the bytes until ``path`` is complete."""
+        return path.with_name(f".{path.name}{_PART_MARK}")
+
+    def close(self) -> None:
+        """Unlock the file, and remove it if it is empty."""
+        if self.size == 0 and _is_at(self._file, self.path):
+            self.discard()
+            self.path.unlink(missing_ok=True)  # while it is locked: see _open_locked
+        self._file.close()
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def begin(self, url: str, validator: str | None, start: int) -> None:
+        """Cut the file to ``start`` bytes and store the origin of the next ones."""
+        if (url, validator) != (self.url, self.validator):
+            write_json(self._state_path, {"url": url, "validator": validator})
+            self.url, self.validator = url, validator
+        self._file.truncate(start)
+        self._file.seek(start)
+
+    def write(self, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        while rest:  # an unbuffered write may take only a part
+            rest = rest[self._file.write(rest) :]
+
+    def discard(self) -> None:
+        """Remove all bytes."""
+        self._file.truncate(0)
+        self._state_path.unlink(missing_ok=True)
+        self.url = self.validator = None
+
+    def finish(self, path: Path) -> None:
+        """Sync the file and give it its final name."""
+        os.fsync(self._file.fileno())
+        self._state_path.unlink(missing_ok=True)
+        self.path.replace(path)
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """Open a file without a buffer, creating it if need be, and lock it."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("%s: waiting for another process that is downloading it", path.name)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                log.warning("%s cannot be locked (%s); run only one download at a time", path, error.strerror)
+                return file
+            file.close()
+            raise
+        # If the process that held the lock has renamed or removed the file, this lock is useless.
+        if _is_at(file, path):
+            return file
+        file.close()
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Return True if an open file is still the one at ``path``."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable[[int, int | None], None]) -> None:
+    """Append the missing bytes of a partial file.
+
+    Args:
+        report: called with the bytes done and in total (None if unknown); may raise to stop.
+
+    Raises:
+        AttemptError: this address does not give the file; TemporaryError: it may do so later.
+        DataError: there is not enough disk space.
+    """
+    num_bytes = expected.num_bytes
+    if num_bytes is not None and part.size > num_bytes:
+        part.discard()
+    # With a checksum, bytes of any edition may be continued: a wrong mixture is detected.
+    start = part.size if expected.is_checked or (part.url == url and part.validator) else 0
+    if start and start == num_bytes:
+        return
+    headers = {"User-Agent": "nmtkit"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if part.url == url and part.validator:
+            headers["If-Range"] = part.validator
+    _check_room(part.path, (num_bytes or 0) - start)
+    with _request(url, headers, part) as response:
+        begin, total = _extent(response)
+        if response.headers.get_content_type() == "text/html":
+            raise AttemptError("the server sent a web page instead of the file")
+        if total is not None and num_bytes not in (None, total):
+            raise AttemptError(f"the server offers {total:,} bytes, expected {num_bytes:,}")
+        if begin not in (0, start):
+            part.discard()
+            raise TemporaryError("the server sent another range than the requested one")
+        _check_room(part.path, (total or 0) - begin)
+        etag = response.headers.get("ETag")
+        is_strong = etag and not etag.startswith("W/")  # a weak ETag does not guarantee equal bytes
+        part.begin(url, etag if is_strong else response.headers.get("Last-Modified"), begin)
+        done = begin
+        while chunk := _read(response):
+            part.write(chunk)
+            done += len(chunk)
+            report(done, total if total is not None else num_bytes)
+            if total is None and num_bytes is not None and done > num_bytes:
+                break  # the answer may be endless
+        if total is not None and done < total:
+            raise TemporaryError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.client.HTTPResponse:
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        reason = _one_line(f"HTTP {error.code} {error.reason}")
+        if error.code == 416:  # the partial file is longer than the server's, or whole: begin anew
+            part.discard()
+            raise TemporaryError(reason, 0.0) from None
+        if error.code in _TEMPORARY_STATUS:
+            raise TemporaryError(reason, _retry_after(error.headers.get("Retry-After"))) from None
+        raise AttemptError(reason) from None
+    except urllib.error.URLError as error:
+        # Without a network, or with a wrong certificate, waiting does not help.
+        kind = AttemptError if isinstance(error.reason, (socket.gaierror, ssl.SSLError)) else TemporaryError
+        raise kind(_one_line(error.reason)) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise TemporaryError(_one_line(error)) from None
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read1(CHUNK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise TemporaryError(f"the connection broke ({_one_line(error)})") from None
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, which gives a number or a date; None if it is neither."""
+    with contextlib.suppress(ValueError):
+        return max(float(value or ""), 0.0)
+    with contextlib.suppress(ValueError):
+        return max((parsedate_to_datetime(value or "") - datetime.now(UTC)).total_seconds(), 0.0)
+    return None
+
+
+def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
+    """Return the first byte of an answer (-1: unknown) and the size of the whole file; servers may ignore a Range."""
+    if response.status != 206:
+        return 0, response.length
+    unit, _, extent = response.headers.get("Content-Range", "").partition(" ")
+    begin, _, rest = extent.partition("-")
+    total = rest.partition("/")[2]
+    if unit.lower() != "bytes" or not begin.isdigit():
+        return -1, None
+    return int(begin), int(total) if total.isdigit() else None
+
+
+def _one_line(reason: object) -> str:
+    return " ".join(str(reason).split()) or type(reason).__name__
+
+
+def _check_room(path: Path, num_bytes: int) -> None:
+    """Raise DataError unless that many bytes are free on the disk of ``path``."""
+    folder = next(parent for parent in (path.parent, *path.parents) if parent.exists())
+    free = free_bytes(folder)
+    if num_bytes > free:
+        raise DataError(
+            f"{path.parent}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder "
+            "on another disk in the environment variable NMTKIT_CACHE"
+        )

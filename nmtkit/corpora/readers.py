@@ -1,14 +1,14 @@
 """Formats of parallel text: each reader turns the bytes of one file into lines, of which line n is the n-th text.
 
-    plain       one sentence a line
-    sgm         the <seg> elements of SGM and of IWSLT's XML, whatever stands around them
-    tagged      IWSLT's training text: lines of metadata dropped, titles and descriptions kept without their tags
+    plain       one sentence per line
+    sgm         the <seg> elements of SGM and of IWSLT's XML
+    tagged      IWSLT's training text, without metadata; titles and descriptions without their tags
     tsv         a column of a table                                                     part: its number, from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
-    treebank    bracketed trees, stripped, one a line, or their words                   part: "tree" or "words"
+    treebank    bracketed trees, stripped, one per line, or their words                 part: "tree" or "words"
     sacrebleu-* sacreBLEU's own test sets, exactly as sacreBLEU reads them
 
-Lines are bytes with their ends, cut at ``\\n`` only; whether they are UTF-8 is seen by whoever decodes them.
+Lines are bytes with their ends, cut at ``\\n`` only and not checked to be UTF-8.
 """
 
 import io
@@ -23,14 +23,14 @@ from nmtkit.errors import DataError
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
-"""Of formats that are read at once, which only test sets come in."""
+"""For formats that are read at once, which only test sets have."""
 
 Reader = Callable[[io.BufferedIOBase, str, str], Iterator[bytes]]
-"""reader(stream, part, name): the lines; ``part`` is "" for formats without parts, ``name`` is for messages."""
+"""reader(stream, part, name) yields lines; ``part`` is "" for formats without parts, ``name`` is for messages."""
 
 
 def read_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """The lines of a stream; DataError for one so long that it cannot be text."""
+    """Yield the lines of a stream; raise DataError for one so long that it cannot be text."""
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         if len(line) == MAX_LINE_BYTES:
             raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; this is no text, one a line")
@@ -44,20 +44,20 @@ def _document(stream: io.BufferedIOBase, name: str) -> bytes:
     return content
 
 
-SEGMENT_TAG = re.compile(rb"<(/?)seg(?=[\s/>])[^<>]*>", re.IGNORECASE)  # up to a "<", so in linear time
-ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
-NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
+_SEGMENT_TAG = re.compile(rb"<(/?)seg(?=[\s/>])[^<>]*>", re.IGNORECASE)  # up to a "<", so in linear time
+_ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
+_NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
 def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """The text of each ``<seg>`` as one line, in order of appearance; an empty segment keeps its place."""
+    """Yield the text of each ``<seg>`` as one line; an empty segment gives an empty line."""
     content = _document(stream, name)
     number = 0
     start = None
-    for tag in SEGMENT_TAG.finditer(content):
+    for tag in _SEGMENT_TAG.finditer(content):
         is_end = tag[1] == b"/"
         if is_end and start is not None:
-            yield _one_line(ENTITY.sub(_unescape, content[start : tag.start()]))
+            yield _one_line(_ENTITY.sub(_unescape, content[start : tag.start()]))
             start = None
         elif is_end or start is not None:
             raise DataError(f"{name}: <seg> and </seg> do not match at segment {number}; correct the file")
@@ -80,30 +80,28 @@ def _one_line(text: bytes) -> bytes:
 
 def _unescape(entity: re.Match[bytes]) -> bytes:
     if entity[1]:
-        return NAMED_ENTITIES[entity[1]]
+        return _NAMED_ENTITIES[entity[1]]
     code = int(entity[2]) if entity[2] else int(entity[3], 16)
     is_character = 0 < code < 0xD800 or 0xE000 <= code <= 0x10FFFF
     return chr(code).encode("utf-8") if is_character else entity[0]
 
 
-METADATA = re.compile(rb"\s*</?(url|keywords|speaker|talkid|translator|reviewer|doc|transcript|content|xml)\b", re.I)
-KEPT_TAG = re.compile(rb"\s*<(title|description)>", re.IGNORECASE)
+_METADATA = re.compile(rb"\s*</?(url|keywords|speaker|talkid|translator|reviewer|doc|transcript|content|xml)\b", re.I)
+_KEPT_TAG = re.compile(rb"\s*<(title|description)>", re.IGNORECASE)
 
 
 def read_tagged(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """The sentences, titles and descriptions of IWSLT's training text; a line of text stays as it is."""
+    """Yield the sentences, titles and descriptions of IWSLT's training text; a line of text is left unchanged."""
     for line in read_plain(stream, part, name):
-        if not line.lstrip().startswith(b"<"):
-            yield line
-        elif kept := KEPT_TAG.match(line):
+        if kept := _KEPT_TAG.match(line):
             text, end = line[kept.end() :].rstrip(), b"</%b>" % kept[1].lower()
             yield _one_line(text[: -len(end)] if text.lower().endswith(end) else text)
-        elif not METADATA.match(line):
+        elif not _METADATA.match(line):
             yield line
 
 
 def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """One column of tab-separated lines, without any rule of quoting; a blank line is an empty text."""
+    """Yield one column of tab-separated lines, without any quoting; a blank line is an empty text."""
     index = int(part) - 1
     for number, line in enumerate(read_plain(stream, part, name), start=1):
         cells = line.removesuffix(b"\n").split(b"\t")
@@ -119,18 +117,17 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
 
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-_CODES = ("bpt", "ept", "it", "ph", "ut", "sub")
-"""Elements inside a TMX segment that hold codes of a text processor, not text."""
+_CODES = ("bpt", "ept", "it", "ph", "ut", "sub")  # elements of a TMX segment that hold formatting codes, not text
 
 
 def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """One line for each unit of a translation memory: its text in the language ``part``, the first if it has several.
+    """Yield for each unit of a translation memory its (first) text in the language ``part`` as one line.
 
     Raises:
-        DataError: it is no XML, or no unit has that language.
+        DataError: it is not XML, or no unit has that language.
     """
     languages: set[str] = set()
-    found = False
+    is_found = False
     body = None
     try:
         for event, element in ElementTree.iterparse(_decoded(stream), ("start", "end")):
@@ -145,28 +142,29 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                 for variant in (child for child in element if _local(child) == "tuv"):
                     language = variant.get(_LANGUAGE) or variant.get("lang") or ""
                     languages.add(language)
+                    code, wanted = language.lower().replace("_", "-"), part.lower().replace("_", "-")
                     segment = next((child for child in variant if _local(child) == "seg"), None)
-                    if not text and segment is not None and _is_language(language, part):
-                        found = True
+                    if not text and segment is not None and wanted in (code, code.split("-")[0]):
+                        is_found = True
                         text = "".join(segment.itertext()).encode("utf-8")
                 yield _one_line(text)
-                if body is not None:  # what was read is forgotten, so that memory does not grow
+                if body is not None:  # frees the units that were read
                     body.clear()
     except (ElementTree.ParseError, UnicodeDecodeError, LookupError) as error:
         raise DataError(f"{name}: not valid XML ({error}); correct the file or fetch it again") from None
-    if not found:
+    if not is_found:
         raise DataError(f"{name}: no unit in the language {part!r}; it has {', '.join(sorted(languages)) or 'none'}")
 
 
 _ENCODING = re.compile(rb"<\?xml[^<>]*\sencoding\s*=\s*[\"']([A-Za-z0-9._-]+)")
-_OF_EXPAT = ("utf-8", "utf-16", "us-ascii", "iso-8859-1")
+_EXPAT_ENCODINGS = ("utf-8", "utf-16", "us-ascii", "iso-8859-1")
 
 
 def _decoded(stream: io.BufferedIOBase) -> io.BufferedIOBase | io.TextIOBase:
-    """The stream, as text where it states an encoding that the parser of XML does not know, such as Shift_JIS."""
+    """Return a stream of XML, as text if its encoding is one that the parser does not know, such as Shift_JIS."""
     buffered = io.BufferedReader(cast(io.RawIOBase, stream))
     stated = _ENCODING.match(buffered.peek())
-    if stated is None or stated[1].decode().lower() in _OF_EXPAT:
+    if stated is None or stated[1].decode().lower() in _EXPAT_ENCODINGS:
         return buffered
     return io.TextIOWrapper(buffered, stated[1].decode(), newline="")
 
@@ -175,13 +173,8 @@ def _local(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
-def _is_language(found: str, wanted: str) -> bool:
-    found, wanted = found.lower().replace("_", "-"), wanted.lower().replace("_", "-")
-    return found == wanted or found.split("-")[0] == wanted
-
-
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Each bracketed tree as one line, stripped (see ``trees.strip``), or its words; a tree without words is none."""
+    """Yield each bracketed tree, stripped, or its words as one line; trees without words are dropped."""
     lines = (line.decode("utf-8", "surrogateescape") for line in read_plain(stream, part, name))
     for tree in read_trees(lines, name):
         stripped = strip(tree)
@@ -190,45 +183,50 @@ def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
             yield line.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def _as_sacrebleu_cleans(text: str) -> bytes:
-    return re.sub(r"\s+", " ", text.strip()).encode("utf-8", "surrogateescape") + b"\n"
-
-
 def read_sacrebleu_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Lines without the white space at their ends."""
+    """Yield lines without the white space at their ends."""
     for line in read_plain(stream, part, name):
         yield line.decode("utf-8", "surrogateescape").rstrip().encode("utf-8", "surrogateescape") + b"\n"
 
 
 def read_sacrebleu_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Lines that begin with ``<seg ``: white space made one blank, entities left as they are."""
+    """Yield the text of lines that begin with ``<seg ``, with single blanks and entities left as they are."""
     for line in read_plain(stream, part, name):
         text = line.decode("utf-8", "surrogateescape")
         if text.startswith("<seg "):
-            yield _as_sacrebleu_cleans(re.sub(r"<seg.*?>(.*)</seg>.*?", "\\1", text))
+            yield _with_single_blanks(re.sub(r"<seg.*?>(.*)</seg>.*?", "\\1", text))
 
 
 def read_sacrebleu_xml(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """The source (``part`` "src") or a reference ("ref:A", of the translator A; "ref" of one without a name) of WMT's
-    XML since 2021; a segment without any reference is left out of both, as are test suites."""
+    """Yield the source or a reference of WMT's XML since 2021, without segments that have no reference and test suites.
+
+    Args:
+        part: "src", "ref:A" for the translator A, or "ref" for a reference without a name.
+    """
     try:
         tree = ElementTree.fromstring(_document(stream, name))
     except ElementTree.ParseError as error:
         raise DataError(f"{name}: not valid XML ({error}); fetch it again") from None
     translator = part.partition(":")[2] or None
+
+    def by_number(element: ElementTree.Element) -> dict[int, str]:
+        return {int(segment.get("id", "0")): segment.text or "" for segment in element.iter("seg")}
+
     for document in tree.iter("doc"):
         if "testsuite" in document.attrib:
             continue
-        sources = _numbered(segment for source in document.iter("src") for segment in source.iter("seg"))
-        references = {element.get("translator"): _numbered(element.iter("seg")) for element in document.iter("ref")}
+        sources: dict[int, str] = {}
+        for source in document.iter("src"):
+            sources |= by_number(source)
+        references = {element.get("translator"): by_number(element) for element in document.iter("ref")}
         for number in sorted(sources):
             if any(reference.get(number) for reference in references.values()):
                 text = sources[number] if part == "src" else references.get(translator, {}).get(number, "")
-                yield _as_sacrebleu_cleans(text)
+                yield _with_single_blanks(text)
 
 
-def _numbered(segments: Iterator[ElementTree.Element]) -> dict[int, str]:
-    return {int(segment.get("id", "0")): segment.text or "" for segment in segments}
+def _with_single_blanks(text: str) -> bytes:
+    return re.sub(r"\s+", " ", text.strip()).encode("utf-8", "surrogateescape") + b"\n"
 
 
 READERS: dict[str, Reader] = {
@@ -245,7 +243,7 @@ READERS: dict[str, Reader] = {
 
 
 def format_of(name: str) -> str:
-    """The format of a file of that name (without the end that says what compresses it)."""
+    """Return the format of a file by its name without a suffix of compression."""
     name = name.lower()
     if name.endswith((".sgm", ".sgml", ".xml")):
         return "sgm"

@@ -1,8 +1,7 @@
-"""sacreBLEU's own test sets by name, ``sacrebleu:wmt14/full``: its list of them, read as it reads them.
+"""sacreBLEU's own test sets by name, such as ``sacrebleu:wmt14/full``.
 
-sacreBLEU says where a set lies, its checksum and which files are source and reference; fetching (``download.py``) and
-reading (``readers.py``, the formats ``sacrebleu-*``) are ours, so mirror, cache and verification are those of every
-other corpus. Tests compare the text with what sacreBLEU itself makes of the same files.
+Addresses, checksums and the roles of files come from sacreBLEU. Fetching (``download.py``) and reading (``readers.py``)
+are ours, so that mirror, cache and verification serve these sets too; tests compare the text with sacreBLEU's.
 """
 
 import functools
@@ -26,21 +25,18 @@ _FORMATS = {
     "TSVDataset": "tsv",
     "WMTXMLDataset": "sacrebleu-xml",
 }
-"""The format of each of sacreBLEU's kinds of sets."""
-LICENCE = "as its publishers say: see the set's citation in sacreBLEU; do not redistribute"
+"""Formats by sacreBLEU's classes."""
+_LICENCE = "as its publishers say: see the set's citation in sacreBLEU; do not redistribute"
 
 
 def set_names() -> list[str]:
-    """All of them, with the prefix."""
+    """Return all names, with the prefix."""
     return [f"{PREFIX}{name}" for name in _datasets()]
 
 
 @functools.cache
 def sacrebleu_set(name: str) -> CatalogueEntry | None:
-    """The set of that name (with the prefix), each direction as sacreBLEU has it; None if there is none.
-
-    A direction with several references is left out of its texts: a test set has one here.
-    """
+    """Return the set of a name (with the prefix) with its directions that have one reference; None if it is missing."""
     dataset = _datasets().get(name.removeprefix(PREFIX))
     if dataset is None or not name.startswith(PREFIX):
         return None
@@ -50,9 +46,10 @@ def sacrebleu_set(name: str) -> CatalogueEntry | None:
     texts = {}
     for pair, metadata in dataset.langpairs.items():
         source, _, target = pair.partition("-")
-        if sides := _sides(dataset, metadata, files):
-            texts[source, target] = sides
-    return CatalogueEntry(name, dataset.description or name, LICENCE, _FORMATS[_kind(dataset)], texts)
+        if len(paths := _paths(dataset, metadata)) == 2:
+            sides = [_text(dataset, path, files, part) for path, part in paths]
+            texts[source, target] = (sides[0], sides[1])
+    return CatalogueEntry(name, dataset.description or name, _LICENCE, _FORMATS[type(dataset).__name__], texts)
 
 
 def _datasets() -> "dict[str, Dataset]":
@@ -61,39 +58,28 @@ def _datasets() -> "dict[str, Dataset]":
     return DATASETS
 
 
-def _kind(dataset: Any) -> str:
-    return type(dataset).__name__
-
-
-def _sides(dataset: "Dataset", metadata: Any, files: list[RemoteFile]) -> tuple[CatalogueText, CatalogueText] | None:
-    if _kind(dataset) == "WMTXMLDataset":
-        path = metadata["path"] if isinstance(metadata, dict) else metadata[0]
-        default = dataset.kwargs.get("refs", [])
-        translators = metadata.get("refs", default) if isinstance(metadata, dict) else default
-        if len(translators) != 1:
-            return None
-        reference = f"ref:{translators[0]}" if translators[0] else "ref"
-        return _text(dataset, path, files, "src"), _text(dataset, path, files, reference)
-    if len(metadata) != 2:
-        return None
-    if _kind(dataset) == "TSVDataset":
-        places = [place.rpartition(":") for place in metadata]
-        columns = [str(int(index or default) + 1) for default, (index, _, _) in enumerate(places)]
-        source, target = (
-            _text(dataset, path, files, column) for (_, _, path), column in zip(places, columns, strict=True)
-        )
-        return source, target
-    source, target = (_text(dataset, path, files, "") for path in metadata)
-    return source, target
+def _paths(dataset: "Dataset", metadata: Any) -> list[tuple[str, str]]:
+    """Return path and part (see ``readers.py``) of source and references in sacreBLEU's description of a direction."""
+    kind = type(dataset).__name__
+    if kind == "WMTXMLDataset":
+        path, translators = metadata, dataset.kwargs.get("refs", [])
+        if isinstance(metadata, dict):
+            path, translators = [metadata["path"]], metadata.get("refs", translators)
+        return [(path[0], "src"), *((path[0], f"ref:{name}" if name else "ref") for name in translators)]
+    if kind == "TSVDataset":  # "COLUMN:PATH", from 0
+        columns = [path.rpartition(":") for path in metadata]
+        return [(path, str(int(column or default) + 1)) for default, (column, _, path) in enumerate(columns)]
+    return [(path, "") for path in metadata]
 
 
 def _text(dataset: "Dataset", path: str, files: list[RemoteFile], part: str) -> CatalogueText:
-    """Where a path in the folder that sacreBLEU unpacks everything into comes from.
+    """Return the origin of a path in the folder that sacreBLEU unpacks everything into.
 
-    sacreBLEU does not say which archive holds it: it is the only one, or bears the name of the path's first folder.
+    sacreBLEU does not name its archive: it is the only one, or has the name of the path's first folder.
     """
-    is_plain = _kind(dataset) == "WMTAdditionDataset" and not path.endswith(".sgm")
-    text_format = "sacrebleu-plain" if is_plain else _FORMATS[_kind(dataset)]
+    kind = type(dataset).__name__
+    is_plain = kind == "WMTAdditionDataset" and not path.endswith(".sgm")
+    text_format = "sacrebleu-plain" if is_plain else _FORMATS[kind]
     for file in files:
         name = posixpath.basename(file.url)
         if not is_archive(name) and path == f"{dataset.name.replace('/', '_')}.{name}":

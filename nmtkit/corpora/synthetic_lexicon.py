@@ -1,8 +1,7 @@
 """The words of the built-in English-German corpus and their forms (the grammar is in ``synthetic.py``).
 
-The tables are text and are read once at import. German nouns are listed with gender and plural, verbs with the forms
-that cannot be derived. Every entry has one translation in every sentence of the grammar, and no entry is rare: there
-are few words, and their combinations make the corpus.
+The tables are text, parsed at import: German nouns with gender and plural, verbs with the forms that cannot be derived.
+Every entry has one translation in every sentence of the grammar, and none is rare.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ WEAK_E = {("m", NOMINATIVE), ("f", NOMINATIVE), ("f", ACCUSATIVE), ("n", NOMINAT
 
 @dataclass(frozen=True)
 class Noun:
-    """``english`` is (singular, plural); ``german`` maps (plural?, case) to a form."""
+    """A noun. ``english`` is (singular, plural); ``german`` maps (is_plural, case) to a form."""
 
     english: tuple[str, str]
     gender: str
@@ -43,7 +42,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """``german`` is the predicate form; attributive forms add an ending to ``stem``."""
+    """An adjective. ``german`` is the predicate form; attributive forms add an ending to ``stem``."""
 
     english: str
     german: str
@@ -52,11 +51,10 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Determiner:
-    """An article or other word in its place. ``english`` is (singular, plural), None where there is no such form.
+    """An article, possessive or number. ``english`` is (singular, plural), None where there is no such form.
 
-    Attributes:
-        forms: maps (gender or PLURAL, case) to the German word, empty where there is none.
-        adjective_endings: likewise, what an adjective after it ends in.
+    ``forms`` maps (gender or PLURAL, case) to the German word, "" where there is none; ``adjective_endings`` maps it to
+    the ending of an adjective after the word.
     """
 
     english: tuple[str | None, str | None]
@@ -69,7 +67,7 @@ class Verb:
     """Forms and frame of a verb. ``english`` and ``german`` hold the present tense: I, he, we or they.
 
     Attributes:
-        particle: an English adverb (call up) or, if not ``particle_moves``, preposition (look for); may be empty.
+        particle: an English adverb (call up) or preposition (look for); may be empty.
         particle_moves: a pronoun goes before the particle (call him up, but look for him).
         prefix: of a separable German verb, left out of ``german``, part of ``infinitive`` and ``participle``.
         auxiliary: of the German perfect tense.
@@ -254,7 +252,7 @@ MODALS = {
     "will": Modal(("will",) * 3, ("will not",) * 3, *[("werde", "wird", "werden")] * 2),
 }
 
-# for each tense, the adverbials of time that go with it; the modal verbs share one list
+# adverbials of time by tense; the modal verbs share one list
 TIMES = {
     PRESENT: (
         ("today", "heute"),
@@ -323,7 +321,7 @@ def _noun(entry: str) -> Noun:
 
 
 def parse_verb(line: str) -> Verb:
-    """A verb from a line of the tables above."""
+    """Return the verb in a line of the tables above."""
     columns = [column.strip() for column in line.split("|")] + [""] * 5
     base, third, english_participle, particle = (columns[0] + " ").split(" ", 3)
     infinitive, german_third, participle, *sein = columns[1].split()
@@ -347,14 +345,13 @@ def parse_verb(line: str) -> Verb:
 
 
 def make_determiner(singular: str | None, plural: str | None, german: str, kind: str) -> Determiner:
-    """A determiner with its forms and the endings of adjectives after it.
+    """Return a determiner with its forms and the endings of adjectives after it.
 
     Args:
-        singular: English; None if there is none.
-        plural: English; None if there is none.
+        singular, plural: English; None if there is no such form.
         german: the stem.
-        kind: ``der-word`` (weak adjective endings), ``ein-word`` (mixed) or ``none``, a word without endings, such as a
-            number, or no word at all (strong).
+        kind: ``der-word`` (weak adjective endings), ``ein-word`` (mixed), or ``none`` for an uninflected or missing
+            word (strong).
     """
     forms, adjective_endings = {}, {}
     for gender, (index, case) in product(ENDINGS, enumerate(CASES)):
@@ -366,21 +363,15 @@ def make_determiner(singular: str | None, plural: str | None, german: str, kind:
     return Determiner((singular, plural), forms, adjective_endings)
 
 
-def parse_adjectives() -> dict[str, tuple[Adjective, ...]]:
-    """For each group of nouns, the adjectives that go with it."""
-    adjectives: dict[str, tuple[Adjective, ...]] = {}
-    for line in ADJECTIVE_TABLE.strip().splitlines():
-        english, german, groups = (column.strip() for column in line.split("|"))
-        adjective = Adjective(english, german.split()[0], german.split()[-1])
-        for group in _expand(groups):
-            adjectives[group] = (*adjectives.get(group, ()), adjective)
-    return adjectives
-
-
 ONES, EINER = zip(("", ""), *map(str.split, ONES_TABLE.split(",")), strict=True)
 TENS, ZEHNER = zip(("", ""), ("", ""), *map(str.split, TENS_TABLE.split(",")), strict=True)
 NOUNS = {group: tuple(map(_noun, table.split(";"))) for group, table in NOUN_TABLE.items()}
-ADJECTIVES = parse_adjectives()
+ADJECTIVES: dict[str, list[Adjective]] = {}  # by the group of nouns they go with
+for _line in ADJECTIVE_TABLE.strip().splitlines():
+    _english, _german, _groups = (column.strip() for column in _line.split("|"))
+    for _group in _expand(_groups):
+        _adjective = Adjective(_english, _german.split()[0], _german.split()[-1])
+        ADJECTIVES.setdefault(_group, []).append(_adjective)
 VERBS = tuple(map(parse_verb, VERB_TABLE.strip().splitlines()))
 COMPLEMENT_VERBS = tuple(map(parse_verb, COMPLEMENT_TABLE.strip().splitlines()))
 TO_COST = parse_verb(COST)
@@ -402,7 +393,7 @@ DETERMINERS = {  # by the names that the grammar uses
 
 
 def english_number(number: int) -> str:
-    """A number from 1 to 999 in words: three hundred and forty-two."""
+    """Return a number from 1 to 999 in words: three hundred and forty-two."""
     hundreds, rest = divmod(number, 100)
     tens, ones = divmod(rest, 10)
     below = ONES[rest] if rest < 20 else TENS[tens] + (f"-{ONES[ones]}" if ones else "")
@@ -412,7 +403,7 @@ def english_number(number: int) -> str:
 
 
 def german_number(number: int) -> str:
-    """A number from 1 to 999 in words, as used in counting: dreihundertzweiundvierzig, einhunderteins."""
+    """Return a number from 1 to 999 in words, as used in counting: dreihundertzweiundvierzig, einhunderteins."""
     hundreds, rest = divmod(number, 100)
     tens, ones = divmod(rest, 10)
     if rest == 1:
@@ -426,5 +417,5 @@ def german_number(number: int) -> str:
 
 @cache
 def number_determiner(number: int) -> Determiner:
-    """The number word in the place of an article. It has no endings."""
+    """Return a number word as a determiner. It has no endings."""
     return make_determiner(None, english_number(number), german_number(number), "none")

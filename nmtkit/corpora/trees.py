@@ -1,14 +1,14 @@
-"""Bracketed trees: read, stripped of what parsers do not predict, written as sequences, made of sequences again.
+"""Bracketed trees: read, stripped of what parsers do not predict, written as sequences and restored from them.
 
     lines of a treebank --read_trees--> Tree --strip--> Tree --write--> (S (NP (NNP Ann)) (VP (VBD ran)) (. .))
                                                          |
                                                          +--linearise--> (S (NP XX )NP (VP XX )VP XX )S
                                                                   tagged: (S (NP NNP )NP (VP VBD )VP . )S
-    words, what a model said --tree_over--> a Tree over exactly these words, whatever was said
+    words, sequence of a model --tree_over--> a Tree over exactly these words, whatever the sequence
 
-Pure functions. None recurses: a model may say hundreds of brackets in a row.
+No function recurses, as a model may generate hundreds of brackets in a row.
 
-Source: the form of the sequences is that of Vinyals et al. 2015 (arXiv 1412.7449), section 2.2 and 3.1.
+Source: the sequences are those of Vinyals et al. 2015 (arXiv 1412.7449), sections 2.2 and 3.1.
 """
 
 import re
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from nmtkit.errors import DataError
 
 UNTAGGED = "XX"
-"""Stands for every word in a sequence, and is the tag of a word that no tagger has seen."""
+"""Stands for every word in a sequence, and is the tag of an untagged word."""
 
 ROOT = "TOP"
-"""The label of a tree that is only there to hold others; EVALB does not count it."""
+"""The label of a phrase that only holds others; EVALB does not count it."""
 
 _ROOTS = ("", ROOT, "ROOT", "S1")
 _EMPTY = "-NONE-"
@@ -31,14 +31,14 @@ TAG_OF_PUNCTUATION = {
     ",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "-": ":", "...": ":",
     "``": "``", "`": "``", "''": "''",
 }  # fmt: skip
-"""The Penn Treebank's tags of punctuation that follow from the word; "'" is one only after "`", else a possessive."""
+"""Tags of the Penn Treebank that follow from the word; "'" is punctuation only after "`", else a possessive."""
 
-_TAGS_OF_NO_WORD = {*TAG_OF_PUNCTUATION.values(), _EMPTY, ROOT}
-"""EVALB deletes what has such a tag."""
+_DELETED_TAGS = {*TAG_OF_PUNCTUATION.values(), _EMPTY, ROOT}
+"""Tags whose words EVALB deletes."""
 
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
-_SAID = re.compile(r"[()][^\s()]*|[^\s()]+", re.ASCII)
+_SEQUENCE_TOKEN = re.compile(r"[()][^\s()]*|[^\s()]+", re.ASCII)
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
 
@@ -52,14 +52,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A phrase: its label and what it consists of."""
+    """A phrase."""
 
     label: str
     children: tuple["Tree | Word", ...]
 
 
 def walk(tree: Tree) -> Iterator[Tree | Word | None]:
-    """What stands in a tree from left to right: a phrase where it begins, words, None where the last phrase ends."""
+    """Yield the phrases where they begin and the words of a tree from left to right, and None where a phrase ends."""
     waiting: list[Tree | Word | None] = [tree]
     while waiting:
         item = waiting.pop()
@@ -70,7 +70,7 @@ def walk(tree: Tree) -> Iterator[Tree | Word | None]:
 
 
 class _Builder:
-    """Phrases that are begun and not ended."""
+    """Builds trees from left to right; ``open`` holds the label and children of each open phrase."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, list[Tree | Word]]] = [(ROOT, [])]
@@ -82,14 +82,14 @@ class _Builder:
         self.open[-1][1].append(child)
 
     def end(self) -> None:
-        """Ends the last phrase; one without any word is gone."""
+        """Close the last phrase and drop it if it is empty."""
         label, children = self.open.pop()
         if children:
             self.add(Tree(label, tuple(children)))
 
 
 def read_trees(lines: Iterable[str], name: str, first_line: int = 1) -> Iterator[Tree]:
-    """The trees of a text, each in a phrase TOP; one may go over many lines, and many may stand in one.
+    """Yield the trees of a text, each in a phrase TOP; trees may span lines and share them.
 
     Between trees, lines that begin with ``#``, ``%``, ``;`` or ``*x*`` are comments. A word is ``(TAG word)``.
 
@@ -97,39 +97,39 @@ def read_trees(lines: Iterable[str], name: str, first_line: int = 1) -> Iterator
         name, first_line: of the text, for messages.
 
     Raises:
-        DataError: brackets do not match, or something stands outside of a tree or without a tag.
+        DataError: brackets do not match, or a word is outside of a tree or without a tag.
     """
     builder = _Builder()
-    label: str | None = None  # of a bracket just opened
+    label: str | None = None  # of the bracket just opened, which may begin a phrase or a word
     word: str | None = None
     for number, line in enumerate(lines, start=first_line):
         if len(builder.open) == 1 and label is None and _COMMENT.match(line):
             continue
         for token in _TOKEN.findall(line):
+            fault = None
             if token == "(":
                 if word is not None:
-                    raise _fault(name, number, word, "and a bracket are in one pair of brackets")
+                    fault = f"{word!r} and a bracket are in one pair of brackets"
                 if label is not None:
                     builder.begin(label)
                 label = ""
+            elif len(builder.open) == 1 and label is None:
+                fault = f"{token!r} outside of a tree"
             elif token != ")":
                 if label is None or word is not None:
-                    outside = len(builder.open) == 1 and label is None
-                    raise _fault(name, number, token, "outside of a tree" if outside else "is a word without a tag")
-                if label:
+                    fault = f"{token!r} is a word without a tag"
+                elif label:
                     word = token
                 else:
                     label = token
-            elif word is not None:
-                assert label is not None
-                builder.add(Word(label, word))
-                label = word = None
-            elif label is not None:  # a phrase of nothing
-                label = None
-            elif len(builder.open) == 1:
-                raise _fault(name, number, token, "outside of a tree")
-            else:
+            elif label is None:
                 builder.end()
+            else:
+                if word is not None:  # otherwise the phrase is empty
+                    builder.add(Word(label, word))
+                label = word = None
+            if fault:
+                raise DataError(f"{name}, line {number}: {fault}; correct the brackets")
             if token == ")" and len(builder.open) == 1:
                 children = builder.open[0][1]
                 yield Tree(ROOT, tuple(children))
@@ -141,16 +141,11 @@ def read_trees(lines: Iterable[str], name: str, first_line: int = 1) -> Iterator
         )
 
 
-def _fault(name: str, number: int, token: str, what: str) -> DataError:
-    return DataError(f"{name}, line {number}: {token!r} {what}; correct the brackets")
-
-
 def strip(tree: Tree) -> Tree | None:
-    """A tree without what constituency parsers do not predict; None when no word is left.
+    """Return a tree without what constituency parsers do not predict; None when no word is left.
 
-    Traces and other empty elements (``-NONE-``) go, and the phrases that hold nothing else; function tags and indices
-    of labels (``NP-SBJ-1`` and ``NP=2`` become NP); and brackets without a label, or with TOP, ROOT or S1. Where
-    several trees are left, or a lone word, a TOP holds them.
+    Removed are traces and other empty elements (``-NONE-``), function tags and indices of labels (``NP-SBJ-1`` and
+    ``NP=2`` become NP), and brackets without a label or with TOP, ROOT or S1. A TOP holds several trees or a lone word.
     """
     builder = _Builder()
     for item in walk(tree):
@@ -171,12 +166,12 @@ def strip(tree: Tree) -> Tree | None:
 
 
 def words(tree: Tree) -> list[str]:
-    """The words of a tree."""
+    """Return the words of a tree."""
     return [item.text for item in walk(tree) if isinstance(item, Word)]
 
 
 def write(tree: Tree) -> str:
-    """A tree in brackets, on one line."""
+    """Return a tree in brackets, on one line."""
     parts: list[str] = []
     for item in walk(tree):
         if isinstance(item, Tree):
@@ -187,35 +182,35 @@ def write(tree: Tree) -> str:
 
 
 def linearise(tree: Tree, *, tagged: bool = False) -> str:
-    """The sequence that stands for a tree: brackets with their labels at both ends, and for each word XX or its tag."""
+    """Return the sequence of a tree: labelled brackets at both ends of a phrase, XX or the tag for each word."""
     tokens: list[str] = []
     labels: list[str] = []
     for item in walk(tree):
         if isinstance(item, Tree):
             tokens.append(f"({item.label}")
             labels.append(item.label)
+        elif item is None:
+            tokens.append(f"){labels.pop()}")
         else:
-            leaf = item.tag if item is not None and tagged else UNTAGGED
-            tokens.append(leaf if item is not None else f"){labels.pop()}")
+            tokens.append(item.tag if tagged else UNTAGGED)
     return " ".join(tokens)
 
 
-def tree_over(sentence: Sequence[str], said: str) -> Tree:
-    """The tree over the words of a sentence that a sequence describes; of any text at all it makes some tree.
+def tree_over(sentence: Sequence[str], generated: str) -> Tree:
+    """Return the tree that a sequence describes over the words of a sentence; any text gives some tree.
 
-    A sequence that `linearise` gives for as many words is taken as it is. In any other: a closing bracket ends the
-    innermost phrase of its label, with all that is in it, else just the innermost; the first phrase does not end before
-    the last word; words that the sequence does not mention go there, at its end; those that it has too many are passed
-    over, and so are phrases that come to hold no word. Where nothing holds all, an S does.
+    A sequence that `linearise` gives for as many words is taken as it is. In any other, a closing bracket ends the
+    innermost phrase of its label and all that is in it, or else just the innermost phrase; the first phrase does not
+    end before the last word; missing words are added to it at its end; surplus words and empty phrases are dropped.
+    Where no phrase holds all, an S does.
 
     Args:
         sentence: the words, at least one.
-        said: what a model said; whatever is no bracket stands for a word and is its tag, but of punctuation, which has
-            the tag that follows from it.
+        generated: the text of a model; what is not a bracket stands for a word and is its tag.
     """
     builder = _Builder()
-    waiting = deque(_tagged(sentence))
-    for token in _SAID.findall(said):
+    waiting = deque(_with_punctuation_tags(sentence))
+    for token in _SEQUENCE_TOKEN.findall(generated):
         if token.startswith("("):
             if len(token) > 1:
                 builder.begin(token[1:])
@@ -226,8 +221,9 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
             while len(builder.open) > target:
                 builder.end()
         elif waiting:
-            word = waiting.popleft()  # it keeps its own tag where it is punctuation or EVALB deletes the generated one
-            is_tagged = word.tag == UNTAGGED and token not in _TAGS_OF_NO_WORD
+            word = waiting.popleft()
+            # Punctuation keeps its tag, and no other word gets one that EVALB deletes.
+            is_tagged = word.tag == UNTAGGED and token not in _DELETED_TAGS
             builder.add(Word(token, word.text) if is_tagged else word)
     while len(builder.open) > 2:
         builder.end()
@@ -239,8 +235,7 @@ def tree_over(sentence: Sequence[str], said: str) -> Tree:
     return children[0] if len(children) == 1 and isinstance(children[0], Tree) else Tree("S", tuple(children))
 
 
-def _tagged(sentence: Sequence[str]) -> list[Word]:
-    """The words of a sentence, with the tags of those that are surely punctuation."""
+def _with_punctuation_tags(sentence: Sequence[str]) -> list[Word]:
     tagged: list[Word] = []
     is_quoted = False
     for word in sentence:
@@ -251,12 +246,12 @@ def _tagged(sentence: Sequence[str]) -> list[Word]:
 
 
 def right_branching(sentence: Sequence[str]) -> Tree:
-    """The tree that has a phrase from each word to the end, as English nearly has: an S, and VP in it.
+    """Return the tree with a phrase from each word to the end, as English nearly has: an S, and VP in it.
 
     Args:
         sentence: the words, at least one.
     """
-    *others, last = _tagged(sentence)
+    *others, last = _with_punctuation_tags(sentence)
     tree = Tree("VP", (last,))
     for word in reversed(others):
         tree = Tree("VP", (word, tree))
@@ -264,17 +259,17 @@ def right_branching(sentence: Sequence[str]) -> Tree:
 
 
 def escape_brackets(line: str) -> str:
-    """Round brackets as the Penn Treebank writes them, -LRB- and -RRB-, so that they are words and no brackets."""
+    """Replace round brackets by the -LRB- and -RRB- of the Penn Treebank, so that they are words."""
     return line.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a line of tokenised text, as a tree can hold them."""
+    """Return the words of a line of tokenised text, as a tree can hold them."""
     return re.findall(r"\S+", escape_brackets(line), re.ASCII)
 
 
-def parsed(line: str, said: str) -> tuple[str, bool]:
-    """The tree, in brackets, over a line of words that a model's sequence describes; "" over no word.
+def parsed(line: str, generated: str) -> tuple[str, bool]:
+    """Return the bracketed tree over a line of words that a model's sequence describes ("" over no word).
 
     Returns:
         the tree, and whether the sequence had to be mended.
@@ -282,6 +277,6 @@ def parsed(line: str, said: str) -> tuple[str, bool]:
     sentence = split_words(line)
     if not sentence:
         return "", False
-    tree = tree_over(sentence, said)
-    structure = " ".join(token if token.startswith(("(", ")")) else UNTAGGED for token in said.split(" "))
+    tree = tree_over(sentence, generated)
+    structure = " ".join(token if token.startswith(("(", ")")) else UNTAGGED for token in generated.split(" "))
     return write(tree), linearise(tree) != structure

@@ -204,7 +204,7 @@ class CTranslate2Translator:
             "min_decoding_length": min(decoding.min_length, limit),
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "disable_unk": True,
-            "suppress_sequences": [[self._target_pieces[index]] for index in self.tokenizer.never_said if index != UNK],
+            "suppress_sequences": [[self._target_pieces[k]] for k in self.tokenizer.suppressed_ids if k != UNK],
         }
         if decoding.beam > 1:
             by_length = decoding.length_penalty == "length" and decoding.alpha > 0

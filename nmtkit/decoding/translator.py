@@ -463,7 +463,7 @@ class Translator:
             penalty=length_penalty(self.decoding.length_penalty, self.decoding.alpha),
             bos=BOS,
             eos=EOS,
-            forbidden=self.tokenizer.never_said,
+            forbidden=self.tokenizer.suppressed_ids,
             device=self._device,
             options=options,
         )

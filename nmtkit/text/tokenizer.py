@@ -4,7 +4,7 @@ The only door to sentencepiece. A tokenizer folder holds one model for both side
 
     tokenizer.json      kind, normalisation, special ids, sizes
     joint.model         or source.model and target.model, by sentencepiece
-    joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece a line
+    joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece per line
 
 The four special ids are the same in every vocabulary.
 """
@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from nmtkit.config.schema import DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
@@ -31,20 +31,32 @@ Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
 _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
-"""sentencepiece writes a blank as U+2581 and would return one in the text as a blank. In its models, a character that
-Unicode promises never to assign stands for it; a text with that character has U+2581 after decoding."""
+"""sentencepiece writes a blank as U+2581 and would decode one in the text as a blank; in its models a character that
+Unicode promises never to assign stands for it."""
 
 _TAG_SIGN = "\ufdd1"
-"""Another such character. It begins the entry of a tag: sentencepiece takes the characters of a control symbol out of
-the text that it learns from, inside of words too, and a text may hold a piece that is called like the tag."""
+"""Another such character, which begins the entry of a tag: sentencepiece removes a control symbol from the text that it
+learns from, even inside words, and a text may hold a piece with the name of the tag."""
 _UNKNOWN_TEXT = " \u2047 "
-"""What <unk> becomes in text."""
-_LONGEST_LEARNED_BYTES = 4192
-"""sentencepiece's own default limit: longer lines add nothing to subword statistics but memory."""
+"""The text of <unk>."""
+_MAX_LEARNED_BYTES = 4192
+"""sentencepiece's own default limit: longer lines cost memory and hardly change the statistics."""
+
+
+@runtime_checkable
+class _Vocabulary(Protocol):
+    """One subword model."""
+
+    def __len__(self) -> int: ...
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
+    def decode(self, ids: list[int]) -> str: ...
+    def piece(self, index: int) -> str: ...
+    def id_of(self, piece: str) -> int: ...
+    def to_bytes(self) -> bytes: ...
 
 
 class _SentencePiece:
-    """BPE or unigram by sentencepiece, without any rewriting of its own."""
+    """BPE or unigram by sentencepiece, without any normalisation of its own."""
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
@@ -53,25 +65,7 @@ class _SentencePiece:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def learn(
-        cls,
-        lines: Iterable[str],
-        kind: str,
-        size: int,
-        byte_fallback: bool,
-        tags: Sequence[str],
-        *,
-        split_scripts: bool = True,
-    ) -> "_SentencePiece":
-        """Learns from lines; equal lines give equal bytes.
-
-        Args:
-            tags: entries that no text is cut into.
-            split_scripts: whether no piece has letters of two scripts, or letters and other signs.
-
-        Raises:
-            RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
-        """
+    def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str]) -> "_SentencePiece":
         import sentencepiece
 
         model = io.BytesIO()
@@ -80,7 +74,8 @@ class _SentencePiece:
         def sentences() -> Iterator[str]:
             try:
                 for line in lines:
-                    yield line.replace(_BLANK_SIGN, _STAND_IN)
+                    # A tab is a reserved character of sentencepiece: the whole line would be left out.
+                    yield line.replace("\t", " ").replace(_BLANK_SIGN, _STAND_IN)
             except BaseException as error:  # which sentencepiece would turn into an error of its own
                 stopped.append(error)
                 raise
@@ -89,15 +84,15 @@ class _SentencePiece:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,
-                model_type=kind,
-                vocab_size=size,
-                byte_fallback=byte_fallback,
+                model_type=data.subwords,
+                vocab_size=data.vocab_size,
+                byte_fallback=data.byte_fallback,
                 character_coverage=1.0,
                 # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
-                split_by_unicode_script=split_scripts,
-                max_sentence_length=_LONGEST_LEARNED_BYTES,
+                split_by_unicode_script=data.splits_scripts,
+                max_sentence_length=_MAX_LEARNED_BYTES,
                 # A fixed number: the counts of the unigram trainer are summed by thread.
                 num_threads=8,
                 pad_id=PAD,
@@ -111,7 +106,7 @@ class _SentencePiece:
         except RuntimeError as error:
             if stopped and not isinstance(stopped[0], GeneratorExit):
                 raise stopped[0] from None
-            raise RecipeError(f"data.vocab_size = {size}: {_reason(str(error))}") from None
+            raise RecipeError(f"data.vocab_size = {data.vocab_size}: {_reason(str(error))}") from None
         return cls(model.getvalue())
 
     def __len__(self) -> int:
@@ -123,10 +118,11 @@ class _SentencePiece:
         return ids
 
     def sampler(self, kind: str, strength: float) -> SubwordSampler:
-        numbers, processor = range(len(self)), self._processor
-        stays = [processor.is_control(k) or processor.is_unknown(k) or processor.is_byte(k) for k in numbers]
-        pieces = [None if stays[k] else self.piece(k) for k in numbers]
-        return SubwordSampler(kind, pieces, [processor.get_score(k) for k in numbers], strength)
+        processor, pieces = self._processor, []
+        for index in range(len(self)):
+            is_fixed = processor.is_control(index) or processor.is_unknown(index) or processor.is_byte(index)
+            pieces.append(None if is_fixed else self.piece(index))
+        return SubwordSampler(kind, pieces, [processor.get_score(index) for index in range(len(self))], strength)
 
     def decode(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids)).replace(_STAND_IN, _BLANK_SIGN)
@@ -142,6 +138,7 @@ class _SentencePiece:
 
 
 def _reason(message: str) -> str:
+    """Return sentencepiece's error message about a vocabulary size in terms of the recipe."""
     if match := re.search(r"set it to a value <= (\d+)", message):
         return f"the training text has too few different pieces; at most {match[1]} are possible"
     if match := re.search(r"smaller than required_chars\. *(\d+) vs (\d+)", message):
@@ -152,71 +149,15 @@ def _reason(message: str) -> str:
     return f"sentencepiece could not learn subwords ({' '.join(message.split())})"
 
 
-class _WordPieces:
-    """Word-pieces by text/wordpieces.py."""
+class _ListedPieces:
+    """A vocabulary that is stored as lines: special pieces, tags, then the pieces of text."""
 
     def __init__(self, pieces: list[str], tags: Sequence[str]) -> None:
-        self._model = WordPieces(pieces, len(SPECIAL_PIECES) + len(tags), UNK)
-
-    @classmethod
-    def learn(
-        cls, lines: Iterable[str], size: int, num_characters: int, byte_fallback: bool, tags: Sequence[str]
-    ) -> "_WordPieces":
-        specials = (*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags))
-        return cls(WordPieces.learn(lines, size, specials, UNK, num_characters, byte_fallback).pieces, tags)
-
-    def __len__(self) -> int:
-        return len(self._model.pieces)
-
-    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
-        return [self._model.encode(line) for line in lines]
-
-    def decode(self, ids: list[int]) -> str:
-        return self._model.decode(ids, _UNKNOWN_TEXT)
-
-    def piece(self, index: int) -> str:
-        """With the sign of a blank, as those of sentencepiece are written."""
-        return self._model.pieces[index].replace(_BLANK_SIGN, _STAND_IN).replace(" ", _BLANK_SIGN)
-
-    def id_of(self, piece: str) -> int:
-        return self._model.pieces.index(piece)
-
-    def to_bytes(self) -> bytes:
-        return _as_lines(self._model.pieces)
-
-
-class _PieceList:
-    """Text that is segmented already: the pieces between blanks, most frequent first."""
-
-    def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         self._pieces = pieces
-        self._mark = mark
-        self._first = len(SPECIAL_PIECES) + len(tags)
-        # A word of the text that looks like a special piece is none.
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= self._first}
-
-    @classmethod
-    def learn(cls, lines: Iterable[str], size: int, mark: str, tags: Sequence[str]) -> "_PieceList":
-        counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
-        entries = [*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags)]
-        if size <= len(entries):
-            raise RecipeError(
-                f"data.vocab_size = {size}: special symbols and tags need {len(entries)} entries; choose a larger size"
-            )
-        for special in entries:
-            counts.pop(special, None)
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return cls([*entries, *(piece for piece, _ in ranked[: size - len(entries)])], mark, tags)
+        self._num_special = len(SPECIAL_PIECES) + len(tags)
 
     def __len__(self) -> int:
         return len(self._pieces)
-
-    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
-        return [[self._index.get(piece, UNK) for piece in line.split(" ") if piece] for line in lines]
-
-    def decode(self, ids: list[int]) -> str:
-        said = (self._pieces[index] for index in ids if index == UNK or index >= self._first)
-        return join_segments(" ".join(said), self._mark)
 
     def piece(self, index: int) -> str:
         return self._pieces[index]
@@ -225,43 +166,91 @@ class _PieceList:
         return self._pieces.index(piece)
 
     def to_bytes(self) -> bytes:
-        return _as_lines(self._pieces)
+        return "".join(f"{piece}\n" for piece in self._pieces).encode("utf-8")
 
 
-def _as_lines(pieces: list[str]) -> bytes:
-    return "".join(f"{piece}\n" for piece in pieces).encode("utf-8")
+class _WordPieces(_ListedPieces):
+    """Word-pieces by wordpieces.py."""
+
+    def __init__(self, pieces: list[str], tags: Sequence[str]) -> None:
+        super().__init__(pieces, tags)
+        self._model = WordPieces(pieces, self._num_special, UNK)
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str]) -> "_WordPieces":
+        special = (*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags))
+        model = WordPieces.learn(lines, data.vocab_size, special, UNK, data.wordpiece_characters, data.byte_fallback)
+        return cls(model.pieces, tags)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return [self._model.encode(line) for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids, _UNKNOWN_TEXT)
+
+    def piece(self, index: int) -> str:
+        """Return a piece with the sign of a blank, as sentencepiece does."""
+        return self._pieces[index].replace(_BLANK_SIGN, _STAND_IN).replace(" ", _BLANK_SIGN)
+
+
+class _SegmentedPieces(_ListedPieces):
+    """Text that is segmented already: the pieces between blanks, most frequent first."""
+
+    def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
+        super().__init__(pieces, tags)
+        self._mark = mark
+        # A word of the text that looks like a special piece is unknown.
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= self._num_special}
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str]) -> "_SegmentedPieces":
+        counts = Counter(piece for line in lines for piece in line.split(" ") if piece)
+        entries = [*SPECIAL_PIECES, *(_TAG_SIGN + tag for tag in tags)]
+        if data.vocab_size <= len(entries):
+            raise RecipeError(
+                f"data.vocab_size = {data.vocab_size}: special symbols and tags need {len(entries)} entries; "
+                "choose a larger size"
+            )
+        for special in entries:
+            counts.pop(special, None)
+        ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
+        return cls([*entries, *ranked[: data.vocab_size - len(entries)]], data.segment_mark, tags)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return [[self._index.get(piece, UNK) for piece in line.split(" ") if piece] for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        pieces = (self._pieces[index] for index in ids if index == UNK or index >= self._num_special)
+        return join_segments(" ".join(pieces), self._mark)
 
 
 def join_segments(line: str, mark: str) -> str:
-    """Joins pieces that end in ``mark`` with what follows them: "lo@@ w" becomes "low"."""
+    """Join pieces that end in ``mark`` with the next ones: "lo@@ w" becomes "low"."""
     return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line
-
-
-_Vocabulary = _SentencePiece | _WordPieces | _PieceList
 
 
 class Tokenizer:
     """Text to ids and back, for both sides.
 
     Attributes:
-        settings: what tokenizer.json holds.
+        settings: the content of tokenizer.json.
     """
 
     def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
         self.settings = settings
         self._vocabularies = vocabularies
-        source = vocabularies.get("joint") or vocabularies["source"]
         self._normalizations = {
             side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
         }
+        source = self._side("source")
         self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
-        """Learns the subwords of a recipe from normalised text.
+        """Learn the subwords of a recipe.
 
         Args:
-            pairs: gives the source and target lines to learn from, each time it is called.
+            pairs: returns the normalised source and target lines, each time it is called.
 
         Raises:
             RecipeError: the text cannot give a vocabulary of that size.
@@ -269,20 +258,9 @@ class Tokenizer:
 
         def learn(lines: Iterable[str], tags: Sequence[str]) -> _Vocabulary:
             if data.subwords == "none":
-                return _PieceList.learn(lines, data.vocab_size, data.segment_mark, tags)
-            short = (line for line in lines if len(line.encode()) <= _LONGEST_LEARNED_BYTES)
-            if data.subwords == "wordpiece":
-                return _WordPieces.learn(short, data.vocab_size, data.wordpiece_characters, data.byte_fallback, tags)
-            # A tab is a reserved character of sentencepiece: it would leave the whole line out.
-            usable = (line.replace("\t", " ") for line in short)
-            return _SentencePiece.learn(
-                usable,
-                data.subwords,
-                data.vocab_size,
-                data.byte_fallback,
-                tags,
-                split_scripts=data.splits_scripts,
-            )
+                return _SegmentedPieces.learn(lines, data, tags)
+            short = (line for line in lines if len(line.encode()) <= _MAX_LEARNED_BYTES)
+            return (_WordPieces if data.subwords == "wordpiece" else _SentencePiece).learn(short, data, tags)
 
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
@@ -323,51 +301,51 @@ class Tokenizer:
 
     @property
     def tag_ids(self) -> frozenset[int]:
-        """The ids of tags (`source_prefix`), which stand at the beginning of a source only."""
+        """The ids of tags (`source_prefix`), which occur at the beginning of a source only."""
         return frozenset(self._tags.values())
 
     @property
-    def never_said(self) -> tuple[int, ...]:
-        """The ids that no translation may hold: special ones but the end symbol, and tags of a joint vocabulary."""
+    def suppressed_ids(self) -> tuple[int, ...]:
+        """The ids that are never generated: special ones but the end symbol, and tags of a joint vocabulary."""
         return (PAD, BOS, UNK, *(sorted(self.tag_ids) if "joint" in self._vocabularies else ()))
 
     def vocab_size(self, side: Side) -> int:
-        """Entries of a side's vocabulary."""
+        """Return the number of entries of a side's vocabulary."""
         return len(self._side(side))
 
     def normalization(self, side: Side) -> Normalization:
-        """What is done to a side's lines before they are cut, and undone afterwards."""
+        """Return the normalisation of a side's lines."""
         return self._normalizations[side]
 
     def normalize(self, line: str, side: Side = "source") -> str:
-        """A line as this tokenizer's model was trained to see it; a tag at a source's beginning stays as it is."""
+        """Return a line as the model is trained on it; a tag at the beginning of a source is left unchanged."""
         if side == "source" and self._tags:
-            tag, text = self._without_tag(line.lstrip(" \t"))
+            tag, text = self._split_tag(line.lstrip(" \t"))
             if tag:
                 return f"{tag} {self._normalizations[side](text)}"
         return self._normalizations[side](line)
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
-        """Ids of normalised lines, without begin and end symbols; an empty line gives [].
+        """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
         A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
         """
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
-        tags, texts = zip(*(self._without_tag(line) for line in lines), strict=True) if lines else ((), ())
+        tags, texts = zip(*(self._split_tag(line) for line in lines), strict=True) if lines else ((), ())
         encoded = self._side(side).encode(list(texts), threads)
         return [[self._tags[tag], *ids] if tag else ids for tag, ids in zip(tags, encoded, strict=True)]
 
-    def _without_tag(self, line: str) -> tuple[str, str]:
-        """The tag that a line begins with, "" if it does not, and the rest."""
+    def _split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag at the beginning of a line, "" if there is none, and the rest."""
         first, _, rest = line.partition(" ")
         return (first, rest) if first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
-        """Draws other segmentations of the text that a side's ids say.
+        """Return a sampler of other segmentations of a side's text.
 
         Args:
-            strength: of BPE the probability that a merge is left out; of unigram the exponent of a probability.
+            strength: for BPE the probability that a merge is left out, for unigram the exponent of probabilities.
 
         Raises:
             RecipeError: subwords of this kind are not sampled.
@@ -378,42 +356,43 @@ class Tokenizer:
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
-        """The text of ids; special ones but <unk> are left out."""
+        """Return the text of ids; special ones but <unk> have none."""
         return self._side(side).decode([int(index) for index in ids])
 
     def translation(self, ids: Sequence[int]) -> str:
-        """The text of a translation as people write it: one line, even where the pieces are bytes."""
+        """Return the text of a translation, with the normalisation undone, on one line even if it has byte pieces."""
         return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
-        """The pieces that ids stand for, as they are shown."""
+        """Return the pieces of ids, for display."""
         return [self._side(side).piece(int(index)).removeprefix(_TAG_SIGN) for index in ids]
 
     def entries(self, side: Side) -> list[str]:
-        """The names of all entries of a side's vocabulary, in the order of their ids; no two are the same."""
+        """Return the names of all entries of a side's vocabulary in the order of ids; all are different."""
         vocabulary = self._side(side)
         return [vocabulary.piece(index) for index in range(len(vocabulary))]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
-        """For each id whether a new word begins with it."""
+        """Return for each id True if a word begins with it."""
         pieces = self.pieces(ids, side)
         if self.settings["subwords"] == "none":
             mark = self.settings["segment_mark"]
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
-        return [piece.startswith("\u2581") for piece in pieces]
+        return [piece.startswith(_BLANK_SIGN) for piece in pieces]
 
     def save(self, folder: Path) -> None:
-        """Writes the tokenizer into ``folder``; equal tokenizers give equal bytes."""
+        """Write the tokenizer into a folder; equal tokenizers give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
-        sums = {side: hashlib.sha256(entry.to_bytes()).hexdigest() for side, entry in self._vocabularies.items()}
+        contents = {side: vocabulary.to_bytes() for side, vocabulary in self._vocabularies.items()}
+        sums = {side: hashlib.sha256(content).hexdigest() for side, content in contents.items()}
         write_json(folder / "tokenizer.json", {**self.settings, "sha256": sums})
-        for side, vocabulary in self._vocabularies.items():
+        for side, content in contents.items():
             with write_bytes_atomically(folder / _file_name(self.settings["subwords"], side)) as file:
-                file.write(vocabulary.to_bytes())
+                file.write(content)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Raises ModelError when the folder holds no whole tokenizer."""
+        """Load the tokenizer of a folder; raise ModelError if it is missing or damaged."""
         if not (folder / "tokenizer.json").is_file():
             raise ModelError(f"{folder}: there is no tokenizer (tokenizer.json is missing)")
         vocabularies: dict[str, _Vocabulary] = {}
@@ -425,15 +404,14 @@ class Tokenizer:
                     content = file.read()
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
-                if settings["subwords"] in _IN_LINES:
-                    tags = () if side == "target" else settings.get("source_prefixes", ())
-                    pieces = content.decode("utf-8").split("\n")[:-1]
-                    if settings["subwords"] == "wordpiece":
-                        vocabularies[side] = _WordPieces(pieces, tags)
-                    else:
-                        vocabularies[side] = _PieceList(pieces, settings["segment_mark"], tags)
-                else:
+                tags = () if side == "target" else settings.get("source_prefixes", ())
+                if settings["subwords"] not in _LISTED_KINDS:
                     vocabularies[side] = _SentencePiece(content)
+                elif settings["subwords"] == "wordpiece":
+                    vocabularies[side] = _WordPieces(content.decode("utf-8").split("\n")[:-1], tags)
+                else:
+                    pieces = content.decode("utf-8").split("\n")[:-1]
+                    vocabularies[side] = _SegmentedPieces(pieces, settings["segment_mark"], tags)
         except DataError as error:
             raise ModelError(str(error)) from None
         except (KeyError, AttributeError, TypeError) as error:
@@ -442,10 +420,10 @@ class Tokenizer:
 
     @classmethod
     def of_model(cls, path: Path) -> "Tokenizer":
-        """The tokenizer of a model folder, a run, or a checkpoint.
+        """Load the tokenizer of a model folder, a run, or a checkpoint.
 
         Raises:
-            ModelError: there is none, or it is damaged.
+            ModelError: it is missing or damaged.
         """
         for folder in (path / "tokenizer", path / "data" / "tokenizer", path / "averaged" / "tokenizer"):
             if (folder / "tokenizer.json").is_file():
@@ -453,20 +431,14 @@ class Tokenizer:
         raise ModelError(f"{path}: there is no tokenizer in it; give a model folder, a run folder or a checkpoint")
 
     def check_recipe(self, data: DataConfig) -> None:
-        """Raises RecipeError when a recipe that takes over this tokenizer says something else of it."""
-        stated = {
-            "task": data.task_name,
-            "text": data.text,
-            "source_language": data.source_language,
-            "target_language": data.target_language,
-            "normalize": list(data.normalize),
-            "subwords": data.subwords,
-            "share_vocab": data.share_vocab,
-        }
+        """Raise RecipeError if a recipe that takes over this tokenizer contradicts it."""
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
+        keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab"]
         if data.subwords == "none":
-            stated["segment_mark"] = data.segment_mark
-        for key, value in stated.items():
+            keys.append("segment_mark")
+        for key in keys:
+            value = data.task_name if key == "task" else getattr(data, key)
+            value = list(value) if key == "normalize" else value
             if own[key] != value:
                 raise RecipeError(
                     f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
@@ -480,7 +452,7 @@ class Tokenizer:
                 )
 
     def fingerprint(self) -> str:
-        """A sha256 over everything that decides what the ids mean."""
+        """Return a sha256 of everything that decides the meaning of ids."""
         digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
@@ -491,9 +463,9 @@ _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "sha256": {str: str},
 }  # fmt: skip
-_IN_LINES = ("wordpiece", "none")
+_LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
 
 
 def _file_name(subwords: str, side: str) -> str:
-    return f"{side}.vocab" if subwords in _IN_LINES else f"{side}.model"
+    return f"{side}.vocab" if subwords in _LISTED_KINDS else f"{side}.model"

@@ -3,19 +3,18 @@
     words (a blank before each) --cut at changes of kind--> units, counted --WordPieceTrainer--> pieces
     line -> units -> the longest piece that fits, from left to right -> ids -> the same line
 
-A blank stands before the first character of every word and is a character like the others, so that pieces joined are
-the text: no sign has to be escaped, and two blanks in a row come back as two.
+The blank before each word is a character like the others, so that joined pieces are the text without any escapes.
 
-Source: Wu et al. 2016 (arXiv 1609.08144), section 4.1, which takes the learning from Schuster & Nakajima 2012, section
-5.2: units grow out of characters by the pair whose joining raises the likelihood of the training text most; a special
-symbol at the beginnings of words only; the most frequent characters (about 500 for Western languages), all others are
-unknown. Cutting by the longest match is what Google's implementations do (tensor2tensor, BERT).
+Source: Wu et al. 2016 (arXiv 1609.08144), section 4.1, with the learning of Schuster & Nakajima 2012, section 5.2:
+units grow out of characters by the pair whose joining raises the likelihood of the training text most; a special symbol
+at the beginnings of words only; all but the most frequent characters (about 500 for Western languages) are unknown.
+Google's implementations (tensor2tensor, BERT) cut by the longest match, too.
 """
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -25,15 +24,15 @@ from nmtkit.errors import RecipeError
 
 Array = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.float64]
-"""Whole numbers, exact up to 2^53; as numbers that logarithms are taken of."""
+"""Whole numbers, exact up to 2^53, of which logarithms are taken."""
 
 JOINED_AT_ONCE = 0.8
-"""Pairs that raise the likelihood at least that share of what the best one does are joined in the same pass over the
-text, where no place can belong to two of them. Schuster & Nakajima do the like; it saves most of the passes."""
-_CACHED_UNITS = 500_000
-"""Units whose ids are kept: most of a text is few of them."""
+"""Pairs with at least that share of the gain of the best one are joined in the same pass over the text if they cannot
+overlap. Schuster & Nakajima do the same; it saves most of the passes."""
+_CACHED_WORDS = 500_000
+"""Words whose ids are cached."""
 _END = -1
-"""Stands between units in the array of all of them."""
+"""Separates units in the array of all symbols."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -44,9 +43,9 @@ def _kind(character: str) -> str:
 
 
 def units_of(word: str) -> list[str]:
-    """The parts of a word that no piece reaches across: letters with their marks, digits, and all else.
+    """Return the parts of a word that pieces do not cross: letters with their marks, digits, and all else.
 
-    The blank before the word goes with its first part: "it's" gives [" it", "'", "s"].
+    The blank before the word belongs to its first part: "it's" gives [" it", "'", "s"].
     """
     units: list[str] = [" "]
     last = None
@@ -61,7 +60,7 @@ def units_of(word: str) -> list[str]:
 
 
 def count_units(lines: Iterable[str]) -> Counter[str]:
-    """How often each unit is in the text."""
+    """Return the count of each unit in a text."""
     words: Counter[str] = Counter()
     for line in lines:
         words.update(line.split(" "))
@@ -79,33 +78,30 @@ class WordPieceTrainer:
     def __init__(self, counts: Counter[str], num_characters: int) -> None:
         """Args:
         counts: of units.
-        num_characters: of the text that are pieces, the most frequent ones; the blank comes besides.
+        num_characters: number of characters that are pieces, besides the blank: the most frequent ones.
         """
         characters: Counter[str] = Counter()
         for unit, count in counts.items():
             for character in unit:
                 characters[character] += count
-        for never in (" ", "\n"):
-            characters.pop(never, None)
+        for excluded in (" ", "\n"):
+            characters.pop(excluded, None)
         ranked = sorted(characters.items(), key=lambda item: (-item[1], item[0]))
         self.pieces: list[str] = [" ", *(character for character, _ in ranked[:num_characters])]
         self.num_basic = len(self.pieces)
         self._index = {piece: index for index, piece in enumerate(self.pieces)}
-        self._symbols, self._weights = self._as_arrays(counts)
-        self._finished = np.zeros(len(self.pieces))
-
-    def _as_arrays(self, counts: Counter[str]) -> tuple[Array, Counts]:
-        """All units as one row of piece numbers, _END between them and at other characters; and the count of each."""
+        # All units as one row of piece numbers, _END between them and at other characters, and the count of each.
         symbols: list[int] = []
         weights: list[int] = []
         for unit in sorted(counts):
             symbols.extend(self._index.get(character, _END) for character in unit)
             symbols.append(_END)
             weights.extend([counts[unit]] * (len(unit) + 1))
-        return np.array(symbols, np.int64), np.array(weights, np.float64)
+        self._symbols, self._weights = np.array(symbols, np.int64), np.array(weights, np.float64)
+        self._finished: Counts = np.zeros(len(self.pieces))  # counts of units that are one piece
 
     def grow(self, size: int) -> None:
-        """Joins pieces until there are ``size``, or nothing is left to be joined."""
+        """Join pieces until there are ``size``, or nothing is left to be joined."""
         while len(self.pieces) < size:
             best = self._best_pairs()
             if not best:
@@ -115,18 +111,15 @@ class WordPieceTrainer:
             for left, right in best:
                 if len(self.pieces) == size:
                     break
-                joined[left * before + right] = self._add(self.pieces[left] + self.pieces[right])
+                piece = self.pieces[left] + self.pieces[right]
+                if piece not in self._index:  # another pair may have given it before
+                    self._index[piece] = len(self.pieces)
+                    self.pieces.append(piece)
+                joined[left * before + right] = self._index[piece]
             self._join(joined, before)
 
-    def _add(self, piece: str) -> int:
-        """The number of a piece, which is new or was made of other parts before."""
-        if piece not in self._index:
-            self._index[piece] = len(self.pieces)
-            self.pieces.append(piece)
-        return self._index[piece]
-
     def _best_pairs(self) -> list[tuple[int, int]]:
-        """The pair that raises the likelihood most, and those nearly as good that never overlap; in order."""
+        """Return the pair with the greatest likelihood gain, then those nearly as good that cannot overlap."""
         symbols, weights = self._symbols, self._weights
         is_pair = (symbols[:-1] != _END) & (symbols[1:] != _END)
         is_pair &= ~_second_of_doubles(symbols)
@@ -134,8 +127,8 @@ class WordPieceTrainer:
         codes = symbols[:-1][is_pair] * size + symbols[1:][is_pair]
         if not len(codes):
             return []
-        pairs, places = np.unique(codes, return_inverse=True)
-        joint = _sums(places, weights[:-1][is_pair], len(pairs))
+        pairs, inverse = np.unique(codes, return_inverse=True)
+        joint = _sums(inverse, weights[:-1][is_pair], len(pairs))
         is_piece = symbols != _END
         single = _sums(symbols[is_piece], weights[is_piece], size)
         single[: len(self._finished)] += self._finished
@@ -147,31 +140,26 @@ class WordPieceTrainer:
         chosen: list[tuple[int, int]] = []
         lefts: set[int] = set()
         rights: set[int] = set()
-        for k in ranked:
-            one, other = int(left[k]), int(right[k])
-            if one not in rights and other not in lefts:
-                chosen.append((one, other))
-                lefts.add(one)
-                rights.add(other)
+        for pair in ((int(left[k]), int(right[k])) for k in ranked):
+            if pair[0] not in rights and pair[1] not in lefts:
+                chosen.append(pair)
+                lefts.add(pair[0])
+                rights.add(pair[1])
         return chosen
 
     def _join(self, joined: dict[int, int], size: int) -> None:
-        """Puts one piece in the place of pairs.
-
-        Args:
-            joined: the piece for a pair, which is left part x ``size`` + right part.
-        """
+        """Replace pairs by one piece; ``joined`` maps left part x ``size`` + right part to the piece."""
         symbols, weights = self._symbols, self._weights
         codes = np.array(sorted(joined), np.int64)
         results = np.array([joined[code] for code in codes.tolist()], np.int64)
         here = np.where((symbols[:-1] != _END) & (symbols[1:] != _END), symbols[:-1] * size + symbols[1:], -1)
-        places = np.minimum(np.searchsorted(codes, here), len(codes) - 1)
-        is_joined = (codes[places] == here) & ~_second_of_doubles(symbols)
-        symbols[:-1][is_joined] = results[places[is_joined]]
+        nearest = np.minimum(np.searchsorted(codes, here), len(codes) - 1)
+        is_joined = (codes[nearest] == here) & ~_second_of_doubles(symbols)
+        symbols[:-1][is_joined] = results[nearest[is_joined]]
         stays = np.ones(len(symbols), np.bool_)
         stays[1:][is_joined] = False
         symbols, weights = symbols[stays], weights[stays]
-        # A unit of one piece cannot grow any more; it is only counted.
+        # A unit of one piece cannot grow any more and is only counted.
         before = np.concatenate([[_END], symbols[:-1]])
         is_alone = (symbols != _END) & (before == _END) & (np.concatenate([symbols[1:], [_END]]) == _END)
         finished = _sums(symbols[is_alone], weights[is_alone], len(self.pieces))
@@ -182,61 +170,57 @@ class WordPieceTrainer:
 
 
 def _sums(numbers: Array, weights: Counts, size: int) -> Counts:
-    """For each number from 0 to below ``size`` the sum of its weights."""
+    """Return for each number below ``size`` the sum of its weights."""
     return np.bincount(numbers, weights, minlength=size).astype(np.float64)
 
 
 def _second_of_doubles(symbols: Array) -> npt.NDArray[np.bool_]:
-    """Where a pair of the same piece overlaps the one before: in "aaa" only the first "aa" can be joined."""
+    """Return a mask of pairs of equal pieces that overlap the pair before: in "aaa" only the first "aa" is joined."""
     is_double = symbols[:-1] == symbols[1:]
     if not is_double.any():
         return is_double
-    places = np.arange(len(is_double))
-    begins = np.where(is_double & ~np.concatenate([[False], is_double[:-1]]), places, -1)
-    from_begin = places - np.maximum.accumulate(begins)
+    positions = np.arange(len(is_double))
+    begins = np.where(is_double & ~np.concatenate([[False], is_double[:-1]]), positions, -1)
+    from_begin = positions - np.maximum.accumulate(begins)
     return is_double & (from_begin % 2 == 1)
 
 
 def likelihood_gain(
-    joint: Counts,
-    left: Counts,
-    right: Counts,
-    is_double: npt.NDArray[np.bool_],
-    total: float,
+    joint: Counts, left: Counts, right: Counts, is_double: npt.NDArray[np.bool_], total: float
 ) -> Counts:
-    """What joining a pair adds to the log-likelihood of the text under a unigram model of its pieces, in nats.
+    """Return the gain of joining pairs in the log-likelihood of the text under a unigram model of its pieces, in nats.
 
-    The likelihood is the sum of c log(c / N) over the pieces, c of N. Joining the n places of a pair takes n from the
-    counts of its parts and from N, and adds a piece of count n.
+    The likelihood is the sum of c log(c / N) over the pieces of count c. Joining the n occurrences of a pair subtracts
+    n from the counts of its parts and from N, and adds a piece of count n.
 
     Args:
         joint: n of each pair.
         left, right: counts of its parts.
-        is_double: whether both are the same piece.
+        is_double: both parts are the same piece.
         total: N.
     """
+
+    def change(count: Counts, less: Counts) -> Counts:
+        """(c - n) log(c - n) - c log(c), without loss of digits."""
+        rest = count - less
+        return np.where(rest > 0, rest * np.log1p(-less / count), 0.0) - less * np.log(count)
+
     with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.where(is_double, _change(left, 2 * joint), _change(left, joint) + _change(right, joint))
-        return np.asarray(change + joint * np.log(joint) - _change(np.full_like(joint, total), joint))
-
-
-def _change(count: Counts, less: Counts) -> Counts:
-    """(c - n) log(c - n) - c log(c), without the loss of digits that writing it so would have."""
-    rest = count - less
-    return np.where(rest > 0, rest * np.log1p(-less / count), 0.0) - less * np.log(count)
+        parts = np.where(is_double, change(left, 2 * joint), change(left, joint) + change(right, joint))
+        return np.asarray(parts + joint * np.log(joint) - change(np.full_like(joint, total), joint))
 
 
 class WordPieces:
-    """A vocabulary of word-pieces; ids are places in it.
+    """A vocabulary of word-pieces.
 
     Attributes:
-        pieces: special ones, bytes where there is a fallback, characters, then longer ones in the order of learning.
+        pieces: special ones, bytes if there is a fallback, characters, then longer ones in the order of learning.
     """
 
     def __init__(self, pieces: list[str], num_special: int, unknown: int) -> None:
         """Args:
-        num_special: pieces at the beginning that no text is cut into.
-        unknown: the id of what the vocabulary has no piece for.
+        num_special: number of pieces at the beginning that no text is cut into.
+        unknown: the id of characters without a piece.
         """
         self.pieces = pieces
         self._num_special, self._unknown = num_special, unknown
@@ -248,29 +232,23 @@ class WordPieces:
         first = num_special + len(self._bytes)
         self._index = {piece: index for index, piece in enumerate(pieces) if index >= first}
         self._longest = max((len(piece) for piece in self._index), default=1)
-        self._known: dict[str, list[int]] = {}
+        self._ids_of_words: dict[str, list[int]] = {}
 
     @classmethod
     def learn(
-        cls,
-        lines: Iterable[str],
-        size: int,
-        specials: tuple[str, ...],
-        unknown: int,
-        num_characters: int,
-        fallback: bool,
+        cls, lines: Iterable[str], size: int, special: Sequence[str], unknown: int, num_characters: int, fallback: bool
     ) -> "WordPieces":
-        """Learns a vocabulary of exactly ``size`` entries; equal lines give equal pieces, whatever their order.
+        """Learn a vocabulary of exactly ``size`` entries, the same for any order of the lines.
 
         Args:
-            specials: the first entries.
+            special: the first entries.
             num_characters: see `WordPieceTrainer`.
-            fallback: whether other characters become bytes, which take 256 entries.
+            fallback: add 256 entries of bytes for other characters.
 
         Raises:
             RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
         """
-        first = [*specials, *(f"<0x{byte:02X}>" for byte in range(256 if fallback else 0))]
+        first = [*special, *(f"<0x{byte:02X}>" for byte in range(256 if fallback else 0))]
         trainer = WordPieceTrainer(count_units(lines), num_characters)
         smallest = len(first) + trainer.num_basic
         if size < smallest:
@@ -285,26 +263,24 @@ class WordPieces:
                 f"data.vocab_size = {size}: the training text has too few different pieces for that many; at most "
                 f"{possible} are possible"
             )
-        return cls([*first, *trainer.pieces], len(specials), unknown)
+        return cls([*first, *trainer.pieces], len(special), unknown)
 
     def encode(self, line: str) -> list[int]:
-        """The ids of a line; characters without a piece are bytes, or unknown."""
+        """Return the ids of a line; characters without a piece become bytes, or unknown."""
         if not line:
             return []
-        known = self._known
+        cache = self._ids_of_words
         ids: list[int] = []
         for word in line.split(" "):
-            found = known.get(word)
-            if found is None:
-                found = [index for unit in units_of(word) for index in self._cut(unit)]
-                if len(known) >= _CACHED_UNITS:
-                    known.clear()
-                known[word] = found
-            ids += found
+            if word not in cache:
+                if len(cache) >= _CACHED_WORDS:
+                    cache.clear()
+                cache[word] = [index for unit in units_of(word) for index in self._cut(unit)]
+            ids += cache[word]
         return ids
 
     def _cut(self, unit: str) -> list[int]:
-        """The longest piece that fits, from left to right."""
+        """Cut a unit into the longest pieces that fit, from left to right."""
         ids: list[int] = []
         start = 0
         while start < len(unit):
@@ -321,7 +297,7 @@ class WordPieces:
         return ids
 
     def decode(self, ids: Iterable[int], unknown_text: str) -> str:
-        """The text of ids; of special ones only the unknown one has some."""
+        """Return the text of ids; of special ones only the unknown one has any."""
         parts: list[bytes] = []
         for index in ids:
             if index < self._num_special:

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from nmtkit import compression
-from nmtkit.corpora.archives import is_archive, member_streams
+from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.corpus import local_file, local_text
 from nmtkit.errors import DataError
 
@@ -207,9 +207,9 @@ def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_e
     path = store(
         tmp_path / "a.zip", zip_of({"x/1.mrg": b"a\n", "x/2.mrg": b"b\n", "x/3.txt": b"no\n", "x/[1]?": b"c\n"})
     )
-    assert [stream.read() for stream in member_streams(path, "x/*.mrg")] == [b"a\n", b"b\n"]
-    assert [stream.read() for stream in member_streams(path, "x/[1]?")] == [b"c\n"]
-    assert [stream.read() for stream in member_streams(path, "x/[0-1]*.mrg")] == [b"a\n"]
+    assert [stream.read() for stream in text_streams(path, "x/*.mrg")] == [b"a\n", b"b\n"]
+    assert [stream.read() for stream in text_streams(path, "x/[1]?")] == [b"c\n"]
+    assert [stream.read() for stream in text_streams(path, "x/[0-1]*.mrg")] == [b"a\n"]
 
 
 def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:

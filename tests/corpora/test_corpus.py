@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpora import corpus as corpora
-from nmtkit.corpora.archives import member_streams
+from nmtkit.corpora.archives import text_streams
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue, parse_catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource, check_corpus, local_corpus, local_text, open_corpus
 from nmtkit.corpora.download import Downloader, mirror_path
@@ -506,7 +506,7 @@ def test_the_parts_of_the_treebank_sample_are_all_of_its_files_and_no_file_twice
     for part in ("train", "valid", "test"):
         source, target = catalogue()[f"treebank/sample-{part}"].texts["en", "ptb"]
         assert (source.member, source.part, target.part) == (target.member, "words", "tree")
-        members = [stream.read().decode() for stream in member_streams(tmp_path / "a.zip", source.member or "")]
+        members = [stream.read().decode() for stream in text_streams(tmp_path / "a.zip", source.member or "")]
         counts[part] = len(members)
         found += members
     assert counts == {"train": 159, "valid": 20, "test": 20}

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nmtkit.corpora import download, transfer
-from nmtkit.corpora.download import Downloader, RemoteFile, default_cache, mirror_path
-from nmtkit.corpora.transfer import PartialFile
+from nmtkit.corpora import download
+from nmtkit.corpora.download import Downloader, PartialFile, RemoteFile, default_cache, mirror_path
 from nmtkit.errors import DataError
 
 CONTENT = b"Ein Satz.\n" * 1000
@@ -197,7 +196,7 @@ def test_a_compressed_file_arrives_as_it_is(server: Server, tmp_path: Path) -> N
 def test_progress_is_reported_until_the_last_byte(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(download, "CHUNK_BYTES", 4000)
     reports: list[tuple[str, int, int | None]] = []
     file = server.file()
     downloader = Downloader(cache=tmp_path, progress=lambda url, done, total: reports.append((url, done, total)))
@@ -319,7 +318,7 @@ def test_a_server_that_does_not_answer_is_one_line(server: Server, tmp_path: Pat
 def test_a_server_that_stops_answering_is_given_up(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(download, "MAX_ATTEMPTS", 1)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as silent:
         file = RemoteFile(f"http://127.0.0.1:{silent.server_port}/a.txt")
@@ -390,7 +389,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(server: Server, tmp_path: Pa
 def test_a_disk_that_fills_up_is_one_line_and_what_was_fetched_serves_the_next_run(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(download, "CHUNK_BYTES", 4000)
     write = PartialFile.write
 
     def write_until_full(part: PartialFile, chunk: bytes) -> None:
@@ -422,7 +421,7 @@ class TestResuming:
     def test_a_stopped_download_goes_on_where_it_was(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
         file = server.file()
 
         def stop(url: str, done: int, total: int | None) -> None:
@@ -514,7 +513,7 @@ class TestResuming:
 
 
 def one_transfer(self: Downloader, url: str, expected: RemoteFile, part: PartialFile) -> None:
-    transfer.transfer(url, part, None, False, lambda done, total: None)
+    download.transfer(url, expected, part, lambda done, total: None)
 
 
 class TestTryingAgain:
@@ -599,8 +598,8 @@ class TestSeveralAtOnce:
         assert len(server.requests) == 9
 
     def test_they_go_on_at_the_same_time(self, server: Server, tmp_path: Path) -> None:
-        meeting = threading.Barrier(download.MAX_AT_ONCE)
-        files = [server.file(f"/{n}.txt") for n in range(download.MAX_AT_ONCE)]
+        meeting = threading.Barrier(download.MAX_CONCURRENT)
+        files = [server.file(f"/{n}.txt") for n in range(download.MAX_CONCURRENT)]
         met: set[str] = set()
 
         def meet(url: str, done: int, total: int | None) -> None:
@@ -608,12 +607,12 @@ class TestSeveralAtOnce:
                 met.add(url)
                 meeting.wait(timeout=10)
 
-        assert len(Downloader(cache=tmp_path, progress=meet).fetch_all(files)) == download.MAX_AT_ONCE
+        assert len(Downloader(cache=tmp_path, progress=meet).fetch_all(files)) == download.MAX_CONCURRENT
 
     def test_one_failure_is_one_line_and_the_rest_is_kept_for_the_next_run(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
         files = [server.file(f"/{n}.txt") for n in range(4)]
         missing = RemoteFile(f"{server.url}/missing.txt")
         places = [tmp_path / mirror_path(file.url) for file in files]

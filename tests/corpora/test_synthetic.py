@@ -18,9 +18,9 @@ from nmtkit.corpora.synthetic import (
     Phrase,
     Sentence,
     SyntheticPair,
-    draw_sentence,
     english_sentence,
     german_sentence,
+    sample_sentence,
 )
 from nmtkit.corpora.synthetic_lexicon import (
     CASES,
@@ -90,7 +90,7 @@ Unsere Tasche ist unter unserem Bett.
 # as long) and strings have other hashes; one line a pair. "more" are pairs without regard to splits.
 GENERATE = """
 import random, sys, time
-from nmtkit.corpora.synthetic import SPLITS, draw_sentence, english_sentence, generate, german_sentence
+from nmtkit.corpora.synthetic import SPLITS, sample_sentence, english_sentence, generate, german_sentence
 
 start = time.process_time()
 train = generate("train")
@@ -101,7 +101,7 @@ for split in SPLITS:
         print(split, pair.source, pair.target, ",".join(sorted(pair.phenomena)), sep="\\t")
 rng = random.Random(4)
 for _ in range(30_000):
-    sentence = draw_sentence(rng)
+    sentence = sample_sentence(rng)
     print("more", english_sentence(sentence), german_sentence(sentence), sep="\\t")
 """
 
@@ -149,8 +149,8 @@ def test_same_pairs_on_every_call(generated: dict[str, list[list[str]]]) -> None
 
 def test_same_sentences_in_every_process(generated: dict[str, list[list[str]]]) -> None:
     rng = random.Random(4)
-    sentences = [draw_sentence(rng) for _ in range(500)]
-    assert [[english_sentence(drawn), german_sentence(drawn)] for drawn in sentences] == generated["more"][:500]
+    sentences = [sample_sentence(rng) for _ in range(500)]
+    assert [[english_sentence(one), german_sentence(one)] for one in sentences] == generated["more"][:500]
 
 
 def test_the_training_set_takes_less_than_three_seconds(generated: dict[str, list[list[str]]]) -> None:

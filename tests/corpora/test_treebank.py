@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.config.schema import DataConfig
 from nmtkit.corpora.corpus import Corpus, TextSource
-from nmtkit.corpora.treebank import is_own_treebank, stored_trees, treebank_corpus
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.entries import open_entry, public_files, stored_trees, treebank_corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.parsing import ParsingTask
 
@@ -85,10 +87,12 @@ def test_what_is_missing_is_said(
     make_treebank(tmp_path / "there")
     (tmp_path / "there" / "22").write_text("a file is no section")
     (tmp_path / "empty").mkdir()
+    folder = None if treebank is None else Path(treebank)
+    data = DataConfig.model_construct(source_language="en", target_language="en", treebank=folder, silver_trees=())
     with pytest.raises(DataError) as caught:
-        treebank_corpus(name, None if treebank is None else Path(treebank), ())
+        open_entry(data, name, Downloader(cache=tmp_path))
     assert expected in str(caught.value)
-    assert is_own_treebank(name)
+    assert public_files(data, name) == ()
 
 
 def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ class TestPreparedMixture:
         data = DataConfig.model_validate({**values, "train": [corpus]})
         tokenizer = Tokenizer.learn(data, lambda: [("the house", "das Haus")])
         assert [tokenizer.pieces([index], "source") for index in tokenizer.tag_ids] == [["<bt>"]]
-        assert set(tokenizer.never_said) == {PAD, BOS, UNK, *(tokenizer.tag_ids if shared else ())}
+        assert set(tokenizer.suppressed_ids) == {PAD, BOS, UNK, *(tokenizer.tag_ids if shared else ())}
 
     def test_tags_have_to_leave_room_for_segments(self) -> None:
         values = {"source_language": "en", "target_language": "de", "subwords": "none", "vocab_size": 6}

@@ -56,7 +56,7 @@ def test_unigram_segmentations_come_with_their_probability_to_the_power_of_alpha
         for pieces in segmentations(word)
     }
     sampler, rng = UnigramSampling(INDEX, LOG_PROBS, alpha), random.Random(1)
-    found = shares([sampler.draw(word, rng.random) for _ in range(20_000)])
+    found = shares([sampler.sample(word, rng.random) for _ in range(20_000)])
     assert len(weights) == 14
     assert set(found) <= set(weights)
     for text, weight in weights.items():
@@ -66,7 +66,7 @@ def test_unigram_segmentations_come_with_their_probability_to_the_power_of_alpha
 def test_bpe_dropout_has_the_distribution_of_its_algorithm() -> None:
     word = "\u2581abcabc"
     sampler, rng = BpeDropout(INDEX, RANKS, 0.3), random.Random(1)
-    found = shares([sampler.draw(word, rng.random) for _ in range(20_000)])
+    found = shares([sampler.sample(word, rng.random) for _ in range(20_000)])
     other = random.Random(2)
     expected = shares([bpe_dropout_by_its_algorithm(word, 0.3, other) for _ in range(20_000)])
     assert len(expected) > 10
@@ -75,12 +75,12 @@ def test_bpe_dropout_has_the_distribution_of_its_algorithm() -> None:
 
 
 def test_all_merges_left_out_are_characters() -> None:
-    assert BpeDropout(INDEX, RANKS, 1.0).draw("\u2581abc", random.Random(1).random) == [0, 1, 2, 3]
+    assert BpeDropout(INDEX, RANKS, 1.0).sample("\u2581abc", random.Random(1).random) == [0, 1, 2, 3]
 
 
 def test_a_long_word_does_not_vanish() -> None:
     word = "abc" * 2000
-    ids = UnigramSampling(INDEX, [score * 100 for score in LOG_PROBS], 1.0).draw(word, random.Random(1).random)
+    ids = UnigramSampling(INDEX, [score * 100 for score in LOG_PROBS], 1.0).sample(word, random.Random(1).random)
     assert "".join(PIECES[index] for index in ids) == word
 
 
