@@ -55,6 +55,7 @@ DOORS = {
     "pynvml": ["nmtkit.training.energy"],
     "ctranslate2": ["nmtkit.export.ctranslate2", "nmtkit.decoding.ctranslate2_engine"],
     "transformers": ["nmtkit.export.huggingface"],
+    "jinja2": ["nmtkit.reports.run_page"],
     "matplotlib": ["nmtkit.reports.attention_maps"],
     "typer": ["nmtkit.cli"],
     "click": [],

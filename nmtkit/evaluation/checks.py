@@ -156,7 +156,7 @@ def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str
 
 
 def _like_source(of_line: Sequence[Sequence[str]], sources: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return a function that tells lines with more words of the source's language than of the references'.
+    """Return a function that recognises lines with more words of the source's language than of the references'.
 
     No language is known here: the language of each word is learned from the very texts that are given.
     """

@@ -160,12 +160,13 @@ class Scorer:
         """
         self.check_lines(hypotheses)
         names = self.possible(metrics)
-        if names[0] in TASK_METRICS:
-            own = TASK_METRICS[names[0]]
+        if (own := task_metric(self.text, metrics)) is not None:
             scores = {name: Score(*entry) for name, entry in own.scores(self.references[0], hypotheses).items()}
-            for name in own.tested if resamples > 1 else ():
-                interval = _interval(*self._statistics(name, hypotheses), resamples)
-                scores[name] = dataclasses.replace(scores[name], interval=interval)
+            if resamples > 1:
+                counts = own.counts(self.references[0], hypotheses)
+                for name in own.tested:
+                    interval = _interval(self.metric(name), counts, resamples)
+                    scores[name] = dataclasses.replace(scores[name], interval=interval)
             return scores
         lines = {form: self._in_form(form, hypotheses) for form in dict.fromkeys(_FORMS[name] for name in names)}
         return {name: self._measure(name, lines[_FORMS[name]], resamples) for name in names}
@@ -180,8 +181,7 @@ class Scorer:
         """
         self.check_lines(hypotheses)
         names = self.possible(metrics)
-        if names[0] in TASK_METRICS:
-            own = TASK_METRICS[names[0]]
+        if (own := task_metric(self.text, metrics)) is not None:
             counts = own.counts(self.references[0], hypotheses)
             return [{name: own.value(name, of_line) for name in own.tested} for of_line in counts]
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
@@ -288,7 +288,7 @@ class Scorer:
         statistics: list[Any] = []
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = slice(start, start + LINES_AT_ONCE)
-            references = [of_set[part] for of_set in self._of_references(_FORMS.get(name, "own"))]
+            references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
             metric = _build(name, references, self._tokenizer)
             statistics += metric._extract_corpus_statistics(lines[part], None)
         return metric, statistics

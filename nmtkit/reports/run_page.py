@@ -327,7 +327,7 @@ def _template() -> Any:
 
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"text": html(text), "cell": html(_cell), "as_json": html(_as_json)}
+    environment.filters |= {"text": html(text), "plain": html(plain), "cell": html(_cell), "as_json": html(_as_json)}
     environment.globals |= {
         "name": html(_name),
         "table": html(table),
