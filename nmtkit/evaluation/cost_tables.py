@@ -207,7 +207,6 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
             f"{amount(predicted['memory_bytes'])}B{_of_memory(predicted)} ({predicted['memory_source']})",
         ],
     ]
-    rows += [[f"  {name}", f"{amount(size)}B"] for name, size in predicted["memory_parts"].items()]
     rows.append(["tokens per micro-batch", f"{predicted['tokens_per_pass']:,}, including padding"])
     notes = [f"Lengths of the pairs: {predicted['lengths']}."]
     if predicted["seconds"] / predicted["updates"] < _SHORTEST_UPDATE_SECONDS:

@@ -22,7 +22,7 @@ from nmtkit.evaluation.metrics import Scorer, TextKind, read_scores
 from nmtkit.files import as_text, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import Run
-from nmtkit.training.averaging_search import read_averaging
+from nmtkit.training.averaging import read_averaging
 
 FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "data/manifest.json": lambda path: read_manifest(path.parent),

@@ -1,13 +1,9 @@
-"""The energy of training, where the machine tells: a GPU by NVML, the processors of a machine by RAPL.
+"""Energy of a training: GPUs by NVML, processors and memory by RAPL. What cannot be read is never estimated.
 
-Both are counters that go on by themselves; they are read about once a second, which takes microseconds. What cannot be
-read is not measured, and nothing is ever assumed in its place.
-
-    NVML    energy of one GPU since its driver was loaded, in millijoules; Volta and later; needs nvidia-ml-py
-    RAPL    energy of each processor package and of memory, in microjoules; Linux, where this user may read
-            /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too). It is of all that runs on the machine.
-            It begins again at 0 when it is full, as a rule after 262 kJ: a quarter of an hour at 300 W; more than one
-            turn between two readings, as in a validation of half an hour, would be lost.
+    NVML    energy of one GPU in millijoules; Volta and later; needs nvidia-ml-py
+    RAPL    energy of each processor package and of memory, in microjoules, of all that runs on the machine; Linux,
+            where this user may read /sys/class/powercap/intel-rapl:*/energy_uj (AMD's is there too). A counter begins
+            again at 0 after about 262 kJ: more than one such turn between two readings would be lost.
 
 Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap/powercap.rst of Linux.
 """
@@ -15,7 +11,7 @@ Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,37 +21,16 @@ from nmtkit.console import log
 
 POWERCAP = Path("/sys/class/powercap")
 SECONDS_BETWEEN_READINGS = 1.0
+ENERGY = ("gpu_joules", "gpu_seconds", "host_joules", "host_seconds")
+"""Counters of `Progress`: energy, and how long it was measured, summed over the GPUs and over the machines."""
 
 Counter = Callable[[], float]
-"""Joules since any one moment, always the same one; raises OSError or ValueError when they cannot be read."""
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Energy measured, and how long that was.
-
-    Attributes:
-        gpu_joules, gpu_seconds: added up over the GPUs.
-        host_joules, host_seconds: of processors and memory, added up over the machines.
-    """
-
-    gpu_joules: float = 0.0
-    gpu_seconds: float = 0.0
-    host_joules: float = 0.0
-    host_seconds: float = 0.0
-
-    def __add__(self, other: "Energy") -> "Energy":
-        return Energy(
-            self.gpu_joules + other.gpu_joules,
-            self.gpu_seconds + other.gpu_seconds,
-            self.host_joules + other.host_joules,
-            self.host_seconds + other.host_seconds,
-        )
+"""Joules since a fixed moment; raises OSError or ValueError when they cannot be read."""
 
 
 @dataclass
 class _Reading:
-    """One counter from its start to its last reading."""
+    """A counter from its start to its last reading."""
 
     what: str
     counter: Counter
@@ -69,59 +44,44 @@ class _Reading:
         if self.has_failed:
             return
         try:
-            self.joules = self.counter() - self.first
+            self.joules, self.seconds = self.counter() - self.first, now - self.begun
         except (OSError, ValueError) as error:
             log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self.what, error)
             self.has_failed = True
-            return
-        self.seconds = now - self.begun
 
 
-@dataclass
 class EnergyMeter:
-    """What one process measures in one session of training: its GPU, and as the first on its machine the processors."""
+    """Energy that this process measures in one session: of its GPU; the first process on a machine also of the host."""
 
-    gpu: _Reading | None = None
-    host: _Reading | None = None
-    _last: float = field(default=-SECONDS_BETWEEN_READINGS)
-
-    @classmethod
-    def start(cls, device: torch.device) -> "EnergyMeter":
-        """Begins to measure what this process can."""
+    def __init__(self, device: torch.device) -> None:
         is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-        meter = cls(_begin("the GPU", nvml_counter(device)))
-        if is_first_here:
-            meter.host = _begin("the processors", rapl_counter(POWERCAP))
-        return meter
+        self.gpu = _begin("the GPU", nvml_counter(device))
+        self.host = _begin("the processors", rapl_counter(POWERCAP)) if is_first_here else None
+        self._last = -SECONDS_BETWEEN_READINGS
 
-    def read(self) -> Energy:
-        """The energy since the start; at most so often as it is worth, else that of the last reading."""
+    def read(self) -> list[float]:
+        """Return the values of `ENERGY` since the start, read at most once per second."""
         now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_READINGS:
+        is_due = now - self._last >= SECONDS_BETWEEN_READINGS
+        values = []
+        for reading in (self.gpu, self.host):
+            if reading is not None and is_due:
+                reading.update(now)
+            values += [reading.joules, reading.seconds] if reading is not None else [0.0, 0.0]
+        if is_due:
             self._last = now
-            for reading in (self.gpu, self.host):
-                if reading is not None:
-                    reading.update(now)
-        gpu, host = self.gpu, self.host
-        return Energy(
-            gpu.joules if gpu else 0.0,
-            gpu.seconds if gpu else 0.0,
-            host.joules if host else 0.0,
-            host.seconds if host else 0.0,
-        )
+        return values
 
 
 def _begin(what: str, counter: Counter | None) -> _Reading | None:
-    if counter is None:
-        return None
     try:
-        return _Reading(what, counter, time.monotonic(), counter())
+        return _Reading(what, counter, time.monotonic(), counter()) if counter is not None else None
     except (OSError, ValueError):
         return None
 
 
 def nvml_counter(device: torch.device) -> Counter | None:
-    """The counter of a CUDA device; None where there is none, or no nvidia-ml-py."""
+    """Return the counter of a CUDA device; None where there is none, or no nvidia-ml-py."""
     if device.type != "cuda" or find_spec("pynvml") is None:
         return None
     import pynvml
@@ -134,7 +94,7 @@ def nvml_counter(device: torch.device) -> Counter | None:
 
     try:
         pynvml.nvmlInit()
-        # By its identity, as NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
+        # By UUID, since NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
     except pynvml.NVMLError:
         return None
@@ -142,42 +102,24 @@ def nvml_counter(device: torch.device) -> Counter | None:
 
 
 def rapl_counter(powercap: Path) -> Counter | None:
-    """The counter of all processor packages of this machine and their memory; None where they cannot be read."""
-    try:
-        zones = [_Zone(folder) for folder in _rapl_folders(powercap)]
-    except (OSError, ValueError):
-        return None
-    if not zones:
-        return None
-    return lambda: sum(zone.joules() for zone in zones)
-
-
-def _rapl_folders(powercap: Path) -> list[Path]:
-    """The zones that add up: packages (intel-rapl:0) and the memory beside them (intel-rapl:0:1, dram). Cores and
-    graphics are parts of their package; psys is the whole, with the packages in it."""
-    chosen = []
-    for folder in sorted(powercap.glob("intel-rapl:*")):
+    """Return the counter of all processor packages of this machine and their memory; None where it cannot be read."""
+    files: dict[Path, int] = {}  # with the value at which each begins again at 0
+    for folder in powercap.glob("intel-rapl:*"):
         try:
             name = (folder / "name").read_text(encoding="ascii").strip()
-            (folder / "energy_uj").read_text(encoding="ascii")
-        except OSError:  # not for this user's eyes
+            # Cores and graphics are parts of their package; psys contains the packages.
+            if name.startswith("package") or name == "dram":
+                (folder / "energy_uj").read_text(encoding="ascii")
+                files[folder / "energy_uj"] = int((folder / "max_energy_range_uj").read_text(encoding="ascii"))
+        except (OSError, ValueError):  # as a rule only root may read it
             continue
-        if name.startswith("package") or name == "dram":
-            chosen.append(folder)
-    return chosen
+    last, turns = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
 
+    def joules() -> float:
+        for file in files:
+            now = int(file.read_text(encoding="ascii"))
+            turns[file] += now < last[file]
+            last[file] = now
+        return sum(last[file] + turns[file] * files[file] for file in files) / 1e6
 
-class _Zone:
-    """One counter of RAPL, without the jumps where it begins again at 0."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "energy_uj"
-        self._range = int((folder / "max_energy_range_uj").read_text(encoding="ascii"))
-        self._last, self._turns = 0, 0
-
-    def joules(self) -> float:
-        now = int(self._file.read_text(encoding="ascii"))
-        if now < self._last:
-            self._turns += 1
-        self._last = now
-        return (now + self._turns * self._range) / 1e6
+    return joules if files else None
