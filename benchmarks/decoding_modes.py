@@ -28,7 +28,7 @@ from nmtkit.decoding.stepper import ModelStepper, Stepper
 from nmtkit.model.step_attention import ByHead
 from nmtkit.model.step_decoder import StepDecoder, StepState
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.compiled import MAX_VARIANTS
+from nmtkit.training.loss import MAX_VARIANTS
 
 WIDTH_STEP = 32
 

@@ -44,8 +44,8 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
 from nmtkit.files import write_json
 from nmtkit.model.flops import count_parameters
-from nmtkit.training.compiled import compile_cost
 from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.loss import compile_cost
 from nmtkit.training.state import TrainingState
 
 VOCABULARY = {"tiny": 500, "base": 37_000, "big": 37_000}

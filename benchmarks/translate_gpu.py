@@ -56,7 +56,7 @@ from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
-from nmtkit.training.compiled import compile_cost
+from nmtkit.training.loss import compile_cost
 
 DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "compiled", "graphs", "compiled-graphs", "ctranslate2")

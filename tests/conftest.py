@@ -19,9 +19,9 @@ from nmtkit.data.prepare import prepare
 from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED
-from nmtkit.training.verify import verify_resume
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own terminal, which is not that of the tests

@@ -8,7 +8,7 @@ import typer
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
-    from nmtkit.training.averaging_search import Search
+    from nmtkit.training.averaging import Search
 
 
 def command(
@@ -81,7 +81,7 @@ def command(
 def _search(run: Path, criterion: str | None, device: str, threads: int | None) -> None:
     from nmtkit import console
     from nmtkit.distributed.workers import Workers
-    from nmtkit.training.averaging_search import search
+    from nmtkit.training.averaging import search
 
     found: Search | None = None
     workers = Workers.start(device, "float32", threads)

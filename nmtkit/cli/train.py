@@ -102,7 +102,7 @@ def train_or_stop(
 def _verify_resume(recipe: "Recipe", run_dir: Path, device: str, threads: int | None) -> None:
     with _telling_how_to_go_on():
         from nmtkit.distributed.workers import Workers
-        from nmtkit.training.verify import verify_resume
+        from nmtkit.training.resume import verify_resume
 
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             first, last = verify_resume(recipe, run_dir, workers)

@@ -15,11 +15,11 @@ from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of
 from nmtkit.files import any_number, as_text, read_json, read_json_lines
-from nmtkit.model.flops import TRAINING_FACTOR
+from nmtkit.model.flops import TRAINING_FACTOR, Counters
 from nmtkit.run import Run
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_PARTS = ("flops_encoder", "flops_decoder", "flops_output", "flops_attention", "flops_padding")
+_PARTS = tuple(name for name in Counters().counters() if name.startswith("flops_"))
 _MEASURED: dict[str, Any] = {
     "target_tokens": int, "processes": int, "device": str, "precision": str,
     **dict.fromkeys(("seconds", "device_seconds", "flops", *_PARTS), float),

@@ -155,7 +155,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
         )
     loaded = load_model(found[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": True})
-    validator = Validator(recipe.model_copy(update={"training": training}), run_dir, loaded.tokenizer, workers)
+    validator = Validator(recipe.model_copy(update={"training": training}), Run(run_dir), loaded.tokenizer, workers)
     validation = validator(loaded.model)
     assert validation is not None
     sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))

@@ -6,7 +6,8 @@ is usual.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,40 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.model.attention_window import AttentionWindow
 
 Lengths = npt.NDArray[np.int64]
+C = TypeVar("C", bound="Counters")
 
 TRAINING_FACTOR = 3
 """Forward and backward: each product of the forward pass has two of the same size in the backward pass."""
+
+
+@dataclass
+class Counters:
+    """Counters of an update, of a training so far, or of a predicted one; files use their names as keys.
+
+    Attributes:
+        target_tokens: target tokens trained on, without padding.
+        flops: operations of the matrix products of forward and backward for real tokens.
+        flops_attention: of these, the products of queries with keys and of weights with values.
+        flops_padding: what padding adds to flops.
+        flops_encoder, flops_decoder, flops_output: parts of flops: the layers of each, and the output embedding.
+    """
+
+    target_tokens: int = 0
+    flops: int = 0
+    flops_attention: int = 0
+    flops_padding: int = 0
+    flops_encoder: int = 0
+    flops_decoder: int = 0
+    flops_output: int = 0
+
+    def __iadd__(self: C, other: "Counters") -> C:
+        for name, value in other.counters().items():
+            setattr(self, name, getattr(self, name) + value)
+        return self
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters by name, without what subclasses add."""
+        return {field.name: getattr(self, field.name) for field in fields(Counters)}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from nmtkit.files import as_text, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.training.averaging_search import read_averaging
+from nmtkit.training.averaging import read_averaging
 
 FORMS: dict[str, Callable[[Any], str]] = {
     # as the recipe would state it, without quotes around a word

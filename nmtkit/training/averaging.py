@@ -1,16 +1,27 @@
-"""`average`: the mean of several checkpoints' weights, as a model folder of its own.
+"""`average`: the mean of several checkpoints' weights as a model folder, and `average --search`: of how many.
+
+    choose_checkpoints  the last ones or the best          ->  average  ->  RUN/averaged
+    search              averages of the last N, validated  ->  RUN/averaging.json, a row for each
+
+A search writes every result at once, and continues after an interruption.
 
 Source: section 6.1: the base model is the average of the last 5 checkpoints, the big one of the last 20.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
-from nmtkit.errors import ModelError
-from nmtkit.files import sha256_of
+from nmtkit.console import counted
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import DataError, ModelError
+from nmtkit.files import any_number, read_json, sha256_of, write_json
+from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import (
     check_sum,
     is_model_folder,
@@ -21,7 +32,18 @@ from nmtkit.model_folder import (
     step_of,
 )
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.validation import Validator
+
+Criterion = Literal["bleu", "nll"]
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+"""Numbers of checkpoints that a search tries, beside all of them."""
+_FACTS = (
+    "run", "step", "epoch", "target_tokens", "flops", "seconds", "device", "precision", "data_fingerprint",
+    "init_sha256", "recipe",
+)  # fmt: skip
+"""Entries of its last checkpoint's provenance that an average takes over."""
 
 
 def choose_checkpoints(
@@ -32,22 +54,23 @@ def choose_checkpoints(
     at_most: int | None = None,
     spacing: int = 1,
 ) -> list[Path]:
-    """The checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
+    """Return the checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
 
-    With no number: as many of the last, if there are, as the run's average_last says, or ``at_most``. Damaged ones are
-    reported and passed over: those before them (or next in rank) take their place.
+    Without a number: the last ``at_most``, or as many as the run's average_last, or fewer if there are fewer. Damaged
+    checkpoints are reported, and those before them (or next in rank) take their place.
 
     Args:
-        spacing: with ``last``: every so-manieth checkpoint, counted back from the last one.
+        spacing: with ``last``: every ``spacing``-th checkpoint, counted back from the last one.
 
     Raises:
         ModelError: the run does not have that many.
     """
-    available = Run(run_dir).checkpoints()
+    run = Run(run_dir)
+    available = run.checkpoints()
     if not available:
         raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
-        chosen = Run(run_dir).best_checkpoints(best)
+        chosen = run.best_checkpoints(best)
         if len(chosen) < best:
             raise ModelError(
                 f"{run_dir}: the best {best} checkpoints were requested, but only {len(chosen)} are whole and have a "
@@ -55,9 +78,9 @@ def choose_checkpoints(
             )
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
-    chosen = Run(run_dir).whole_checkpoints((number - 1) * spacing + 1)[::-spacing][:number][::-1]
+    chosen = run.whole_checkpoints((number - 1) * spacing + 1)[::-spacing][:number][::-1]
     if not chosen:
-        raise ModelError(f"{run_dir / 'checkpoints'}: every checkpoint is damaged; train the run again")
+        raise ModelError(f"{run.checkpoints_folder}: every checkpoint is damaged; train the run again")
     if last is not None and len(chosen) < last:
         raise ModelError(
             f"{run_dir}: the last {last} checkpoints are requested{f', {spacing} apart' if spacing > 1 else ''}, but "
@@ -67,7 +90,7 @@ def choose_checkpoints(
 
 
 def _average_last(folders: list[Path]) -> int:
-    """What the newest checkpoint whose model.json can be read says."""
+    """Return average_last of the newest checkpoint whose model.json is readable."""
     for folder in reversed(folders[1:]):
         try:
             return int(read_description(folder)["decoding"]["average_last"])
@@ -77,38 +100,44 @@ def _average_last(folders: list[Path]) -> int:
 
 
 def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> None:
-    """Averages checkpoints in float64 and writes the float32 result as a model folder marked as an average.
+    """Average checkpoints in float64 and write the float32 result as a model folder marked as an average.
 
-    What else lies in an older average, such as its exports, stays.
+    Other files in an older average, such as its exports, stay.
 
     Args:
-        decoding: what the new model folder says of decoding; by default what the checkpoints say.
+        decoding: decoding defaults of the new model; by default those of the checkpoints.
 
     Raises:
-        ModelError: they are not of the same model or tokenizer, or damaged; or ``output`` is something else already.
+        ModelError: they differ in model or tokenizer, or are damaged; or ``output`` exists and is no average.
     """
     if output.exists() and not _is_average(output):
         raise ModelError(f"{output}: already exists and is not an averaged model; name a new folder")
-    first = check_alike(folders)
-    for folder in folders:
-        check_sum(folder, read_provenance(folder))
-    weights = mean_weights(folders)
+    description = check_alike(folders)
+    provenances = [read_provenance(folder) for folder in folders]
+    for folder, provenance in zip(folders, provenances, strict=True):
+        check_sum(folder, provenance)
+    facts = {
+        "kind": "average",
+        "resumable": False,
+        "average_of": _sources(folders),
+        **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},
+    }
     save_model(
         output,
-        weights,
-        ModelConfig.model_validate(first["model"]),
+        mean_weights(folders),
+        ModelConfig.model_validate(description["model"]),
         Tokenizer.load(folders[-1] / "tokenizer"),
-        decoding or DecodingConfig.model_validate(first["decoding"]),
-        _provenance(folders),
-        read_lengths(first.get("training_lengths")),
+        decoding or DecodingConfig.model_validate(description["decoding"]),
+        facts,
+        read_lengths(description.get("training_lengths")),
     )
 
 
 def check_alike(folders: list[Path]) -> dict[str, Any]:
-    """Returns what model.json of the first one says.
+    """Return model.json of the first checkpoint.
 
     Raises:
-        ModelError: they are not of the same model or tokenizer.
+        ModelError: the checkpoints differ in model or tokenizer.
     """
     first = read_description(folders[0])
     for folder in folders[1:]:
@@ -124,7 +153,7 @@ def check_alike(folders: list[Path]) -> dict[str, Any]:
 
 
 def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
-    """The mean of the weights of some checkpoints, taken in float64, as float32."""
+    """Return the mean of the weights of checkpoints, computed in float64, as float32."""
     sums: dict[str, torch.Tensor] = {}
     for folder in folders:
         for name, tensor in read_tensors(folder / "model.safetensors").items():
@@ -133,7 +162,7 @@ def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
 
 
 def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> bool:
-    """Whether ``output`` is the average of just these checkpoints; with these decoding settings, where given."""
+    """Return whether ``output`` is the average of just these checkpoints, with these decoding settings if given."""
     if not _is_average(output):
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
@@ -146,19 +175,135 @@ def _is_average(folder: Path) -> bool:
     return is_model_folder(folder) and provenance.is_file() and read_provenance(folder).get("kind") == "average"
 
 
-def _sources(folders: list[Path]) -> list[dict[str, Any]]:
-    return [{"checkpoint": folder.name, "sha256": sha256_of(folder / "model.safetensors")} for folder in folders]
+def _sources(folders: list[Path]) -> list[dict[str, str]]:
+    """Return the checkpoints with their sums as recorded, which `choose_checkpoints` and `average` check."""
+    return [{"checkpoint": folder.name, "sha256": _weights_sum(folder)} for folder in folders]
 
 
-def _provenance(folders: list[Path]) -> dict[str, Any]:
-    last = read_provenance(folders[-1])
-    kept = (
-        "run", "step", "epoch", "target_tokens", "flops", "seconds", "device", "precision", "data_fingerprint",
-        "init_sha256", "recipe",
-    )  # fmt: skip
-    return {
-        "kind": "average",
-        "resumable": False,
-        "average_of": _sources(folders),
-        **{key: last[key] for key in kept if key in last},
+def _weights_sum(folder: Path) -> str:
+    return str(read_provenance(folder)["files"]["model.safetensors"])
+
+
+# ---- average --search
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One average and its score on the validation set.
+
+    Attributes:
+        n: number of checkpoints, the last ones.
+        metric: ``sacrebleu`` (of plain text), ``bleu-tokenized`` or ``nll``.
+        score: by that metric.
+        nll: mean per target token, in nats.
+        first_step, last_step: the updates of the oldest and the newest checkpoint.
+    """
+
+    n: int
+    metric: str
+    score: float
+    nll: float
+    first_step: int
+    last_step: int
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        """Smaller is better: any number than none, and of equal scores the smaller average."""
+        cost = self.score if self.metric == "nll" else -self.score
+        return (cost if math.isfinite(cost) else math.inf, self.n)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The averages tried so far, and the number of those to try in all."""
+
+    tried: list[Tried]
+    total: int
+
+    @property
+    def best(self) -> Tried:
+        return min(self.tried, key=lambda tried: tried.cost)
+
+
+def candidates(num_checkpoints: int) -> list[int]:
+    """Return the numbers of checkpoints to try: those of COUNTS, and all."""
+    return [*(count for count in COUNTS if count < num_checkpoints), num_checkpoints]
+
+
+_TRIED = {
+    "n": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "last_step": int,
+}  # fmt: skip
+
+
+def read_averaging(path: Path) -> dict[str, Any]:
+    """Read averaging.json.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
+    content: dict[str, Any] = read_json(path, {"tried": [_TRIED], "best": _TRIED, "made_from": dict})
+    if not content["tried"] or any(row.keys() != _TRIED.keys() for row in content["tried"]):
+        raise DataError(f'{path}: the rows of "tried" must have exactly the keys {", ".join(_TRIED)}; remove the file')
+    return content
+
+
+def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iterator[Search]:
+    """Validate the averages of a run one after the other, and write RUN/averaging.json after each.
+
+    Args:
+        criterion: ``bleu`` translates the validation set for each average, as `train` does; ``nll`` does not. None: nll
+            of trees, else BLEU.
+
+    Yields:
+        all that was tried so far, once at the beginning and after each average.
+
+    Raises:
+        ModelError: the run has fewer than two whole checkpoints, or they differ in model or tokenizer.
+        DataError: it has no validation set, or BLEU is requested for trees.
+    """
+    run = Run(run_dir)
+    folders = run.whole_checkpoints()
+    if len(folders) < 2:
+        raise ModelError(
+            f"{run_dir}: {counted(len(folders), 'whole checkpoint')}, so there is nothing to "
+            "choose from; train with a larger training.keep_last first"
+        )
+    recipe = run.recipe()
+    of_task = task_of(recipe.data).averaging_metric
+    if criterion == "bleu" and of_task != "bleu":
+        raise DataError(f'{run_dir}: BLEU cannot score text = "{recipe.data.text}"; search with --metric {of_task}')
+    criterion = criterion or of_task
+    description = check_alike(folders)
+    valid = run.valid_text
+    made_from = {  # everything that decides the results
+        "checkpoints": {folder.name: _weights_sum(folder) for folder in folders},
+        "valid": {"source": sha256_of(valid.source), "reference": sha256_of(valid.reference)},
+        "criterion": criterion,
+        "decoding": recipe.decoding.model_dump(mode="json"),
     }
+    tried: list[Tried] = []
+    if run.averaging.is_file():
+        content = read_averaging(run.averaging)
+        tried = [Tried(**row) for row in content["tried"]] if content["made_from"] == made_from else []
+    wanted = candidates(len(folders))
+    yield Search(tried, len(wanted))
+    training = recipe.training.model_copy(update={"validate_bleu": criterion == "bleu"})
+    validator = Validator(recipe.model_copy(update={"training": training}), run, run.tokenizer(), workers)
+    sizes = description["vocab_sizes"]
+    model = Transformer(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
+    model.to(workers.device)
+    metric = "nll" if criterion == "nll" else "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"
+    for count in wanted:
+        if count in {known.n for known in tried}:
+            continue
+        chosen = folders[-count:]
+        model.load_state_dict(mean_weights(chosen))
+        found = validator(model)
+        assert found is not None  # it is never requested to stop
+        score = found.nll if criterion == "nll" else math.nan if found.bleu is None else found.bleu
+        tried = [*tried, Tried(count, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))]
+        so_far = Search(tried, len(wanted))
+        rows = [asdict(row) for row in tried]
+        write_json(run.averaging, {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
+        yield so_far

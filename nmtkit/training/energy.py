@@ -1,21 +1,17 @@
-"""The energy of training, where the machine measures it: of GPUs by NVML, of processors and memory by RAPL.
+"""Energy of a training: GPUs by NVML, processors and memory by RAPL. What cannot be read is never estimated.
 
     NVML    energy of one GPU in millijoules; Volta and later; needs nvidia-ml-py
-    RAPL    energy of each processor package and its memory in microjoules, of everything that runs on the machine;
-            Linux, where this user may read /sys/class/powercap/intel-rapl:*/energy_uj (AMD has it there too). It
-            restarts at 0, as a rule after 262 kJ: a quarter of an hour at 300 W. More than one restart between two
-            readings, as in a validation of half an hour, would be lost.
-
-What cannot be read is not measured, and nothing is assumed in its place.
+    RAPL    energy of each processor package and of memory, in microjoules, of all that runs on the machine; Linux,
+            where this user may read /sys/class/powercap/intel-rapl:*/energy_uj (AMD's is there too). A counter begins
+            again at 0 after about 262 kJ: more than one such turn between two readings would be lost.
 
 Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap/powercap.rst of Linux.
 """
 
-import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,107 +21,105 @@ from nmtkit.console import log
 
 POWERCAP = Path("/sys/class/powercap")
 SECONDS_BETWEEN_READINGS = 1.0
+ENERGY = ("gpu_joules", "gpu_seconds", "host_joules", "host_seconds")
+"""Counters of `Progress`: energy, and how long it was measured, summed over the GPUs and over the machines."""
+
+Counter = Callable[[], float]
+"""Joules since a fixed moment; raises OSError or ValueError when they cannot be read."""
 
 
-@dataclass(frozen=True)
-class Energy:
-    """Energy measured, and for how long.
+@dataclass
+class _Reading:
+    """A counter from its start to its last reading."""
 
-    Attributes:
-        gpu_joules, gpu_seconds: summed over the GPUs.
-        host_joules, host_seconds: of processors and memory, summed over the machines.
-    """
+    what: str
+    counter: Counter
+    begun: float
+    first: float
+    joules: float = 0.0
+    seconds: float = 0.0
+    has_failed: bool = False
 
-    gpu_joules: float = 0.0
-    gpu_seconds: float = 0.0
-    host_joules: float = 0.0
-    host_seconds: float = 0.0
-
-    def __add__(self, other: "Energy") -> "Energy":
-        return Energy(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
-
-
-class Counters:
-    """Energy counters that are read together, and what they have counted since this was made."""
-
-    def __init__(self, name: str, read: Callable[[], list[float]], ranges: list[float]) -> None:
-        """Take the first reading.
-
-        Args:
-            read: returns the joules of each counter; raises OSError or ValueError.
-            ranges: the joules after which each counter restarts at 0.
-        """
-        self._name, self._read, self._ranges = name, read, ranges
-        self._begun, self._last = time.monotonic(), read()
-        self._has_failed = False
-        self.joules = self.seconds = 0.0
-
-    def update(self) -> None:
-        """Read the counters again; after a failure warn once and keep what was counted."""
-        if self._has_failed:
+    def update(self, now: float) -> None:
+        if self.has_failed:
             return
         try:
-            now = self._read()
+            self.joules, self.seconds = self.counter() - self.first, now - self.begun
         except (OSError, ValueError) as error:
-            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self._name, error)
-            self._has_failed = True
-            return
-        # The modulus bridges a restart at 0.
-        self.joules += sum((new - old) % full for new, old, full in zip(now, self._last, self._ranges, strict=True))
-        self._last, self.seconds = now, time.monotonic() - self._begun
+            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self.what, error)
+            self.has_failed = True
 
 
 class EnergyMeter:
-    """The energy of this process's GPU and, in the first process of a machine, of its processors and memory."""
+    """Energy that this process measures in one session: of its GPU; the first process on a machine also of the host."""
 
     def __init__(self, device: torch.device) -> None:
-        """Start measuring."""
-        self.gpu = gpu_counters(device)
-        self.host = host_counters() if os.environ.get("LOCAL_RANK", "0") == "0" else None
-        self._last = -math.inf
+        is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+        self.gpu = _begin("the GPU", nvml_counter(device))
+        self.host = _begin("the processors", rapl_counter(POWERCAP)) if is_first_here else None
+        self._last = -SECONDS_BETWEEN_READINGS
 
-    def read(self) -> Energy:
-        """Return the energy since the start, at most SECONDS_BETWEEN_READINGS old."""
+    def read(self) -> list[float]:
+        """Return the values of `ENERGY` since the start, read at most once per second."""
         now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_READINGS:
+        is_due = now - self._last >= SECONDS_BETWEEN_READINGS
+        values = []
+        for reading in (self.gpu, self.host):
+            if reading is not None and is_due:
+                reading.update(now)
+            values += [reading.joules, reading.seconds] if reading is not None else [0.0, 0.0]
+        if is_due:
             self._last = now
-            for counters in filter(None, (self.gpu, self.host)):
-                counters.update()
-        gpu, host = ((each.joules, each.seconds) if each else (0.0, 0.0) for each in (self.gpu, self.host))
-        return Energy(*gpu, *host)
+        return values
 
 
-def gpu_counters(device: torch.device) -> Counters | None:
+def _begin(what: str, counter: Counter | None) -> _Reading | None:
+    try:
+        return _Reading(what, counter, time.monotonic(), counter()) if counter is not None else None
+    except (OSError, ValueError):
+        return None
+
+
+def nvml_counter(device: torch.device) -> Counter | None:
     """Return the counter of a CUDA device; None where there is none, or no nvidia-ml-py."""
     if device.type != "cuda" or find_spec("pynvml") is None:
         return None
     import pynvml
 
-    def read() -> list[float]:
+    def joules() -> float:
         try:
-            return [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000]
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
         except pynvml.NVMLError as error:
             raise OSError(str(error)) from None
 
     try:
         pynvml.nvmlInit()
-        # By UUID, as NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
+        # By UUID, since NVML numbers the devices without regard to CUDA_VISIBLE_DEVICES.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return Counters("the GPU", read, [2**64 / 1000])  # an unsigned 64-bit count of millijoules
-    except (pynvml.NVMLError, OSError):
+    except pynvml.NVMLError:
         return None
+    return joules
 
 
-def host_counters() -> Counters | None:
-    """Return the counters of this machine's processor packages and memory; None where they cannot be read."""
-    try:
-        names = {folder: (folder / "name").read_text(encoding="ascii") for folder in POWERCAP.glob("intel-rapl:*")}
-        # Cores and graphics are parts of their package; psys contains the packages.
-        zones = [folder for folder, name in names.items() if name.startswith("package") or name.strip() == "dram"]
+def rapl_counter(powercap: Path) -> Counter | None:
+    """Return the counter of all processor packages of this machine and their memory; None where it cannot be read."""
+    files: dict[Path, int] = {}  # with the value at which each begins again at 0
+    for folder in powercap.glob("intel-rapl:*"):
+        try:
+            name = (folder / "name").read_text(encoding="ascii").strip()
+            # Cores and graphics are parts of their package; psys contains the packages.
+            if name.startswith("package") or name == "dram":
+                (folder / "energy_uj").read_text(encoding="ascii")
+                files[folder / "energy_uj"] = int((folder / "max_energy_range_uj").read_text(encoding="ascii"))
+        except (OSError, ValueError):  # as a rule only root may read it
+            continue
+    last, turns = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
 
-        def read(file: str = "energy_uj") -> list[float]:
-            return [int((zone / file).read_text(encoding="ascii")) / 1e6 for zone in zones]
+    def joules() -> float:
+        for file in files:
+            now = int(file.read_text(encoding="ascii"))
+            turns[file] += now < last[file]
+            last[file] = now
+        return sum(last[file] + turns[file] * files[file] for file in files) / 1e6
 
-        return Counters("the processors", read, read("max_energy_range_uj")) if zones else None
-    except (OSError, ValueError):
-        return None
+    return joules if files else None

@@ -1,4 +1,4 @@
-"""The pairs of each epoch: the prepared ones, or with subword sampling those drawn for it (data/subword_epochs.py)."""
+"""The pairs of each epoch: the prepared ones, or with subword sampling those of RUN/drawn (data/subword_epochs.py)."""
 
 import itertools
 import signal
@@ -21,13 +21,13 @@ from nmtkit.files import remove_folder
 from nmtkit.run import Run
 
 _MOST_PROCESSES = 8
-_SECONDS_BETWEEN_LOOKS = 1.0
-"""How long an epoch is waited for until all processes hear how far it is: far less than an exchange may take."""
+_POLL_SECONDS = 1.0
+"""Time between two exchanges while an epoch is waited for: far less than an exchange may take."""
 _STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-class NotDrawnError(NmtkitError):
-    """The subwords of an epoch are not there: they could not be drawn, or the training was asked to stop before."""
+class NotSampledError(NmtkitError):
+    """The subwords of an epoch are missing: sampling failed, or training was stopped while it waited for them."""
 
 
 @runtime_checkable
@@ -47,152 +47,131 @@ class TrainingPairs(Protocol):
     def __len__(self) -> int: ...
 
     def of_epoch(self, epoch: int) -> PairData:
-        """The pairs of an epoch, the same ones in the same order; their subwords may be others."""
+        """Return the pairs of an epoch: the same ones in the same order, but their subwords may differ."""
         ...
 
     def close(self, *, is_finished: bool = False) -> None:
-        """Ends what is being prepared; with ``is_finished`` nothing is kept for a resume."""
+        """Stop preparing epochs; with ``is_finished`` nothing is kept for a resume."""
         ...
 
 
 def training_pairs(
     recipe: Recipe,
-    run_dir: Path,
+    run: Run,
     manifest: dict[str, Any],
     workers: Workers,
     wants_to_stop: Callable[[], bool] = lambda: False,
 ) -> TrainingPairs:
-    """The training pairs of a prepared run.
+    """Return the training pairs of a prepared run.
 
     Args:
-        wants_to_stop: asked while an epoch is waited for; when any process wants to, all give it up.
+        wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
     """
-    prepared = PairData(Run(run_dir).data / "train")
+    prepared = PairData(run.data / "train")
     if not recipe.training.subword_sampling:
         return prepared
-    return DrawnEpochs(prepared, recipe, run_dir, manifest["fingerprint"], workers, wants_to_stop)
+    return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)
 
 
-class DrawnEpochs:
-    """Pairs whose subwords are drawn anew for each epoch, by rank 0 and ahead, into RUN/drawn."""
+class SampledEpochs:
+    """Pairs whose subwords are sampled for each epoch, by a process that rank 0 starts one epoch ahead."""
 
     def __init__(
         self,
         prepared: PairData,
         recipe: Recipe,
-        run_dir: Path,
+        run: Run,
         data_fingerprint: str,
         workers: Workers,
         wants_to_stop: Callable[[], bool],
     ) -> None:
-        self.folder, self.lines = prepared.folder, prepared.lines
-        self._pairs_per_epoch = prepared.pairs_per_epoch
+        self.folder, self.lines, self.pairs_per_epoch = prepared.folder, prepared.lines, prepared.pairs_per_epoch
         self._training, self._max_tokens = recipe.training, recipe.cleaning.max_tokens
-        self._run_dir, self._data_fingerprint, self._workers = run_dir, data_fingerprint, workers
+        self._run, self._data_fingerprint, self._workers = run, data_fingerprint, workers
         self._wants_to_stop = wants_to_stop
         self._present: tuple[int, PairData] | None = None
-        self._drawing: tuple[int, subprocess.Popen[bytes]] | None = None
+        self._sampler: tuple[int, subprocess.Popen[bytes]] | None = None  # with the epoch it prepares
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    @property
-    def pairs_per_epoch(self) -> int:
-        """See PairData."""
-        return self._pairs_per_epoch
-
     def of_epoch(self, epoch: int) -> PairData:
-        """Draws an epoch, unless that has been done, and begins with the next; all processes come here together.
+        """Wait for an epoch, and start the next one; all processes call this together.
 
         Raises:
-            NotDrawnError: on every process.
+            NotSampledError: on every process.
         """
         if self._present is None or self._present[0] != epoch:
             self._wait_for(epoch)
-            self._present = epoch, PairData(self._folder(epoch) / "pairs")
+            self._present = epoch, PairData(self._run.sampled_epoch(epoch) / "pairs")
             if self._workers.is_main:
-                needed = (self._folder(epoch).name, self._folder(epoch + 1).name)
-                for folder in Run(self._run_dir).sampled.glob("epoch-*"):
-                    if folder.name not in needed:
+                kept = (self._run.sampled_epoch(epoch), self._run.sampled_epoch(epoch + 1))
+                for folder in self._run.sampled.glob("epoch-*"):
+                    if folder not in kept:
                         remove_folder(folder)
                 if self._training.max_epochs is None or epoch + 1 < self._training.max_epochs:
                     self._begin(epoch + 1)
         return self._present[1]
 
     def close(self, *, is_finished: bool = False) -> None:
-        """Ends the drawing that is going on; what is there stays for a resume, unless the training is finished."""
-        if self._drawing is not None:
-            process = self._drawing[1]
+        """Stop sampling; what is complete stays for a resume, unless the training is finished."""
+        if self._sampler is not None:
+            process = self._sampler[1]
             process.terminate()
             process.communicate()
-            self._drawing = None
-        if is_finished and self._workers.is_main and (Run(self._run_dir).sampled).is_dir():
-            remove_folder(Run(self._run_dir).sampled)
-
-    def _folder(self, epoch: int) -> Path:
-        return Run(self._run_dir).sampled_epoch(epoch)
-
-    def _draw(self, epoch: int) -> Draw:
-        training = self._training
-        return Draw(self._data_fingerprint, training.seed, epoch, training.subword_sampling, self._max_tokens)
+            self._sampler = None
+        if is_finished and self._workers.is_main and self._run.sampled.is_dir():
+            remove_folder(self._run.sampled)
 
     def _begin(self, epoch: int) -> None:
-        """Starts a process that draws an epoch, unless it is there or being drawn."""
-        if self._drawing is not None and self._drawing[0] != epoch:
+        """Start to sample an epoch, unless it is complete or being sampled."""
+        if self._sampler is not None and self._sampler[0] != epoch:
             self.close()
-        if self._drawing is None and not self._is_there(epoch):
-            # On a CPU the training has the cores.
-            is_cpu = self._workers.device.type == "cpu"
-            processes = 1 if is_cpu else max(1, min(_MOST_PROCESSES, threads_each(1) - 1))
-            draw = self._draw(epoch)
-            self._drawing = epoch, start(Run(self._run_dir).data, self._folder(epoch), draw, processes)
-
-    def _is_there(self, epoch: int) -> bool:
-        """Whether an epoch is drawn and whole."""
-        folder = self._folder(epoch)
+        if self._sampler is not None:
+            return
+        folder, training = self._run.sampled_epoch(epoch), self._training
+        wanted = Draw(self._data_fingerprint, training.seed, epoch, training.subword_sampling, self._max_tokens)
         try:
-            return is_drawn(folder, self._draw(epoch)) and len(PairData(folder / "pairs")) == len(self)
+            if is_drawn(folder, wanted) and len(PairData(folder / "pairs")) == len(self):
+                return
         except DataError:
             log.warning("%s is damaged; sampling its subwords again", folder)
-            return False
+        # On a CPU the training needs the cores.
+        is_cpu = self._workers.device.type == "cpu"
+        processes = 1 if is_cpu else max(1, min(_MOST_PROCESSES, threads_each(1) - 1))
+        self._sampler = epoch, start(self._run.data, folder, wanted, processes)
 
     def _wait_for(self, epoch: int) -> None:
-        """Returns when an epoch is drawn: rank 0 looks again and again, and all hear what it found.
+        """Wait for an epoch: rank 0 polls, and all processes learn the result.
 
-        No exchange takes long, so drawing may, and a wish to stop is heard.
+        Each exchange is short however long sampling takes, and a request to stop is noticed.
         """
-        for look in itertools.count():
-            is_there, fault = self._look(epoch) if self._workers.is_main else (False, "")
-            found = self._workers.gather([(is_there, fault, self._wants_to_stop())])
-            is_there, fault, _ = found[0]
-            if is_there:
+        for poll in itertools.count():
+            is_complete, fault = self._poll(epoch) if self._workers.is_main else (False, "")
+            found = self._workers.gather([(is_complete, fault, self._wants_to_stop())])
+            is_complete, fault, _ = found[0]
+            if is_complete:
                 return
-            if any(asked for _, _, asked in found):
-                raise NotDrawnError(f"stopped before the subwords of epoch {epoch} were sampled")
+            if any(wants_to_stop for _, _, wants_to_stop in found):
+                raise NotSampledError(f"stopped before the subwords of epoch {epoch} were sampled")
             if fault:
-                raise NotDrawnError(f"the subwords of epoch {epoch} could not be sampled: {fault}")
-            if look == 0:
+                raise NotSampledError(f"the subwords of epoch {epoch} could not be sampled: {fault}")
+            if poll == 0:
                 log.info("waiting for the subwords of epoch %d to be sampled", epoch)
 
-    def _look(self, epoch: int) -> tuple[bool, str]:
-        """Whether an epoch is there, after a moment if it is being drawn; and why it cannot be drawn, or ""."""
+    def _poll(self, epoch: int) -> tuple[bool, str]:
+        """Return whether an epoch is complete, after a moment if not; and why it cannot be sampled, or ""."""
         self._begin(epoch)
-        if self._drawing is None:
+        if self._sampler is None:
             return True, ""
-        process = self._drawing[1]
+        process = self._sampler[1]
         try:
-            message = process.communicate(timeout=_SECONDS_BETWEEN_LOOKS)[1].decode("utf-8", errors="replace").strip()
+            message = process.communicate(timeout=_POLL_SECONDS)[1].decode("utf-8", errors="replace").strip()
         except subprocess.TimeoutExpired:
             return False, ""
-        self._drawing = None
-        if process.returncode in _STOPPED:  # with the training, which hears of it now; if it does not, begin again
+        self._sampler = None
+        if process.returncode in _STOPPED:  # by the signal that stops training too; else it is started again
             return False, ""
         if process.returncode:
             return False, message.split("\n")[-1] or f"its process ended with {process.returncode}"
         return True, ""
-
-    def _tidy(self, epoch: int) -> None:
-        """Removes what was drawn for other epochs."""
-        for folder in (Run(self._run_dir).sampled).glob("epoch-*"):
-            if folder.name not in (self._folder(epoch).name, self._folder(epoch + 1).name):
-                remove_folder(folder)

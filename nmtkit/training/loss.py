@@ -1,38 +1,49 @@
-"""The loss: label-smoothed cross entropy, summed over target tokens; beside it the plain negative log-likelihood."""
+"""The loss: label-smoothed cross entropy summed over target tokens, beside the plain negative log-likelihood (nll).
 
-from collections.abc import Iterator
+batch_loss      one forward pass over a batch
+r_drop_loss     two of them with different dropout, whose predictions are drawn together
+CompiledLoss    either of them with the model's layers compiled by torch.compile
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch
 from nmtkit.model.transformer import Transformer
 
+Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
+"""The sums of loss and nll over a batch, from the model, the batch and the label smoothing."""
+
 _LOGITS_AT_ONCE = {"cpu": 2**22, "other": 2**28}
-"""Most logits that are held at a time, by device: on a CPU those that stay in its caches."""
+"""Most logits that are held at a time, by device: on a CPU as many as stay in its caches."""
+MAX_VARIANTS = 64
+"""Compiled variants of one function that torch keeps before it goes on without compiling."""
 
 
-class LogitsInParts:
-    """Logits of some of the tokens at a time, and the way back from their gradients.
+class ChunkedLogits:
+    """The logits ``states @ table.T`` in chunks of tokens, and backward from their gradients.
 
-    A loss that works out its gradients on the way keeps neither logits nor probabilities of a whole batch: on a CPU
-    this saves a third of the time of a small model, on a GPU gigabytes. The memory of the parts is the same for all: on
-    a CPU, fresh memory costs as much time as what is computed into it.
+    A loss that computes its gradients in the forward pass keeps neither logits nor probabilities of a whole batch: on a
+    CPU this saves a third of the time of a small model, on a GPU gigabytes. All chunks use the same memory: on a CPU,
+    fresh memory costs as much time as what is computed into it.
 
     Attributes:
-        states_gradient: of the parts given back so far [tokens, width].
-        table_gradient: their sum [vocab, width].
+        states_gradient: gradient of the states, for the chunks passed to `backward` so far [tokens, width].
+        table_gradient: gradient of the table, summed over them [vocab, width].
     """
 
     def __init__(
         self, states: Float[Tensor, "tokens width"], table: Float[Tensor, "vocab width"], share: int = 1
     ) -> None:
-        """Of the logits ``states @ table.T``.
-
-        Args:
-            share: of how many that are held together this is one.
+        """Args:
+        share: how many such objects share the limit of logits held at a time.
         """
         device, vocab = states.device, table.size(0)
         if torch.is_autocast_enabled(device.type):
@@ -46,38 +57,38 @@ class LogitsInParts:
         self._products = torch.empty(self._rows, vocab, dtype=dtype, device=device)
         exact = torch.promote_types(table.dtype, torch.float32)
         self._exact = self._products if exact == dtype else torch.empty_like(self._products, dtype=exact)
-        self._part_of_table = torch.empty_like(self._matrix)
+        self._chunk_of_table = torch.empty_like(self._matrix)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the logits: at least float32."""
+        """Type of the logits: at least float32."""
         return self._exact.dtype
 
-    def parts(self) -> Iterator[slice]:
-        """The tokens, part by part."""
+    def chunks(self) -> Iterator[slice]:
+        """Yield the slices of the tokens."""
         for begin in range(0, len(self._states), self._rows):
             yield slice(begin, min(begin + self._rows, len(self._states)))
 
-    def room(self) -> Float[Tensor, "rows vocab"]:
-        """Memory for as many numbers as a part has logits at most."""
+    def buffer(self) -> Float[Tensor, "rows vocab"]:
+        """Return uninitialized memory of the size of the largest chunk's logits."""
         return torch.empty_like(self._exact)
 
-    def logits(self, part: slice) -> Float[Tensor, "part vocab"]:
-        """Those of a part, until it is given back or the next one asked for; the caller may overwrite them."""
-        rows = part.stop - part.start
+    def logits(self, chunk: slice) -> Float[Tensor, "chunk vocab"]:
+        """Return the logits of a chunk, which the caller may overwrite; valid until the next call of a method."""
+        rows = chunk.stop - chunk.start
         with torch.autocast(self._states.device.type, enabled=False):
-            return self._exact[:rows].copy_(torch.mm(self._states[part], self._matrix.t(), out=self._products[:rows]))
+            return self._exact[:rows].copy_(torch.mm(self._states[chunk], self._matrix.t(), out=self._products[:rows]))
 
-    def give_back(self, part: slice, gradient: Float[Tensor, "part vocab"]) -> None:
-        """Adds what the gradient of a part's logits is to states and table."""
-        rounded = self._products[: part.stop - part.start].copy_(gradient)
+    def backward(self, chunk: slice, gradient: Float[Tensor, "chunk vocab"]) -> None:
+        """Add the gradient of a chunk's logits to the gradients of states and table."""
+        rounded = self._products[: chunk.stop - chunk.start].copy_(gradient)
         with torch.autocast(self._states.device.type, enabled=False):
-            torch.mm(rounded, self._matrix, out=self.states_gradient[part])
-            self.table_gradient += torch.mm(rounded.t(), self._states[part], out=self._part_of_table)
+            torch.mm(rounded, self._matrix, out=self.states_gradient[chunk])
+            self.table_gradient += torch.mm(rounded.t(), self._states[chunk], out=self._chunk_of_table)
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """The two sums from the decoder's states, the gradient of the first worked out on the way."""
+    """Both sums from the decoder's states; the gradient of the loss is computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -88,10 +99,10 @@ class _SmoothedLoss(torch.autograd.Function):
         label_smoothing: float,
         needs_gradient: bool,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        output = LogitsInParts(states, table)
+        output = ChunkedLogits(states, table)
         sums = torch.zeros(2, dtype=output.dtype, device=states.device)
-        for part in output.parts():
-            logits, truths = output.logits(part), targets[part, None]
+        for chunk in output.chunks():
+            logits, truths = output.logits(chunk), targets[chunk, None]
             truth = logits.gather(1, truths)  # [tokens, 1]
             mean = logits.mean(1, keepdim=True)
             largest = logits.amax(1, keepdim=True)
@@ -103,7 +114,7 @@ class _SmoothedLoss(torch.autograd.Function):
                 # d loss / d logits = softmax(logits) - (1 - e) * truth - e / vocab
                 gradient = probs.div_(total).sub_(label_smoothing / len(table))
                 gradient.scatter_add_(1, truths, gradient.new_full(truth.shape, label_smoothing - 1))
-                output.give_back(part, gradient)
+                output.backward(chunk, gradient)
         uniform, nll = sums.unbind()
         ctx.save_for_backward(output.states_gradient.to(states.dtype), output.table_gradient)
         ctx.mark_non_differentiable(nll)
@@ -121,10 +132,10 @@ def smoothed_loss(
     targets: Int[Tensor, " tokens"],
     label_smoothing: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Sums of the loss and of the negative log-likelihood (nats) over all tokens; only the loss has a gradient.
+    """Return the sums of loss and nll (nats) over all tokens; only the loss has a gradient.
 
-    The loss is the cross entropy with the mixture (1 - e) * truth + e * uniform over the vocabulary, torch's form, of
-    the logits ``states @ table.T``.
+    The loss is the cross entropy of the logits ``states @ table.T`` with the mixture (1 - e) * truth + e * uniform over
+    the vocabulary, as in torch.
 
     Source: section 5.4; Szegedy et al. 2016 (arXiv 1512.00567), section 7.
     """
@@ -134,7 +145,7 @@ def smoothed_loss(
 
 
 def target_states(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
-    """The decoder's states of a batch's target tokens and these tokens, padding left out."""
+    """Return the decoder's states at a batch's target tokens, and these tokens, without padding."""
     encoded = model.encode(batch.source, batch.source_lengths)
     states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
     targets = batch.target_out.flatten()
@@ -144,6 +155,152 @@ def target_states(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "toke
 
 
 def batch_loss(model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Sums of loss and negative log-likelihood over the target tokens of a batch, padding left out."""
+    """Return the sums of loss and nll over the target tokens of a batch, without padding."""
     states, targets = target_states(model, batch)
     return smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+
+
+class _RDropLoss(torch.autograd.Function):
+    """Both sums from the decoder's states of two passes; the gradients are computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        first: Float[Tensor, "tokens width"],
+        second: Float[Tensor, "tokens width"],
+        table: Float[Tensor, "vocab width"],
+        targets: Int[Tensor, " tokens"],
+        label_smoothing: float,
+        alpha: float,
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        outputs = [ChunkedLogits(states, table, share=2) for states in (first, second)]
+        buffers = [outputs[0].buffer() for _ in range(3)]
+        # The terms of the loss: label smoothing, truth, and both divergences.
+        sums = torch.zeros(3, dtype=outputs[0].dtype, device=first.device)
+        for chunk in outputs[0].chunks():
+            truths = targets[chunk, None]
+            p, q, difference = (buffer[: len(truths)] for buffer in buffers)
+            log_p, log_q = (
+                _log_softmax(output.logits(chunk), probs) for output, probs in zip(outputs, (p, q), strict=True)
+            )
+            for log_probs in (log_p, log_q):
+                sums[0] -= log_probs.mean(1).sum() / 2
+                sums[1] -= log_probs.gather(1, truths).sum() / 2
+            ratio = log_p.sub_(log_q)
+            torch.sub(p, q, out=difference)
+            # Both need the ratio, so the one that overwrites it comes last.
+            for output, probs, sign, out in ((outputs[1], q, -1, log_q), (outputs[0], p, 1, ratio)):
+                # With KL = sum of p log(p / q), d (KL(p || q) + KL(q || p)) / d logits of p
+                # = p (log(p / q) - KL) + p - q, and of q the same with p and q exchanged.
+                weighted = torch.mul(probs, ratio, out=out).mul_(sign)
+                divergence = weighted.sum(1, keepdim=True)
+                sums[2] += divergence.sum()
+                gradient = weighted.addcmul_(probs, divergence, value=-1).add_(difference, alpha=sign).mul_(alpha / 4)
+                gradient.add_(probs, alpha=0.5).sub_(label_smoothing / len(table) / 2)
+                gradient.scatter_add_(1, truths, gradient.new_full(truths.shape, (label_smoothing - 1) / 2))
+                output.backward(chunk, gradient)
+        uniform, nll, divergence = sums.unbind()
+        states_gradients = (output.states_gradient.to(first.dtype) for output in outputs)
+        ctx.save_for_backward(*states_gradients, outputs[0].table_gradient.add_(outputs[1].table_gradient))
+        ctx.mark_non_differentiable(nll)
+        return (1 - label_smoothing) * nll + label_smoothing * uniform + alpha / 4 * divergence, nll
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        return *(gradient * gradients[0] for gradient in ctx.saved_tensors), None, None, None
+
+
+def _log_softmax(
+    logits: Float[Tensor, "chunk vocab"], probs: Float[Tensor, "chunk vocab"]
+) -> Float[Tensor, "chunk vocab"]:
+    """Replace the logits by their log softmax, and write the softmax itself into ``probs``."""
+    logits.sub_(logits.amax(1, keepdim=True))
+    total = torch.exp(logits, out=probs).sum(1, keepdim=True)
+    probs.div_(total)
+    return logits.sub_(total.log())
+
+
+def r_drop_loss(
+    model: Transformer, batch: Batch, label_smoothing: float, alpha: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the sums of loss and nll over the target tokens of a batch, without padding, from two forward passes.
+
+    With P1 and P2 the probabilities of the two passes, which differ in dropout, the loss is the mean of their
+    label-smoothed losses plus alpha / 2 times the mean of KL(P1 || P2) and KL(P2 || P1): half of the paper's sum, so
+    that it is as large as the loss of one pass and alpha has the paper's weight. The nll is the mean of both passes.
+
+    Source: Liang et al. 2021 (arXiv 2106.14448), equations 2 to 4.
+    """
+    (first, targets), (second, _) = target_states(model, batch), target_states(model, batch)
+    loss, nll = _RDropLoss.apply(first, second, model.output_embedding, targets, label_smoothing, alpha)
+    return loss, nll
+
+
+class CompiledLoss:
+    """A loss whose encoder and decoder layers run compiled; outside of it, as in validation, the model is unchanged.
+
+    Layers of a kind share their code. Batch sizes and lengths are symbols in it, so it is compiled again only for
+    differences in kind: with and without padding, one sentence or several.
+    """
+
+    def __init__(self, loss: Loss, model: Transformer) -> None:
+        torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        self._loss = loss
+        self._layers = [*model.encoder, *model.decoder]
+        self._calls = []
+        for layer in self._layers:
+            layer.compile(dynamic=True)
+            self._calls.append(layer._compiled_call_impl)
+            layer._compiled_call_impl = None
+        self._reported, _ = compile_cost()
+
+    def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        for layer, call in zip(self._layers, self._calls, strict=True):
+            layer._compiled_call_impl = call
+        try:
+            return self._loss(model, batch, label_smoothing)
+        finally:
+            for layer in self._layers:
+                layer._compiled_call_impl = None
+
+    def report(self, step: int) -> None:
+        """Log what was compiled since the last call, if anything was."""
+        compiled, seconds = compile_cost()
+        if compiled > self._reported:
+            log.info(
+                "update %d: torch.compile compiled %d functions for new tensor shapes; %d so far, in %s",
+                step, compiled - self._reported, compiled, duration(seconds),
+            )  # fmt: skip
+            self._reported = compiled
+
+
+def compile_cost() -> tuple[int, float]:
+    """Return how many functions torch has compiled in this process, and in how many seconds, since the first call."""
+    from torch._dynamo.callback import callback_handler, on_compile_end, on_compile_start
+
+    clock = _clock()
+    if clock.start not in callback_handler.start_callbacks:  # torch forgets them when its compiler is reset
+        on_compile_start(clock.start)
+        on_compile_end(clock.end)
+    return clock.compiled, clock.seconds
+
+
+class _Clock:
+    """Counts the functions that torch compiles in this process, and the time it takes."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.seconds = 0.0
+        self._begun = 0.0
+
+    def start(self, *_: object) -> None:  # newer versions of torch pass arguments
+        self._begun = time.monotonic()
+
+    def end(self, *_: object) -> None:
+        self.compiled += 1
+        self.seconds += time.monotonic() - self._begun
+
+
+@cache
+def _clock() -> _Clock:
+    return _Clock()

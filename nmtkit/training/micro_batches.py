@@ -1,16 +1,14 @@
-"""How much a device takes at once, settled and tried before the first update; and what the plan of an epoch looks like.
+"""The size of micro-batches, settled and tested before the first update.
 
 settle_tokens_per_pass      the run's limit: the one it has had, else the recipe's, else what fits into memory
-first_update_rate           the FLOP/s that a CPU reaches in the first update, for the prediction
-heaviest_passes             the passes that need the most memory
-summarise                   what updates, passes and padding come to, for the log
+first_update_rate           FLOP/s of the first update on a CPU, for the prediction
+heaviest_micro_batches      the micro-batches of an epoch that need the most memory
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,74 +16,40 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
+from nmtkit.data.batching import EpochPlan, Indices, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, is_out_of_memory
-from nmtkit.model.flops import forward_flops
 from nmtkit.training.epochs import TrainingPairs
 from nmtkit.training.loop import (
     lower_limit,
+    micro_batch_size,
     padded_tokens,
-    pass_size,
-    plain_loss,
-    run_pass,
+    plan_of,
+    run_micro_batch,
+    step_optimizer,
     too_large,
-    training_factor,
+    training_counters,
+    training_loss,
 )
 from nmtkit.training.state import TrainingState
 
 HEAD_ROOM = 0.1
-"""Share of a device's memory that is left free: for fragments, for the optimiser's steps, for longer pairs."""
+"""Share of a device's memory that is left free: for fragments, for the optimizer's steps, for longer pairs."""
 PROBED_TOKENS = (2048, 8192)
-"""The limits at which memory is measured, to know it for all others: it grows with the tokens, from some foot on."""
+"""Limits at which memory is measured; it grows linearly with the tokens, from an offset on."""
 ROUNDED_TO = 256
 SAMPLED_UPDATES = 256
-"""Updates that are cut into passes to know what passes are like: all those of millions of pairs would take seconds."""
+"""Updates that statistics of micro-batches are taken from: cutting all those of millions of pairs takes seconds."""
 HEAVY_UPDATES = 32
-"""Updates, for each of three ways to be heavy, that are cut into passes to find the heaviest."""
+"""Updates, for each of three criteria, among which the heaviest micro-batches are looked for."""
 TRIED_SECONDS = 2.0
 """Time after which the measurement of the first update's rate begins no further micro-batch."""
 
 
-@dataclass(frozen=True)
-class PlanSummary:
-    """What the updates of an epoch come to.
+def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_processes: int) -> list[Indices]:
+    """Return the micro-batches of any process with the most padded tokens and with the largest attention matrices.
 
-    Attributes:
-        num_updates: of the epoch.
-        target_tokens, pairs: of an update, on average.
-        passes: of an update on each device, on average.
-        padding: share of all source and target tokens.
-    """
-
-    num_updates: int
-    target_tokens: float
-    pairs: float
-    passes: float
-    padding: float
-
-
-def summarise(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_processes: int) -> PlanSummary:
-    """What a plan comes to; passes and padding are measured on updates spread evenly over it."""
-    count = len(plan.updates)
-    total = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
-    sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
-    passes = [p for pairs in sample for share in _shares(pairs, data, tokens_per_pass, num_processes) for p in share]
-    real = sum(int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) for pairs in sample)
-    return PlanSummary(
-        num_updates=count,
-        target_tokens=total / count,
-        pairs=sum(len(pairs) for pairs in plan.updates) / count,
-        passes=len(passes) / len(sample) / num_processes,
-        padding=1 - real / sum(padded_tokens(data, passed) for passed in passes),
-    )
-
-
-def heaviest_passes(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_processes: int) -> list[Indices]:
-    """The passes of a plan, of whichever process, that need the most memory: the one with the most padded tokens, and
-    the one with the most products of attention.
-
-    Looked for among the updates with the longest sentences and those that fill their passes best.
+    They are looked for among the updates with the longest sentences and those that fill their micro-batches best.
     """
     sources = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
     targets = np.array([int(data.target_lengths[pairs].max()) for pairs in plan.updates])
@@ -95,44 +59,44 @@ def heaviest_passes(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_p
     chosen = set[int]()
     for weight in (sources, targets, filled):
         chosen.update(np.argsort(-weight, kind="stable")[:HEAVY_UPDATES].tolist())
-    passes = [
-        passed
+    candidates = [
+        micro_batch
         for index in sorted(chosen)
         for share in _shares(plan.updates[index], data, tokens_per_pass, num_processes)
-        for passed in share
+        for micro_batch in share
     ]
-    tokens = max(passes, key=lambda passed: padded_tokens(data, passed))
-    products = max(passes, key=lambda passed: _attention_products(data, passed))
-    return [tokens] if tokens is products else [tokens, products]
+
+    def attention(pairs: Indices) -> int:
+        source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
+        return len(pairs) * (source**2 + target**2 + source * target)
+
+    most_tokens = max(candidates, key=lambda pairs: padded_tokens(data, pairs))
+    most_attention = max(candidates, key=attention)
+    return [most_tokens] if most_tokens is most_attention else [most_tokens, most_attention]
 
 
 def _shares(pairs: Indices, data: PairData, tokens_per_pass: int, num_processes: int) -> list[list[Indices]]:
     return share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, num_processes)
 
 
-def _attention_products(data: PairData, pairs: Indices) -> int:
-    source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
-    return len(pairs) * (source**2 + target**2 + source * target)
-
-
 def settle_tokens_per_pass(
     state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
 ) -> None:
-    """Settles by which limit passes are cut, tries the heaviest ones, and tells what the updates come to.
+    """Settle the limit of micro-batches, test the heaviest ones, and log the average update.
 
-    The limit goes into the run's progress, and so into its saves, as it decides which dropout is drawn. Every process
-    comes to the same. Weights, gradients and random numbers stay what they were.
+    The limit becomes part of the run's progress, and so of its resume states, since dropout depends on it. It is the
+    same in every process. Weights, gradients and random numbers are unchanged afterwards.
 
     Raises:
         NmtkitError: the memory of a device is too small for a single pair.
     """
-    place = state.progress
-    data = training_pairs.of_epoch(place.epoch)
-    plan = plan_of_epoch(data, training.tokens_per_update, training.seed, place.epoch, training.lengths_per_update)
+    progress = state.progress
+    data = training_pairs.of_epoch(progress.epoch)
+    plan = plan_of(data, training, progress.epoch)
     if not plan.updates:
         return
-    if place.tokens_per_pass:
-        limit, origin = place.tokens_per_pass, "kept from earlier in this run"
+    if progress.tokens_per_pass:
+        limit, origin = progress.tokens_per_pass, "kept from earlier in this run"
     elif training.tokens_per_pass:
         limit, origin = training.tokens_per_pass, "set in the recipe"
     elif workers.device.type == "cuda":
@@ -140,70 +104,98 @@ def settle_tokens_per_pass(
     else:
         limit, origin = workers.tokens_per_pass, "default for the device"
     while True:
-        passes = heaviest_passes(plan, data, limit, workers.num_processes)
+        heaviest = heaviest_micro_batches(plan, data, limit, workers.num_processes)
         if workers.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(workers.device)  # the peak to come is what the prediction reports
-        failed = _try_passes(state, data, passes, training, workers)
-        all_failed = [passed for passed in workers.gather([failed]) if passed is not None]
+            torch.cuda.reset_peak_memory_stats(workers.device)  # the prediction reports the peak from here on
+        failed = _try(state, data, heaviest, training, workers)
+        all_failed = [pairs for pairs in workers.gather([failed]) if pairs is not None]
         if not all_failed:
             break
-        alone = next((passed for passed in all_failed if len(passed) == 1), None)
-        if alone is not None:
-            raise too_large(data, int(alone[0]), workers)
-        # From the least limit by which passes are cut as they are: a larger one would be lowered for nothing.
-        limit = min(limit, max(pass_size(data, passed) for passed in passes))
+        single = next((pairs for pairs in all_failed if len(pairs) == 1), None)
+        if single is not None:
+            raise too_large(data, int(single[0]), workers)
+        # From the least limit that gives these micro-batches: lowering a larger one might not change them.
+        limit = min(limit, max(micro_batch_size(data, pairs) for pairs in heaviest))
         log.warning("out of memory with micro-batches of %s tokens; trying %s", f"{limit:,}", f"{lower_limit(limit):,}")
         limit, origin = lower_limit(limit), "lowered to fit the device's memory"
-    place.tokens_per_pass = limit
+    progress.tokens_per_pass = limit
     if workers.is_main:
-        _tell(summarise(plan, data, limit, workers.num_processes), training, workers, f"{limit:,} tokens, {origin}")
+        _report_plan(plan, data, training, workers, limit, origin)
+
+
+def _report_plan(
+    plan: EpochPlan, data: PairData, training: TrainingConfig, workers: Workers, limit: int, origin: str
+) -> None:
+    """Log the average update of a plan; micro-batches and padding are measured on updates spread evenly over it."""
+    count, processes = len(plan.updates), workers.num_processes
+    tokens = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
+    sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
+    micro_batches = [each for pairs in sample for share in _shares(pairs, data, limit, processes) for each in share]
+    real = sum(int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) for pairs in sample)
+    padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
+    log.info(
+        "updates average %s target tokens (at most %s) and %s, in %.1f micro-batches on %s "
+        "(up to %s tokens, %s); %.1f %% of all tokens are padding; %s per epoch",
+        f"{tokens / count:,.0f}", f"{training.tokens_per_update:,}",
+        counted(round(sum(len(pairs) for pairs in plan.updates) / count), "pair"),
+        len(micro_batches) / len(sample) / processes,
+        "one device" if processes == 1 else f"each of {processes} devices",
+        f"{limit:,}", origin, 100 * padding, counted(count, "update"),
+    )  # fmt: skip
 
 
 def first_update_rate(
     state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
 ) -> float | None:
-    """Measure the FLOP/s of this process, all at work at once, in the micro-batches of the first update.
+    """Measure the FLOP/s of this process in the first update, while all processes are busy with it.
 
-    Weights, gradients and random numbers stay what they were. None: no micro-batch is this process's.
+    Its micro-batches are timed for about TRIED_SECONDS, and the rest by their rate; the exchange of gradients and the
+    step of the optimizer are made on a copy. Weights, gradients and random numbers are unchanged afterwards.
+
+    Returns:
+        None where this process has no micro-batch.
     """
     data = training_pairs.of_epoch(0)
-    plan = plan_of_epoch(data, training.tokens_per_update, training.seed, 0, training.lengths_per_update)
+    plan = plan_of(data, training, 0)
     if not plan.updates:
         return None
-    vocab, flops, begun = state.model.output_embedding.size(0), 0, time.perf_counter()
-    for passed in _shares(plan.updates[0], data, state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
-        _try_passes(state, data, [passed], training, workers)
-        lengths = data.source_lengths[passed], data.target_lengths[passed]
-        flops += training_factor(training) * forward_flops(state.model.config, vocab, *lengths).total
-        if time.perf_counter() - begun > TRIED_SECONDS:
-            break
-    return flops / (time.perf_counter() - begun) if flops else None
+    config, vocab = state.model.config, state.model.output_embedding.size(0)
+    all_flops, tried_flops, tried_seconds = 0, 0, 0.0
+    for pairs in _shares(plan.updates[0], data, state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
+        lengths = data.source_lengths[pairs], data.target_lengths[pairs]
+        flops = training_counters(config, vocab, training, *lengths).flops
+        all_flops += flops
+        if tried_seconds <= TRIED_SECONDS:
+            begun = time.perf_counter()
+            _try(state, data, [pairs], training, workers)
+            tried_seconds += time.perf_counter() - begun
+            tried_flops += flops
+    trial = copy.deepcopy(state)
+    for parameter in trial.trained_parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    step_seconds = 0.0
+    for _ in range(2):  # the first one allocates the optimizer's state
+        begun = time.perf_counter()
+        workers.sum_gradients(trial.trained_parameters)
+        step_optimizer(trial, torch.zeros((), device=workers.device), 0.0, training, workers)
+        step_seconds = time.perf_counter() - begun
+    return all_flops / (tried_seconds * all_flops / tried_flops + step_seconds) if tried_flops else None
 
 
-def _tell(summary: PlanSummary, training: TrainingConfig, workers: Workers, limit: str) -> None:
-    log.info(
-        "updates average %s target tokens (at most %s) and %s, in %.1f micro-batches on %s "
-        "(up to %s); %.1f %% of all tokens are padding; %s per epoch",
-        f"{summary.target_tokens:,.0f}", f"{training.tokens_per_update:,}", counted(round(summary.pairs), "pair"),
-        summary.passes, "one device" if workers.num_processes == 1 else f"each of {workers.num_processes} devices",
-        limit, 100 * summary.padding, counted(summary.num_updates, "update"),
-    )  # fmt: skip
-
-
-def _try_passes(
-    state: TrainingState, data: PairData, passes: list[Indices], training: TrainingConfig, workers: Workers
+def _try(
+    state: TrainingState, data: PairData, micro_batches: list[Indices], training: TrainingConfig, workers: Workers
 ) -> Indices | None:
-    """Forward and backward of passes, of which nothing is kept; returns the one that memory was too small for."""
+    """Run forward and backward and discard the results; return the micro-batch for which memory was too small."""
     failed = None
     with leaving_no_trace(state, workers):
-        for passed in passes:
+        for pairs in micro_batches:
             try:
-                tokens = int(data.target_lengths[passed].sum())
-                run_pass(state, make_batch(data, passed), tokens, training, workers, plain_loss(training))
+                tokens = int(data.target_lengths[pairs].sum())
+                run_micro_batch(state, make_batch(data, pairs), tokens, training, workers, training_loss(training))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                failed = passed
+                failed = pairs
                 break
     if failed is not None:
         workers.free_memory()
@@ -212,7 +204,7 @@ def _try_passes(
 
 @contextmanager
 def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
-    """Lets passes be tried in training mode: random numbers, gradients and the mode are restored afterwards."""
+    """Set training mode while the block runs; afterwards restore it, random numbers, and the absence of gradients."""
     was_training = state.model.training
     state.model.train()
     with torch.random.fork_rng(devices=[workers.device] if workers.device.type == "cuda" else []):
@@ -224,8 +216,10 @@ def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
 def _fit_to_memory(
     state: TrainingState, data: PairData, plan: EpochPlan, training: TrainingConfig, workers: Workers
 ) -> int:
-    """The limit that fills a CUDA device but for some head-room, and is no more than an update needs; the least of all
-    processes."""
+    """Return the limit that fills a CUDA device except for some head-room, the least of all processes.
+
+    It is not larger than an update needs.
+    """
     processes = workers.num_processes
     needed = max(
         -(-len(pairs) // processes) * int(max(data.source_lengths[pairs].max(), data.target_lengths[pairs].max()))
@@ -233,16 +227,16 @@ def _fit_to_memory(
     )
 
     def measure(limit: int) -> tuple[int, int] | None:
-        passes = heaviest_passes(plan, data, limit, processes)
-        size = max(pass_size(data, passed) for passed in passes)
+        heaviest = heaviest_micro_batches(plan, data, limit, processes)
+        size = max(micro_batch_size(data, pairs) for pairs in heaviest)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(workers.device)
         before = torch.cuda.memory_reserved(workers.device)
-        if _try_passes(state, data, passes, training, workers) is not None:
+        if _try(state, data, heaviest, training, workers) is not None:
             return None
         return size, torch.cuda.max_memory_reserved(workers.device) - before
 
-    weights = sum(parameter.nbytes for parameter in state.parameters)
+    weights = state.weight_bytes
     to_come = (0 if state.optimizer.state else 2 * weights) + (weights if processes > 1 else 0)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(workers.device)
@@ -251,13 +245,13 @@ def _fit_to_memory(
 
 
 def fit_limit(measure: Callable[[int], tuple[int, int] | None], available: int, needed: int) -> int:
-    """The largest limit whose passes are expected to fit, from a straight line through measurements.
+    """Return the largest limit whose micro-batches are expected to fit, from a straight line through measurements.
 
     Args:
-        measure: tries passes of a limit, and returns the padded tokens of the largest and the bytes it took; None when
-            memory was too small.
+        measure: returns the padded tokens of the largest micro-batch of a limit and the bytes it took; None when memory
+            was too small.
         available: bytes.
-        needed: the limit by which an update is one pass: more would change nothing.
+        needed: the limit with which an update is one micro-batch: more would change nothing.
     """
     points: list[tuple[int, int]] = []
     for limit in PROBED_TOKENS:
@@ -266,10 +260,9 @@ def fit_limit(measure: Callable[[int], tuple[int, int] | None], available: int, 
             return lower_limit(min(limit, needed)) if not points else points[-1][0]
         if not points or point[0] > points[-1][0]:
             points.append(point)
-    fitting = [size for size, used in points if used <= available]
     if len(points) < 2:
-        return needed if fitting else lower_limit(points[0][0])
-    ((small, low), (large, high)) = next(pairwise(points))
+        return needed if points[0][1] <= available else lower_limit(points[0][0])
+    (small, low), (large, high) = points
     slope = max((high - low) / (large - small), 1.0)
     limit = int(large + (available - high) / slope) // ROUNDED_TO * ROUNDED_TO
     return min(needed, max(limit, ROUNDED_TO))

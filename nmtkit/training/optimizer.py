@@ -1,5 +1,6 @@
-"""The optimiser of a run: which weights it changes, and how one update of them is made or skipped."""
+"""The optimizer of a run: its learning rate, the weights it changes, and how one update of them is made or skipped."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,11 +11,33 @@ from nmtkit.errors import NmtkitError
 from nmtkit.model.transformer import Transformer
 
 _FUSED = ("cpu", "cuda")
-"""Devices on which one kernel makes the whole step, and skips it by itself when told so by a number on the device."""
+"""Devices on which one kernel makes the whole step, and skips it if a number on the device says so."""
+
+
+def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
+    """Return the learning rate of update ``step``, the first being 1.
+
+    noam: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). Source: equation 3.
+    The others rise linearly to peak_learning_rate at warmup_steps; then inverse-sqrt falls with step^-0.5, cosine falls
+    to 0 at max_steps, constant stays.
+    """
+    warmup = training.warmup_steps
+    if training.schedule == "noam":
+        return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
+    peak = training.peak_learning_rate
+    if step < warmup:
+        return peak * step / warmup
+    if training.schedule == "inverse-sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    if training.schedule == "cosine":
+        assert training.max_steps is not None
+        done = (step - warmup) / max(1, training.max_steps - warmup)
+        return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    return peak
 
 
 def freeze(model: Transformer, prefixes: Sequence[str]) -> None:
-    """Leaves the parameters of the named parts as they are: they get no gradient and the optimiser does not have them.
+    """Exclude parameters from training: they get no gradient, and the optimizer does not hold them.
 
     Args:
         prefixes: beginnings of parameters' names up to a dot, such as "encoder", "decoder.0" or "embeddings".
@@ -22,36 +45,26 @@ def freeze(model: Transformer, prefixes: Sequence[str]) -> None:
     Raises:
         NmtkitError: no parameter is named so, or none is left to train.
     """
-    names = [name for name, _ in model.named_parameters()]
-    for prefix in prefixes:
-        if not any(_is_part(name, prefix) for name in names):
-            raise NmtkitError(f"training.freeze: the model has no part {prefix!r}; it has {', '.join(_parts(names))}")
+    frozen = dict.fromkeys(prefixes, 0)
     for name, parameter in model.named_parameters():
-        if any(_is_part(name, prefix) for prefix in prefixes):
-            parameter.requires_grad_(False)
+        for prefix in prefixes:
+            if f"{name}.".startswith(f"{prefix}."):
+                parameter.requires_grad_(False)
+                frozen[prefix] += 1
+    for prefix, count in frozen.items():
+        if not count:
+            names = [name.split(".") for name, _ in model.named_parameters()]
+            parts = dict.fromkeys(".".join(words[:depth]) for words in names for depth in (1, 2))
+            raise NmtkitError(f"training.freeze: the model has no part {prefix!r}; it has {', '.join(parts)}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise NmtkitError(f"training.freeze = {list(prefixes)} leaves no parameters to train; name fewer parts")
 
 
-def _is_part(name: str, prefix: str) -> bool:
-    return f"{name}.".startswith(f"{prefix}.")
-
-
-def _parts(names: list[str]) -> list[str]:
-    """The first two words of the names, each once, in their order; of the stacks also the first word alone."""
-    parts: dict[str, None] = {}
-    for name in names:
-        first, second = name.split(".")[:2]
-        parts[first] = None
-        parts[f"{first}.{second}"] = None
-    return list(parts)
-
-
 def new_optimizer(model: Transformer, training: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam over all parameters that are trained; the learning rate is set anew at each update.
+    """Return Adam over all parameters that are trained; the learning rate is set at each update.
 
-    With weight_decay it is AdamW: each update also takes learning rate x weight_decay x weight off every matrix and
-    embedding; biases and the gains of norms are left alone.
+    With weight_decay it is AdamW: each update also subtracts learning rate x weight_decay x weight from every matrix
+    and embedding, but not from biases and the gains of norms.
 
     Source: section 5.3; Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2.
     """
@@ -68,12 +81,9 @@ def new_optimizer(model: Transformer, training: TrainingConfig) -> torch.optim.O
 
 
 def step_if(is_good: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """Makes a step of the optimiser if a number on the device says so, without waiting for that number.
+    """Make a step of the optimizer if a truth value on the device says so, without waiting for that value.
 
-    Where no fused optimiser knows how to skip a step (MPS), the number is waited for.
-
-    Args:
-        is_good: a truth value without dimensions.
+    Where no fused optimizer can skip a step by itself (MPS), it is waited for.
     """
     if optimizer.defaults["fused"]:
         optimizer.found_inf = (~is_good).float()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The live display of a training: a pure drawing of what the reporter tells it, for any width and height."""
+"""The live display of a training: a pure function of the present moment and scores, for any width and height."""
 
 import math
 import time
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
-from nmtkit.training.totals import Recent, memory_bytes
+from nmtkit.training.loop import Meter
 
 _WIDE = 96
 _NARROW = 52
@@ -29,30 +28,33 @@ class Moment:
     """Where a training is after an update.
 
     Attributes:
-        share: how much is done, from 0 to 1, by the limit that is nearest.
+        recent: sums over the latest updates.
+        share: how much is done, from 0 to 1, of the nearest limit.
         limit: that limit, such as "max_steps = 3000".
-        seconds: spent so far, over all sessions.
-        seconds_left: until the limit, where that can be told.
-        at: when that was, by the monotonic clock.
-        skipped: updates left out so far.
+        seconds: time spent so far, over all sessions.
+        seconds_left: until the limit, where it can be estimated.
+        at: the time of this moment, by the monotonic clock.
+        memory_bytes: peak memory.
+        skipped: updates skipped so far.
     """
 
     step: int
     epoch: int
     learning_rate: float
     gradient_norm: float
-    recent: Recent
+    recent: Meter
     share: float
     limit: str
     seconds: float
     seconds_left: float | None
     at: float
+    memory_bytes: int
     skipped: int = 0
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The last validation of a run, and the best scores so far with the update they were found at."""
+    """The last validation of a run, and the best scores so far with their updates."""
 
     step: int | None = None
     nll: float = math.inf
@@ -62,7 +64,7 @@ class Scores:
     best_bleu: tuple[float, int] | None = None
 
     def after(self, line: dict[str, Any]) -> "Scores":
-        """With a line of metrics.jsonl, if it tells of a validation."""
+        """Return the scores with those of a line of metrics.jsonl, if it has a validation."""
         if line.get("valid_nll") is None:
             return self
         step, nll, bleu = line["step"], line["valid_nll"], line.get("valid_bleu")
@@ -75,20 +77,30 @@ class Scores:
 
 
 class TrainingPanel:
-    """What a person sees on a terminal while a model trains.
+    """The display on a terminal while a model trains.
 
-    The reporter replaces ``moment``, ``scores`` and ``activity``; each is read once a drawing, by another thread.
+    The reporter replaces ``moment``, ``scores`` and ``activity``; another thread reads each once per rendering.
     """
 
-    def __init__(self, name: str, moment: Moment, scores: Scores, matmul_rate: float, device: torch.device) -> None:
-        """``matmul_rate`` is that of plain matrix products, in FLOP/s, of all devices together."""
-        self._name, self._matmul_rate, self._device = name, matmul_rate, device
+    def __init__(self, name: str, moment: Moment, scores: Scores, matmul_rate: float) -> None:
+        """Args:
+        matmul_rate: FLOP/s of plain matrix products of all devices together.
+        """
+        self._name, self._matmul_rate = name, matmul_rate
         self.moment, self.scores, self.activity = moment, scores, ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         moment, scores = self.moment, self.scores
         width = max(16, options.max_width - 4)
-        parts = [*_head(moment, self.activity, width), *self._blocks(moment, scores, width)]
+        training, validation = _training_rows(moment), _validation_rows(scores)
+        speed = _speed_rows(moment, self._matmul_rate)
+        if width >= _WIDE:
+            blocks = [[training, validation, speed]]
+        elif width >= _NARROW:
+            blocks = [[training, speed], [validation]]
+        else:
+            blocks = [[training], [validation], [speed]]
+        parts = [*_head(moment, self.activity, width), *map(_beside, blocks)]
         room = console.size.height - 3  # the border, and the line below it
         lines: list[RenderableType] = []
         for part, height in parts:
@@ -101,35 +113,9 @@ class TrainingPanel:
                 lines += ["", *_sample(sample)]
         yield Panel(Group(*lines), title=Text(visible(self._name)), title_align="left", border_style="dim")
 
-    def _blocks(self, moment: Moment, scores: Scores, width: int) -> list[tuple[RenderableType, int]]:
-        """The blocks of figures with the lines that each takes, beside each other as the width allows."""
-        training, speed, validation = _training_rows(moment), self._speed_rows(moment), _validation_rows(scores)
-        if width >= _WIDE:
-            return [_beside([training, validation, speed])]
-        if width >= _NARROW:
-            return [_beside([training, speed]), _beside([validation])]
-        return [_beside([training]), _beside([validation]), _beside([speed])]
-
-    def _speed_rows(self, moment: Moment) -> Rows:
-        memory = f"{memory_bytes(self._device) / 2**30:.2f} GiB"
-        if not moment.recent.weighted[6]:
-            return [
-                ("speed", ""),
-                *((name, "-") for name in ("tokens/s", "FLOP/s", "MFU", "padding")),
-                ("memory", memory),
-            ]
-        recent = moment.recent
-        return [
-            ("speed", ""),
-            ("tokens/s", f"{recent.target_tokens_per_second:,.0f}"),
-            ("FLOP/s", amount(recent.flops_per_second)),
-            ("MFU", f"{100 * recent.flops_per_second / self._matmul_rate:.1f} %"),
-            ("padding", f"{100 * recent.padding:.1f} %"),
-            ("memory", memory),
-        ]
-
 
 def _head(moment: Moment, activity: str, width: int) -> list[tuple[RenderableType, int]]:
+    """Return the progress bar and what stands below it, each with its number of lines."""
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -150,8 +136,8 @@ def _head(moment: Moment, activity: str, width: int) -> list[tuple[RenderableTyp
 
 def _training_rows(moment: Moment) -> Rows:
     figures = ["-"] * 5
-    if moment.recent.weighted[6]:
-        loss, nll = moment.recent.loss, moment.recent.nll
+    if moment.recent.seconds:
+        loss, nll = moment.recent.mean_loss, moment.recent.mean_nll
         figures = [f"{loss:.4f}", f"{nll:.4f}", perplexity(nll)]
         figures += [f"{moment.learning_rate:.3e}", f"{moment.gradient_norm:.3f}"]
     names = ["loss", "nll", "perplexity", "learning rate", "gradient norm"]
@@ -159,41 +145,49 @@ def _training_rows(moment: Moment) -> Rows:
     return [*rows, ("skipped", f"{moment.skipped}")] if moment.skipped else rows
 
 
+def _speed_rows(moment: Moment, matmul_rate: float) -> Rows:
+    figures = ["-"] * 4
+    if moment.recent.seconds:
+        tokens, flops = moment.recent.target_tokens_per_second, moment.recent.flops_per_second
+        figures = [f"{tokens:,.0f}", amount(flops), f"{100 * flops / matmul_rate:.1f} %"]
+        figures.append(f"{100 * moment.recent.padding:.1f} %")
+    names = ["tokens/s", "FLOP/s", "MFU", "padding"]
+    memory = f"{moment.memory_bytes / 2**30:.2f} GiB"
+    return [("speed", ""), *zip(names, figures, strict=True), ("memory", memory)]
+
+
 def _validation_rows(scores: Scores) -> Rows:
-    if scores.step is None or scores.best_nll is None:
-        return [("validation", "last", "best"), *((name, "-", "-") for name in ("nll", "perplexity", "BLEU", "update"))]
-    best_bleu = "-" if scores.best_bleu is None else f"{scores.best_bleu[0]:.2f}"
-    return [
-        ("validation", "last", "best"),
-        ("nll", f"{scores.nll:.4f}", f"{scores.best_nll[0]:.4f}"),
-        ("perplexity", perplexity(scores.nll), perplexity(scores.best_nll[0])),
-        ("BLEU", "-" if scores.bleu is None else f"{scores.bleu:.2f}", best_bleu),
-        ("update", f"{scores.step:,}", f"{scores.best_nll[1]:,}"),
-    ]
+    figures = [("-", "-")] * 4
+    if scores.step is not None and scores.best_nll is not None:
+        nll, best_nll = scores.nll, scores.best_nll[0]
+        bleu = "-" if scores.bleu is None else f"{scores.bleu:.2f}"
+        best_bleu = "-" if scores.best_bleu is None else f"{scores.best_bleu[0]:.2f}"
+        figures = [(f"{nll:.4f}", f"{best_nll:.4f}"), (perplexity(nll), perplexity(best_nll))]
+        figures += [(bleu, best_bleu), (f"{scores.step:,}", f"{scores.best_nll[1]:,}")]
+    names = ["nll", "perplexity", "BLEU", "update"]
+    return [("validation", "last", "best"), *((name, *pair) for name, pair in zip(names, figures, strict=True))]
 
 
 def perplexity(nll: float) -> str:
-    """exp(nll), short however large."""
+    """Return exp(nll), in few characters however large."""
     value = math.exp(min(nll, 700.0))
     return f"{value:,.3f}" if value < 1e5 else f"{value:.3g}"
 
 
 def _beside(blocks: Sequence[Rows]) -> tuple[RenderableType, int]:
-    """Blocks of rows side by side, each as wide as the others, below a blank line; and the lines they take."""
+    """Return blocks of rows side by side, of equal width, below a blank line; and their number of lines."""
     table = Table.grid(expand=True, padding=(0, 3, 0, 0), pad_edge=False)
-    for _ in blocks:
+    rendered = []
+    for rows in blocks:
         table.add_column(ratio=1)
-    table.add_row(*(_block(rows) for rows in blocks))
+        block = Table.grid(expand=True, padding=(0, 1))
+        for index in range(len(rows[0])):
+            block.add_column(justify="right" if index else "left", no_wrap=True)
+        for number, row in enumerate(rows):
+            block.add_row(*(_line(cell, "bold" if number == 0 else "") for cell in row))
+        rendered.append(block)
+    table.add_row(*rendered)
     return Group("", table), 1 + max(len(rows) for rows in blocks)
-
-
-def _block(rows: Rows) -> RenderableType:
-    block = Table.grid(expand=True, padding=(0, 1))
-    for index in range(len(rows[0])):
-        block.add_column(justify="right" if index else "left", no_wrap=True)
-    for number, row in enumerate(rows):
-        block.add_row(*(_line(cell, "bold" if number == 0 else "") for cell in row))
-    return block
 
 
 def _sample(sample: dict[str, str]) -> list[RenderableType]:
@@ -207,5 +201,5 @@ def _sample(sample: dict[str, str]) -> list[RenderableType]:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """One line, cut to the width."""
+    """Return one line, cut to the width."""
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -1,7 +1,8 @@
-"""Precision of a training: `auto` becomes float32 or bf16 once, when a run begins, and stays that in the run.
+"""The precision of a training: `auto` becomes float32 or bf16 once, when a run begins, and stays so in the run.
 
-On a CPU short passes of the model decide, as neither its instructions nor the rate of its products tell enough: casts
-of weights and activations cost time too, and without bf16 instructions a pass takes 18 to 50 times as long.
+On a CPU a short trial of the model decides, since neither its instructions nor the rate of its matrix products tell
+enough: casts of weights and activations cost time too, and without bf16 instructions a pass takes 18 to 50 times as
+long.
 """
 
 import math
@@ -17,9 +18,8 @@ from nmtkit.console import amount, log
 from nmtkit.data.batch import batch_of
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
-from nmtkit.model.flops import forward_flops
 from nmtkit.text.tokenizer import SPECIAL_PIECES
-from nmtkit.training.loop import plain_loss, run_pass, training_factor
+from nmtkit.training.loop import run_micro_batch, training_counters, training_loss
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
 
@@ -27,22 +27,23 @@ _TRIAL_PAIRS = (4, 32)
 _TRIAL_TOKENS = 32
 """Tokens of each sentence of a trial, end symbols counted."""
 _ROUNDS = 3
-"""Passes in each precision, in turn; the fastest counts. The first one warms up."""
+"""Micro-batches per precision, in turn; the fastest counts. The first one warms up."""
 _TRIAL_SECONDS = 3.0
-"""After which a trial ends, two rounds at the least."""
+"""Time after which a trial ends, but not before two rounds."""
 _CLEARLY_FASTER, _HOPELESS = 1.1, 3.0
-"""Ratios of bf16's rate to float32's from which it is taken, and of float32's to bf16's from which a trial ends."""
+"""Ratio of bf16's rate to float32's from which it is chosen, and of float32's to bf16's from which a trial ends."""
 
 
 def settle_precision(
     recipe: Recipe, state: TrainingState, saved: dict[str, Any] | None, workers: Workers
 ) -> tuple[Recipe, Workers]:
-    """Replaces `auto` by the run's precision: that of its last save, else what suits the device; all processes agree.
+    """Replace `auto` by the run's precision, the same in all processes.
 
-    A bf16 that the recipe states is kept, with a warning where float32 is faster.
+    That is the precision of its resume state, else what suits the device. A bf16 stated by the recipe is kept, with a
+    warning where float32 is faster.
 
     Args:
-        saved: state.json of the save that the run continues from; None where it begins.
+        saved: state.json of the state that the run continues from; None where it begins.
     """
     stated, has_instructions = recipe.training.precision, has_bf16_instructions()
     is_open = stated == "auto" and saved is None and has_instructions
@@ -53,16 +54,24 @@ def settle_precision(
     return with_precision(recipe, saved, workers)
 
 
+def with_precision(recipe: Recipe, saved: dict[str, Any] | None, workers: Workers) -> tuple[Recipe, Workers]:
+    """Return the recipe with its precision in place of `auto`, and workers that compute in it."""
+    if recipe.training.precision != "auto":
+        return recipe, workers
+    workers = replace(workers, precision=saved["precision"] if saved else workers.precision)
+    training = recipe.training.model_copy(update={"precision": workers.precision})
+    return recipe.model_copy(update={"training": training}), workers
+
+
 def try_precision(
     state: TrainingState, training: TrainingConfig, workers: Workers
 ) -> tuple[ComputedPrecision, dict[ComputedPrecision, float]]:
-    """The precision to train in on this CPU, the same in all processes, and the rates that a trial found."""
+    """Return the precision to train in on this CPU, the same in all processes, and the rates found by a trial."""
     stated = training.precision
-    is_tried = stated == "bf16" or (stated == "auto" and has_bf16_instructions())
-    rates = trial_rates(state, training, workers, ("float32", "bf16") if is_tried else (workers.precision,))
+    if stated not in ("auto", "bf16") or (stated == "auto" and not has_bf16_instructions()):
+        return workers.precision, trial_rates(state, training, workers, (workers.precision,))
+    rates = trial_rates(state, training, workers, ("float32", "bf16"))
     in_words = " and ".join(f"{amount(rate)}FLOP/s in {precision}" for precision, rate in rates.items())
-    if not is_tried:
-        return workers.precision, rates
     if stated == "auto":
         faster: ComputedPrecision = "bf16" if rates["bf16"] > _CLEARLY_FASTER * rates["float32"] else "float32"
         chosen: ComputedPrecision = workers.gather([faster])[0]
@@ -77,22 +86,13 @@ def try_precision(
     return "bf16", rates
 
 
-def with_precision(recipe: Recipe, saved: dict[str, Any] | None, workers: Workers) -> tuple[Recipe, Workers]:
-    """The recipe with its precision in place of `auto`, and workers that compute in it."""
-    if recipe.training.precision != "auto":
-        return recipe, workers
-    workers = replace(workers, precision=saved["precision"] if saved else workers.precision)
-    training = recipe.training.model_copy(update={"precision": workers.precision})
-    return recipe.model_copy(update={"training": training}), workers
-
-
 def trial_rates(
     state: TrainingState, training: TrainingConfig, workers: Workers, precisions: Sequence[ComputedPrecision]
 ) -> dict[ComputedPrecision, float]:
-    """FLOP/s of this process in short passes of the model over random ids in some precisions, measured in turn.
+    """Measure the FLOP/s of this process in each precision, in micro-batches of random ids.
 
-    Passes of 128 tokens come first; where bf16 is far slower in them, longer ones would only take time. Weights,
-    gradients and random numbers stay what they were.
+    Those of 128 tokens come first; where bf16 is far slower in them, larger ones would only take time. Weights,
+    gradients and random numbers are unchanged afterwards.
     """
     end = time.perf_counter() + _TRIAL_SECONDS
     rates: dict[ComputedPrecision, float] = {}
@@ -108,14 +108,14 @@ def trial_rates(
                 in_precision = replace(workers, precision=precision)
                 with leaving_no_trace(state, workers):
                     begun = time.perf_counter()
-                    run_pass(state, batch, ids.size, training, in_precision, plain_loss(training))
+                    run_micro_batch(state, batch, ids.size, training, in_precision, training_loss(training))
                     seconds[precision] = min(seconds[precision], time.perf_counter() - begun)
             is_hopeless = seconds.get("bf16", 0.0) > _HOPELESS * min(seconds.values())
             is_over = round_ > 0 and (is_hopeless or time.perf_counter() > end)
             if is_over:
                 break
         lengths = np.full(num_pairs, length)
-        flops = training_factor(training) * forward_flops(config, vocab, lengths, lengths).total
+        flops = training_counters(config, vocab, training, lengths, lengths).flops
         rates = {precision: flops / taken for precision, taken in seconds.items()}
         if is_over:
             break

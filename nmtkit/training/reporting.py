@@ -1,89 +1,154 @@
-"""What a run tells while it goes: the live panel or log lines, RUN/metrics.jsonl and the trackers; and its summary."""
+"""Reports of a training: the live panel or log lines, RUN/metrics.jsonl, trackers, and the summary at the end."""
 
+import json
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
-from nmtkit.config.schema import TrainingConfig
+import torch
+
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
-from nmtkit.distributed.workers import Workers
+from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import append_json_line, write_json_lines
 from nmtkit.run import Run
-from nmtkit.training.limits import shares_done
-from nmtkit.training.loop import Update
+from nmtkit.training.loop import Meter, Update
 from nmtkit.training.panel import Moment, Scores, TrainingPanel, perplexity
-from nmtkit.training.state import FLOPS, Progress
-from nmtkit.training.totals import Meter, Recent, memory_bytes
-from nmtkit.training.tracking import Tracker
+from nmtkit.training.state import Progress
 from nmtkit.training.validation import Validation
+
+_HALF_LIFE_SECONDS = 5.0
+"""Of the weight of an update in what panel and log lines show."""
+COLUMNS = ["source", "reference", "hypothesis"]
+"""Keys of a sample translation in metrics.jsonl."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """The methods used of Accelerate's trackers."""
+
+    name: str
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Tracker:
+    """TensorBoard or Weights & Biases, which log every line of metrics.jsonl at its update.
+
+    They are options of the command, not keys of the recipe, which holds what decides the result.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @classmethod
+    def open(cls, name: str, recipe: Recipe, run: Run, first_step: int) -> "Tracker":
+        """Start a tracker, and log the recipe.
+
+        Args:
+            name: tensorboard or wandb.
+            first_step: the update that this session begins with; what was logged from there on is repeated.
+
+        Raises:
+            NmtkitError: its package is missing, or it cannot start.
+        """
+        return cls(open_tracker(name, run.folder, hyperparameters(recipe), first_step))
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Log a line of metrics.jsonl: its numbers, and its sample translations as text."""
+        numbers: dict[str, int | float | str]
+        numbers = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
+        samples = line.get("samples") or []
+        if samples and self._backend.name == "tensorboard":
+            for number, sample in enumerate(samples, start=1):
+                # A block that markdown leaves as it is.
+                text = "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
+                numbers[f"samples/{number}"] = text
+        elif samples and self._backend.name == "wandb":
+            rows = [[sample[column] for column in COLUMNS] for sample in samples]
+            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])  # type: ignore[attr-defined]
+        self._backend.log(numbers, step=line["step"])
+
+    def finish(self) -> None:
+        """End the session."""
+        self._backend.finish()
+
+
+def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:
+    """Return the recipe as section/key with plain values: lists as JSON, without what is not set."""
+    flat: dict[str, bool | int | float | str] = {}
+    for section, content in recipe.model_dump(mode="json", exclude_none=True).items():
+        entries = content.items() if isinstance(content, dict) else [("", content)]
+        for key, value in entries:
+            name = f"{section}/{key}" if key else section
+            flat[name] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+    return flat
 
 
 class Reporter:
     """Reports of one session of training.
 
     Attributes:
-        meter: sums since the last report; saved with the run, so that an interrupted one reports as an uninterrupted.
+        meter: sums since the last report; saved with the run, so that an interrupted run has the same reports.
     """
 
     def __init__(
         self,
-        run_dir: Path,
+        run: Run,
         training: TrainingConfig,
         workers: Workers,
         meter: Meter,
         matmul_rate: float,
         pairs_per_epoch: int,
     ) -> None:
-        self._run_dir, self._path = run_dir, Run(run_dir).metrics
-        self._training, self._workers = training, workers
-        # Of plain matrix products on all devices, measured at the start; MFU is a share of it.
-        self._pairs_per_epoch, self._matmul_rate = pairs_per_epoch, matmul_rate * workers.num_processes
+        """Args:
+        matmul_rate: FLOP/s of plain matrix products on one device; MFU is a share of it.
+        """
+        self._run, self._training, self._workers = run, training, workers
+        self._matmul_rate, self._pairs_per_epoch = matmul_rate * workers.num_processes, pairs_per_epoch
         self._trackers: Sequence[Tracker] = ()
-        self.meter = meter
-        self._recent, self._scores = Recent(), Scores()
-        self._start: dict[str, float] = {}
-        self._start_seconds = 0.0
+        self.meter, self._recent, self._scores = meter, Meter(), Scores()
         self._panel: TrainingPanel | None = None
-        self._last_line = time.monotonic()
 
     @contextmanager
-    def showing(self, place: Progress, trackers: Sequence[Tracker] = ()) -> Iterator[None]:
-        """Tells of progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere."""
+    def showing(self, progress: Progress, trackers: Sequence[Tracker] = ()) -> Iterator[None]:
+        """Show progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere."""
         self._trackers = trackers
-        self._start, self._start_seconds = shares_done(self._training, place, self._pairs_per_epoch), place.seconds
+        self._start, self._start_seconds = self._shares_done(progress), progress.seconds
         self._last_line = time.monotonic()
         self.read_scores()
         with ExitStack() as stack:
             for tracker in self._trackers:
                 stack.callback(tracker.finish)
             if is_live():
-                moment = self._moment(None, place)
-                self._panel = TrainingPanel(
-                    self._run_dir.resolve().name, moment, self._scores, self._matmul_rate, self._workers.device
-                )
+                name = self._run.folder.resolve().name
+                self._panel = TrainingPanel(name, self._moment(None, progress), self._scores, self._matmul_rate)
                 stack.enter_context(live(self._panel))
             yield
 
-    def went_back(self, meter: Meter) -> None:
-        """Forgets the updates that the run went back over, which metrics.jsonl does not have any more."""
-        self.meter, self._recent = meter, Recent()
+    def roll_back(self, meter: Meter) -> None:
+        """Forget the updates that are repeated, which metrics.jsonl does not contain any more."""
+        self.meter, self._recent = meter, Meter()
         self.read_scores()
 
     def read_scores(self) -> None:
-        """Takes the last and the best scores from metrics.jsonl."""
+        """Read the last and the best scores from metrics.jsonl."""
         self._scores = Scores()
-        for line in read_metrics(self._run_dir) if self._workers.is_main else ():
+        for line in read_metrics(self._run.folder) if self._workers.is_main else ():
             self._scores = self._scores.after(line)
         if self._panel is not None:
             self._panel.scores = self._scores
 
     @contextmanager
     def doing(self, activity: str) -> Iterator[None]:
-        """Says in the panel what is done meanwhile, such as "validating"."""
+        """Show an activity, such as "validating", in the panel while the block runs."""
         if self._panel is not None:
             self._panel.activity = activity
         try:
@@ -93,115 +158,121 @@ class Reporter:
                 self._panel.activity = ""
 
     def add(self, update: Update) -> None:
-        """Takes account of one update; one that was skipped has no numbers to sum."""
+        """Add one update; a skipped one has no numbers to sum."""
         if not update.skipped:
             self.meter.add(update)
-            self._recent = self._recent.after(update)
+            self._recent.add(update, _HALF_LIFE_SECONDS)
 
-    def show(self, update: Update, place: Progress) -> None:
-        """Brings the panel up to date, or writes a line where that is due."""
+    def show(self, update: Update, progress: Progress) -> None:
+        """Update the panel, or log a line where one is due."""
         if self._panel is not None:
-            self._panel.moment = self._moment(update, place)
+            self._panel.moment = self._moment(update, progress)
         elif update.skipped:
             return
         elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            moment, recent = self._moment(update, place), self._recent
+            moment, recent = self._moment(update, progress), self._recent
             left = "" if moment.seconds_left is None else f", {duration(moment.seconds_left)} left"
             log.info(
                 "training: %.0f %%%s, update %d, loss %.3f, nll %.3f, %s tokens/s, MFU %.1f %%",
-                100 * moment.share, left, update.step, recent.loss, recent.nll,
+                100 * moment.share, left, update.step, recent.mean_loss, recent.mean_nll,
                 f"{recent.target_tokens_per_second:,.0f}", 100 * recent.flops_per_second / self._matmul_rate,
             )  # fmt: skip
 
-    def _moment(self, update: Update | None, place: Progress) -> Moment:
-        shares = shares_done(self._training, place, self._pairs_per_epoch)
+    def _shares_done(self, progress: Progress) -> dict[str, float]:
+        return progress.shares_done(self._training, self._pairs_per_epoch)
+
+    def _moment(self, update: Update | None, progress: Progress) -> Moment:
+        shares = self._shares_done(progress)
         limit = max(shares, key=lambda name: shares[name])
         share, gained = shares[limit], shares[limit] - self._start[limit]
-        spent = place.seconds - self._start_seconds
+        spent = progress.seconds - self._start_seconds
         return Moment(
-            step=place.step,
-            epoch=place.epoch,
+            step=progress.step,
+            epoch=progress.epoch,
             learning_rate=update.learning_rate if update is not None else 0.0,
             gradient_norm=update.gradient_norm if update is not None else 0.0,
-            recent=self._recent,
+            recent=replace(self._recent),  # a copy, since another thread reads it
             share=share,
             limit=limit,
-            seconds=place.seconds,
+            seconds=progress.seconds,
             seconds_left=(1 - share) * spent / gained if gained > 0 else None,
             at=time.monotonic(),
-            skipped=place.skipped_updates + place.overflows,
+            memory_bytes=memory_bytes(self._workers.device),
+            skipped=progress.skipped_updates + progress.overflows,
         )
 
-    def report(self, place: Progress, rate: float, validation: Validation | None, *, is_end: bool = False) -> None:
-        """Writes one line of metrics.jsonl over the updates since the last one, and gives it to the trackers.
+    def report(
+        self, progress: Progress, learning_rate: float, validation: Validation | None, *, is_end: bool = False
+    ) -> None:
+        """Write a line of metrics.jsonl over the updates since the last one, also to the trackers.
 
         Args:
-            rate: the learning rate of the last update.
+            learning_rate: that of the last update.
             is_end: mark what the end of training adds, so that `forget_ends` can remove it: the whole line, or the
                 validation in a line that was due without it.
         """
-        line = self._line(place, rate)
-        lines = read_metrics(self._path.parent) if is_end else []
+        line = self._line(progress, learning_rate)
+        lines = read_metrics(self._run.folder) if is_end else []
         if is_end:
-            is_there = bool(lines) and lines[-1]["step"] == place.step
+            is_there = bool(lines) and lines[-1]["step"] == progress.step
             line |= {**lines.pop(), "end": "validation"} if is_there else {"end": "line"}
         if validation is not None:
             line |= validation.metrics
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
             log.info(
                 "update %d, epoch %d, %s: loss %.3f; validation nll %.4f, perplexity %.3f%s",
-                place.step, place.epoch, duration(place.seconds), line["loss"] or math.nan, validation.nll,
+                progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan, validation.nll,
                 validation.perplexity, bleu,
             )  # fmt: skip
             self._scores = self._scores.after(line)
             if self._panel is not None:
                 self._panel.scores = self._scores
         if self._workers.is_main and is_end:
-            write_json_lines(self._path, [*lines, line])
+            write_json_lines(self._run.metrics, [*lines, line])
         elif self._workers.is_main:
-            append_json_line(self._path, line)
+            append_json_line(self._run.metrics, line)
         for tracker in self._trackers:
             tracker.log(line)
 
-    def _line(self, place: Progress, learning_rate: float) -> dict[str, Any]:
-        """One line of metrics.jsonl without a validation, and begins to sum anew."""
+    def _line(self, progress: Progress, learning_rate: float) -> dict[str, Any]:
+        """Return a line of metrics.jsonl without a validation, and begin a new sum."""
         meter, self.meter = self.meter, Meter()
-        rate = _mean(meter.flops, meter.seconds)
+        is_empty = not meter.updates  # as when every update was skipped
         line: dict[str, Any] = {
-            "step": place.step,
-            "epoch": place.epoch,
-            "loss": _mean(meter.loss, meter.target_tokens),
-            "nll": _mean(meter.nll, meter.target_tokens),
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "loss": None if is_empty else meter.mean_loss,
+            "nll": None if is_empty else meter.mean_nll,
             "learning_rate": learning_rate,
-            "gradient_norm": _mean(meter.gradient_norm, meter.updates),
-            "target_tokens": place.target_tokens,
-            "target_tokens_per_second": _mean(meter.target_tokens, meter.seconds),
-            "seconds": place.seconds,
-            "padding": _mean(meter.padded_tokens - meter.real_tokens, meter.padded_tokens),
-            **{key: getattr(place, key) for key in FLOPS},
-            "flops_per_second": rate,
-            "mfu": None if rate is None else rate / self._matmul_rate,
+            "gradient_norm": None if is_empty else meter.gradient_norm / meter.updates,
+            "target_tokens": progress.target_tokens,
+            "target_tokens_per_second": None if is_empty else meter.target_tokens_per_second,
+            "seconds": progress.seconds,
+            "padding": None if is_empty else meter.padding,
+            **progress.counters(),
+            "flops_per_second": None if is_empty else meter.flops_per_second,
+            "mfu": None if is_empty else meter.flops_per_second / self._matmul_rate,
             "memory_bytes": memory_bytes(self._workers.device),
-            "skipped_updates": place.skipped_updates,
+            "skipped_updates": progress.skipped_updates,
         }
-        if place.gpu_seconds:
-            line["gpu_joules"] = place.gpu_joules
-        if place.host_seconds:
-            line["host_joules"] = place.host_joules
+        if progress.gpu_seconds:
+            line["gpu_joules"] = progress.gpu_joules
+        if progress.host_seconds:
+            line["host_joules"] = progress.host_joules
         if self._workers.precision == "fp16":
-            line |= {"loss_scale": place.loss_scale, "overflows": place.overflows}
+            line |= {"loss_scale": progress.loss_scale, "overflows": progress.overflows}
         return line
 
-    def summarize(self, place: Progress) -> None:
-        """Tells in a few lines what the whole training came to."""
-        seconds = max(place.seconds, 1e-9)
-        rate = place.flops / seconds
+    def summarize(self, progress: Progress) -> None:
+        """Log figures of the whole training."""
+        seconds = max(progress.seconds, 1e-9)
+        rate = progress.flops / seconds
         log.info(
             "%s, %s, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
             "(validation and saving included)",
-            counted(place.step, "update"), counted(place.epoch, "whole epoch"), duration(place.seconds),
-            f"{place.target_tokens:,}", f"{place.target_tokens / seconds:,.0f}", place.flops, amount(rate),
+            counted(progress.step, "update"), counted(progress.epoch, "whole epoch"), duration(progress.seconds),
+            f"{progress.target_tokens:,}", f"{progress.target_tokens / seconds:,.0f}", progress.flops, amount(rate),
             100 * rate / self._matmul_rate,
         )  # fmt: skip
         scores = self._scores
@@ -209,11 +280,16 @@ class Reporter:
             nll, step = scores.best_nll
             bleu = "" if scores.best_bleu is None else "; BLEU {:.2f} (update {})".format(*scores.best_bleu)
             log.info("best validation: nll %.4f, perplexity %s (update %d)%s", nll, perplexity(nll), step, bleu)
-        kept = Run(self._run_dir).checkpoints()
+        kept = self._run.checkpoints()
         if kept:
             log.info("%s in %s; the last is %s", counted(len(kept), "checkpoint"), kept[-1].parent, kept[-1].name)
 
 
-def _mean(total: float | int, count: float | int) -> float | None:
-    """None of nothing, as when every update was skipped."""
-    return total / count if count else None
+def memory_bytes(device: torch.device) -> int:
+    """Return the peak memory of this process: on the device for CUDA, else resident in main memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # which Windows does not have
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

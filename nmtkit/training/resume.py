@@ -1,124 +1,208 @@
-"""Going on with a run: from its latest whole save, after a check that data and settings are those it began with."""
+"""How a session of training begins, and `train --verify-resume`.
 
-from contextlib import suppress
+holding_run          the run's lock, after a check of its data
+start_from_model     a new run with training.init: the weights of another model
+resume               a run that goes on: its latest undamaged resume state, after a check of its settings
+verify_resume        repeats the updates between the last two resume states and compares the result bit for bit
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config.recipe import changes_that_matter, differences
-from nmtkit.config.schema import Recipe
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingLengths, read_lengths
+from nmtkit.data.prepare import changed_text, damaged_files
+from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import read_json, remove_folder, write_json_lines
-from nmtkit.model_folder import read_provenance, step_of
-from nmtkit.run import Run
-from nmtkit.training.initialization import check_initial_weights, initial_sha256
+from nmtkit.files import read_json, remove_folder, sha256_of, versions, write_json_lines
+from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors, same_bits, step_of
+from nmtkit.run import Run, find_model
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.epochs import training_pairs
+from nmtkit.training.loop import train_updates
 from nmtkit.training.nonfinite import forget_later_nonfinite
-from nmtkit.training.state import Progress, TrainingState, remove_old_saves, saves, whole_saves
+from nmtkit.training.precision import with_precision
+from nmtkit.training.state import (
+    MEASURED,
+    Progress,
+    TrainingState,
+    execution_facts,
+    remove_old_states,
+    whole_states,
+)
+from nmtkit.training.validation import Validator
 
 
-def resume(
-    state: TrainingState, run_dir: Path, recipe: Recipe, fingerprint: str, workers: Workers
-) -> dict[str, Any] | None:
-    """Brings ``state`` to the latest whole save of a run and forgets what was written after it.
+@contextmanager
+def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str, Any]]:
+    """Hold the run's lock while the block runs, after a check of its data; return the manifest of the data.
+
+    Raises:
+        NmtkitError: on every process, when the data are not those of the recipe or another process holds the lock.
+    """
+    with ExitStack() as stack:
+        fault: NmtkitError | None = None
+        if workers.is_main:
+            try:
+                if not run.is_prepared():
+                    message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
+                    raise DataError(f"{run.data}: {message}")
+                stack.enter_context(run.locked("train"))
+                _check_data(recipe, run)
+            except NmtkitError as error:
+                fault = error
+        workers.raise_together(fault)
+        yield read_manifest(run.data)
+
+
+def _check_data(recipe: Recipe, run: Run) -> None:
+    """Raise NmtkitError unless RUN/data is undamaged and was prepared with this recipe from the same text."""
+    manifest, stored = read_manifest(run.data), run.recipe(recipe.name)
+    changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
+    changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
+    if not changes:
+        changes = changed_text(recipe.data, manifest)
+    if changes:
+        advice = "undo the change, or take another --run-dir" if run.is_trained() else "run `nmtkit prepare` again"
+        raise NmtkitError(
+            f"{run.folder} was prepared with a different recipe (changed: {', '.join(changes)}); {advice}"
+        )
+    damaged = damaged_files(run.folder, manifest)
+    if damaged:
+        raise DataError(
+            f"{run.data}: files changed or missing since `prepare` wrote them: {', '.join(damaged)}; put them "
+            "back, or prepare the data in another --run-dir"
+        )
+
+
+# ---- training.init
+
+
+def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """Give a new state the weights of the model that training.init names, if it names one.
+
+    Raises:
+        ModelError: there is no such model, or it is damaged.
+        NmtkitError: its shape or its tokenizer is not that of the run.
+    """
+    path = recipe.training.init
+    if path is None:
+        return
+    folder = find_model(path)
+    description = read_description(folder)
+    shape, wanted = _shape(ModelConfig.model_validate(description["model"])), _shape(recipe.model)
+    for key in shape:
+        if shape[key] != wanted[key]:
+            raise NmtkitError(
+                f"training.init: {folder} has a different shape (model.{key} = {shape[key]} and not {wanted[key]}); "
+                "use the same [model], or take its recipe as base"
+            )
+    if description["tokenizer_sha256"] != tokenizer.fingerprint():
+        raise NmtkitError(
+            f"training.init: {folder} and the data of this run have different tokenizers; set data.tokenizer = "
+            f'"{path}" and prepare the run again'
+        )
+    check_sum(folder, read_provenance(folder))
+    state.start_from(read_tensors(folder / "model.safetensors"))
+
+
+def _shape(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings that decide the shapes of the weights, which dropout does not."""
+    shape = {key: value for key, value in config.model_dump().items() if not key.endswith("dropout")}
+    shape |= {"d_k": config.key_width, "d_v": config.value_width}
+    if config.positions != "learned":
+        shape.pop("max_positions")
+    return shape
+
+
+def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
+    """Return the lengths of a run's training pairs; the longest source may be one of the model of training.init."""
+    own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
+    before = read_description(find_model(path)).get("training_lengths") if path is not None and path.exists() else None
+    if own is None or before is None:
+        return own
+    longest = max(own.longest_source, before["longest_source"])
+    return own.model_copy(update={"longest_source": longest})
+
+
+def initial_sha256(recipe: Recipe) -> str | None:
+    """Return the sum of the weights that training.init names; None if it names none.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    path = recipe.training.init
+    return sha256_of(find_model(path) / "model.safetensors") if path is not None else None
+
+
+# ---- a run that goes on
+
+
+def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, workers: Workers) -> dict[str, Any] | None:
+    """Load the latest undamaged resume state of a run, and remove what was written after it.
 
     Args:
-        fingerprint: of the run's data.
+        fingerprint: that of the run's data.
 
     Returns:
-        The save's state.json; None where there is no save, and training begins.
+        Its state.json; None where there is none, and training begins.
 
     Raises:
         NmtkitError: the run was trained with other settings.
         DataError: the data are not those the run began with.
     """
-    found = whole_saves(run_dir, 1)
+    found = whole_states(run, 1)
     if not found:
-        _refuse_foreign_checkpoints(run_dir, recipe, fingerprint)
+        _refuse_foreign_checkpoints(run, recipe, fingerprint)
         workers.wait()
         if workers.is_main:
-            (Run(run_dir).metrics).unlink(missing_ok=True)
-            (Run(run_dir).nonfinite).unlink(missing_ok=True)
-            _forget_later(Run(run_dir).checkpoints(), 0)
+            run.metrics.unlink(missing_ok=True)
+            run.nonfinite.unlink(missing_ok=True)
+            _remove_later(run.checkpoints(), 0)
         return None
     folder, saved = found[0]
-    check_settings(saved, run_dir, recipe, fingerprint)
+    check_settings(saved, run, recipe, fingerprint)
     state.load(folder, saved)
     workers.wait()
     if workers.is_main:
         step = state.progress.step
-        done = step - 1 if saved.get("unfinished") else step
-        _forget_later_metrics(run_dir, done)
-        _forget_later(Run(run_dir).checkpoints(), done)
-        forget_ends(run_dir, step)
-        _forget_later(saves(run_dir), step)  # damaged ones: their updates are made again
-        forget_later_nonfinite(run_dir, state.progress)
-        remove_old_saves(run_dir)  # a kill may have come before that
+        forget_later(run, step, step - 1 if saved["unfinished"] else step)
+        forget_ends(run, step)
+        forget_later_nonfinite(run, state.progress)
+        remove_old_states(run)  # a kill may have come before that
     return saved
 
 
-def check_settings(saved: dict[str, Any], run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
-    """Raises NmtkitError unless a save was made with the same data and with settings that come to the same."""
+def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, fingerprint: str) -> None:
+    """Raise NmtkitError unless a resume state was made with the same data and equivalent settings."""
     stored = Recipe.model_validate(saved["recipe"])
     changes = [f"model.{change}" for change in differences(stored.model, recipe.model)]
     changes += [f"training.{change}" for change in changes_that_matter(stored.training, recipe.training)]
     if changes:
         raise NmtkitError(
-            f"{run_dir} was trained with other settings (changed: {', '.join(changes)}); "
+            f"{run.folder} was trained with other settings (changed: {', '.join(changes)}); "
             "take another --run-dir, or undo the change"
         )
-    check_initial_weights(recipe, saved, run_dir)
-    if saved["data_fingerprint"] != fingerprint:
-        raise DataError(f"{run_dir}: the data are not those that this run began with; take another --run-dir")
-
-
-def forget_after_going_back(run_dir: Path, place: Progress) -> None:
-    """Removes what was written after the save that a failed run went back to."""
-    _forget_later_metrics(run_dir, place.step)
-    _forget_later(Run(run_dir).checkpoints(), place.step)
-    _forget_later(saves(run_dir), place.step)
-
-
-def forget_ends(run_dir: Path, step: int) -> None:
-    """Removes what an end of training before update ``step`` added, so that the run is as if it had not ended there."""
-    kept = []
-    for line in read_metrics(run_dir):
-        end = line.pop("end", None) if line["step"] < step else None
-        if end == "validation":
-            line = {key: value for key, value in line.items() if not key.startswith("valid_") and key != "samples"}
-        if end != "line":
-            kept.append(line)
-    write_json_lines(Run(run_dir).metrics, kept)
-    for folder in end_checkpoints(run_dir):
-        if step_of(folder) < step:
-            remove_folder(folder)
-
-
-def end_checkpoints(run_dir: Path) -> list[Path]:
-    """The checkpoints that were written only because training ended there."""
-    found = []
-    for folder in Run(run_dir).checkpoints():
-        with suppress(NmtkitError):  # a damaged one is reported where it is used
-            found += [folder] * bool(read_provenance(folder).get("end"))
-    return found
-
-
-def check_same_place(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:
-    """Raises NmtkitError on every process unless all are at the same save, or at the same beginning.
-
-    Args:
-        start: sha256 of the weights that the run begins with, where those are of another model.
-    """
-    here = (step, saved["files"] if saved is not None else start)
-    if any(place != here for place in workers.gather([here])):
+    path = recipe.training.init
+    # A model that has been removed does not matter: the run has its own weights by now.
+    is_gone = path is not None and str(path) == saved["recipe"]["training"].get("init") and not path.exists()
+    if path is not None and not is_gone and initial_sha256(recipe) != saved["init_sha256"]:
         raise NmtkitError(
-            "the processes found different saved states to resume from; RUN must be one folder that all machines share"
+            f"{run.folder} began with other weights than training.init = {path} has now; name the same checkpoint it "
+            "began with, or take another --run-dir"
         )
+    if saved["data_fingerprint"] != fingerprint:
+        raise DataError(f"{run.folder}: the data are not those that this run began with; take another --run-dir")
 
 
-def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str) -> None:
-    """Checkpoints without a save are left by a kill before the first save, or by a training with other settings."""
-    for folder in Run(run_dir).checkpoints():
+def _refuse_foreign_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
+    """Raise NmtkitError for checkpoints of other settings; a kill before the first resume state may leave our own."""
+    for folder in run.checkpoints():
         before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
         stored = Recipe.model_validate(before["recipe"])
         changes = differences(stored.model, recipe.model)
@@ -131,14 +215,177 @@ def _refuse_foreign_checkpoints(run_dir: Path, recipe: Recipe, fingerprint: str)
             )
 
 
-def _forget_later_metrics(run_dir: Path, step: int) -> None:
-    """Removes the reports of updates that were made but not saved: they are made again."""
-    path = Run(run_dir).metrics
-    write_json_lines(path, [line for line in read_metrics(run_dir) if line["step"] <= step])
+def check_same_state(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:
+    """Raise NmtkitError on every process unless all are at the same resume state, or at the same beginning.
+
+    Args:
+        start: sha256 of the weights that the run begins with, where those are of another model.
+    """
+    here = (step, saved["files"] if saved is not None else start)
+    if any(other != here for other in workers.gather([here])):
+        raise NmtkitError(
+            "the processes found different saved states to resume from; RUN must be one folder that all machines share"
+        )
 
 
-def _forget_later(folders: list[Path], step: int) -> None:
-    """Removes the checkpoints or saves of updates that are made again."""
+def forget_later(run: Run, step: int, done: int) -> None:
+    """Remove what belongs to updates that are repeated: reports, checkpoints and (damaged) resume states.
+
+    Args:
+        step: the last update that is kept; done: the last one that is also validated and reported.
+    """
+    write_json_lines(run.metrics, [line for line in read_metrics(run.folder) if line["step"] <= done])
+    _remove_later(run.checkpoints(), done)
+    _remove_later(run.resume_states(), step)
+
+
+def _remove_later(folders: list[Path], step: int) -> None:
     for folder in folders:
         if step_of(folder) > step:
             remove_folder(folder)
+
+
+def forget_ends(run: Run, step: int) -> None:
+    """Remove what an end of training before update ``step`` added, as if the run had not ended there."""
+    kept = []
+    for line in read_metrics(run.folder):
+        end = line.pop("end", None) if line["step"] < step else None
+        if end == "validation":
+            line = {key: value for key, value in line.items() if not key.startswith("valid_") and key != "samples"}
+        if end != "line":
+            kept.append(line)
+    write_json_lines(run.metrics, kept)
+    for folder in end_checkpoints(run):
+        if step_of(folder) < step:
+            remove_folder(folder)
+
+
+def end_checkpoints(run: Run) -> list[Path]:
+    """Return the checkpoints that were written only because training ended there."""
+    found = []
+    for folder in run.checkpoints():
+        with suppress(NmtkitError):  # a damaged one is reported where it is used
+            if read_provenance(folder).get("end"):
+                found.append(folder)
+    return found
+
+
+# ---- --verify-resume
+
+
+def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int, int]:
+    """Repeat in memory the updates from the last resume state but one (or the beginning) to the last one.
+
+    Nothing is added to the run. Validations are repeated where the run made them.
+
+    Returns:
+        The first and the last update that were repeated; all tensors and counters are the same bit for bit.
+
+    Raises:
+        NmtkitError: something differs, or there is nothing to compare.
+    """
+    run = Run(run_dir)
+    with holding_run(recipe, run, workers) as manifest:
+        found = whole_states(run, 2)
+        if not found:
+            raise NmtkitError(f"{run_dir}: there is no saved state to compare with yet; run `nmtkit train` first")
+        last, saved = found[0]
+        check_settings(saved, run, recipe, manifest["fingerprint"])
+        recipe, workers = with_precision(recipe, saved, workers)
+        _check_comparable(saved, last, workers)
+        tokenizer = run.tokenizer()
+        sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+        state = TrainingState.new(recipe.model, recipe.training, sizes, workers.device)
+        expected = Progress(**saved["progress"])
+        first = 1
+        if len(found) == 2:
+            state.load(*found[1])
+            first = state.progress.step + 1 - bool(found[1][1]["unfinished"])
+        else:
+            start_from_model(state, recipe, tokenizer)
+            state.progress.tokens_per_pass = expected.tokens_per_pass
+        for attribute, event in (
+            ("rollbacks", "the run was rolled back because of non-finite numbers"),
+            ("tokens_per_pass", "memory ran out and micro-batches were halved"),
+        ):
+            if getattr(state.progress, attribute) != getattr(expected, attribute):
+                raise NmtkitError(
+                    f"{last}: between this saved state and the previous one {event}, which cannot be repeated; verify "
+                    "after the next saved state"
+                )
+        # The validations whose results are part of the last state; the one at the end of training is of no state.
+        until = expected.step - bool(saved["unfinished"])
+        lines = [line for line in read_metrics(run_dir) if "valid_nll" in line and "end" not in line]
+        validated = {line["step"] for line in lines if first <= line["step"] <= until}
+        first = state.progress.step + 1
+        _repeat(state, recipe, run, manifest, workers, tokenizer, expected.step, validated)
+    differences = _differences(state, last, expected)
+    if differences:
+        raise NmtkitError(
+            f"{last}: repeating updates {first} to {expected.step} gives a different result: {differences[0]}"
+            + (f" (and {len(differences) - 1} more differ)" if len(differences) > 1 else "")
+            + ("; on CUDA some kernels add numbers in no fixed order" if workers.device.type == "cuda" else "")
+        )
+    return first, expected.step
+
+
+def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> None:
+    now = execution_facts(workers)
+    if workers.device.type != "cpu":
+        now.pop("threads")
+    changes = [f"{key} = {now[key]} (was {saved[key]})" for key in now if saved[key] != now[key]]
+    # Another commit of nmtkit is no reason to refuse: the comparison shows if it computes something else.
+    then, now = ({**found, "nmtkit": found["nmtkit"].split("+")[0]} for found in (saved["versions"], versions()))
+    changes += [f"{key} {now[key]} (was {then.get(key)})" for key in ("nmtkit", "torch") if then.get(key) != now[key]]
+    if changes:
+        raise NmtkitError(f"{folder}: made under other conditions, so bits cannot be compared: {', '.join(changes)}")
+
+
+def _repeat(
+    state: TrainingState,
+    recipe: Recipe,
+    run: Run,
+    manifest: dict[str, Any],
+    workers: Workers,
+    tokenizer: Tokenizer,
+    last_step: int,
+    validated: set[int],
+) -> None:
+    """Make the updates up to ``last_step``, with the validations after those in ``validated``."""
+    validator = Validator(recipe, run, tokenizer, workers) if validated else None
+
+    def validate() -> None:
+        if validator is not None and state.progress.step in validated:
+            with state.averaged() as model:
+                validation = validator(model)
+            assert validation is not None
+            state.progress.note_validation(validation.cost(recipe.training.best_metric))
+
+    was_sampled = run.sampled.is_dir()
+    data = training_pairs(recipe, run, manifest, workers)
+    try:
+        validate()  # where the first state was saved by a stop during a validation
+        for update in train_updates(state, data, recipe.training, workers):
+            validate()
+            if update.step >= last_step:
+                return
+    finally:
+        data.close(is_finished=not was_sampled)
+
+
+def _differences(state: TrainingState, folder: Path, expected: Progress) -> list[str]:
+    """Return the differences from a resume state, in words."""
+    found = []
+    for file, tensors in state.tensors().items():
+        stored = read_tensors(folder / f"{file}.safetensors")
+        for name, tensor in tensors.items():
+            if name not in stored or stored[name].shape != tensor.shape:
+                found.append(f"{file}: {name} is not there in this shape")
+            elif not same_bits(tensor, stored[name]):
+                by = (tensor.detach().cpu().double() - stored[name].double()).abs().max()
+                found.append(f"{file}: {name} differs by up to {float(by):.3g}")
+    counters = asdict(state.progress)
+    for key, value in asdict(expected).items():
+        if not key.endswith(MEASURED) and counters[key] != value:
+            found.append(f"{key} is {counters[key]}, was {value}")
+    return found

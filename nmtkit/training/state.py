@@ -1,15 +1,15 @@
-"""All that a run needs to go on exactly where it was, and how that is saved.
+"""Everything a run needs to continue exactly where it was, and how that is saved.
 
     RUN/resume/step-00012000/
         weights.safetensors     the model
         optimizer.safetensors   Adam's moments and counts
         average.safetensors     with ema_decay: the moving average of the weights
-        state.json              position, counters, scores so far, the sha256 sums of those above, and its own
+        state.json              position, counters, best score so far, the sha256 sums of the files above, and its own
 
-The latest two saves are kept, and the latest good one (`is_good`); a damaged one is recognised by its sums and the one
-before it used. Random numbers are not saved: those of an update follow from (seed, update, rank, pass), and from how
-often the run went back. What else an update depends on belongs into
-`TrainingState.tensors` or `Progress`: both are saved, restored, and compared by `--verify-resume`.
+The latest two resume states are kept, and the latest good one (`is_good`). Random numbers are not saved: those of an
+update follow from (seed, update, rank, micro-batch) and from how often the run was rolled back. Whatever else an update
+depends on belongs into `TrainingState.tensors` or `Progress`: both are saved, restored, and compared by
+`--verify-resume`.
 """
 
 import hashlib
@@ -29,55 +29,42 @@ from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.model.flops import Counters
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import read_tensors, step_folders, write_tensors
+from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run
 from nmtkit.training.optimizer import freeze, new_optimizer
 
-KEPT_SAVES = 2
-
-FLOPS = ("flops", "flops_attention", "flops_padding", "flops_encoder", "flops_decoder", "flops_output")
-"""Counters of operations: of an update in `Update`, summed in `Progress`, reported and saved."""
-
+KEPT_STATES = 2
 MEASURED = ("seconds", "joules")
-"""How counters of `Progress` end that no repetition of a run can have again."""
+"""Endings of those fields of `Progress` that no repetition of a run can reproduce."""
 
 
 @dataclass
-class Progress:
-    """Where a run is.
+class Progress(Counters):
+    """Where a run is; with the counters of all its updates.
 
     Attributes:
         step: updates made.
         epoch: epochs completed.
-        pairs_done: sentence pairs of the present epoch that are behind.
-        target_tokens, flops, flops_attention, flops_padding, flops_encoder, flops_decoder, flops_output: seen and
-            computed so far.
+        pairs_done: sentence pairs of the present epoch that have been trained on.
         seconds: time spent training, validating and saving, over all sessions.
-        device_seconds: the same, added up over the processes.
-        gpu_joules, host_joules: energy of the GPUs and of the machines' processors in that time, as far as measured.
-        gpu_seconds, host_seconds: how long that was measured, added up over the GPUs and over the machines.
-        best_cost: the best validation so far by best_metric, smaller being better; at the epoch best_epoch.
+        device_seconds: the same, summed over the processes.
+        gpu_joules, gpu_seconds, host_joules, host_seconds: see `energy.ENERGY`.
+        best_cost: cost of the best validation so far by best_metric, smaller being better; best_epoch: its epoch.
         validations_since_best: validations that did not improve on it.
-        last_validation_seconds, last_checkpoint_seconds: of `seconds`, for those that go by minutes.
-        skipped_updates, nonfinite_in_a_row: updates skipped as "nonfinite", over the run and one after the other.
-        overflows: updates of fp16 skipped as "overflow".
-        skipped_in_a_row: of both kinds, since the last update that was made.
-        rollbacks: how often the run went back to a save; the random numbers depend on it.
+        last_validation_seconds, last_checkpoint_seconds: values of `seconds`, for intervals in minutes.
+        skipped_updates, nonfinite_in_a_row: updates skipped as "nonfinite", in all and in succession.
+        overflows: fp16 updates skipped as "overflow".
+        skipped_in_a_row: updates skipped since the last one that was made.
+        rollbacks: how often the run was rolled back to a resume state; the random numbers depend on it.
         loss_scale: of fp16, for the next update; updates_since_scaling: updates without overflow since it changed.
-        tokens_per_pass: the limit that passes are cut by, which decides dropout; 0 before it was settled.
+        tokens_per_pass: limit of micro-batches, on which dropout depends; 0 before it was settled.
     """
 
     step: int = 0
     epoch: int = 0
     pairs_done: int = 0
-    target_tokens: int = 0
-    flops: int = 0
-    flops_attention: int = 0
-    flops_padding: int = 0
-    flops_encoder: int = 0
-    flops_decoder: int = 0
-    flops_output: int = 0
     seconds: float = 0.0
     device_seconds: float = 0.0
     gpu_joules: float = 0.0
@@ -98,13 +85,46 @@ class Progress:
     updates_since_scaling: int = 0
     tokens_per_pass: int = 0
 
+    def note_validation(self, cost: float) -> None:
+        """Update the best score and the patience."""
+        if math.isfinite(cost) and (self.best_cost is None or cost < self.best_cost):
+            self.best_cost, self.best_epoch, self.validations_since_best = cost, self.epoch, 0
+        else:
+            self.validations_since_best += 1
+
+    def reason_to_stop(self, training: TrainingConfig) -> str | None:
+        """Return the limit of the recipe that is reached, in words; None if none is."""
+        if training.max_steps is not None and self.step >= training.max_steps:
+            return f"max_steps = {training.max_steps}"
+        if training.max_epochs is not None and self.epoch >= training.max_epochs:
+            return f"max_epochs = {training.max_epochs}"
+        if training.max_minutes is not None and self.seconds >= training.max_minutes * 60:
+            return f"max_minutes = {training.max_minutes:g}"
+        if self.best_cost is None:
+            return None
+        if training.patience_validations is not None and self.validations_since_best >= training.patience_validations:
+            return f"no better {training.best_metric} for patience_validations = {training.patience_validations}"
+        waited = self.epoch - self.best_epoch if self.validations_since_best else 0
+        if training.patience_epochs is not None and waited >= training.patience_epochs:
+            return f"no better {training.best_metric} for patience_epochs = {training.patience_epochs}"
+        return None
+
+    def shares_done(self, training: TrainingConfig, pairs_per_epoch: int) -> dict[str, float]:
+        """Return how much of each limit of the recipe is reached, from 0 to 1, by its words ("max_steps = 9")."""
+        limits = [
+            ("max_steps", training.max_steps, self.step),
+            ("max_epochs", training.max_epochs, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
+            ("max_minutes", training.max_minutes, self.seconds / 60),
+        ]
+        return {f"{name} = {limit:g}": min(1.0, done / limit) for name, limit, done in limits if limit is not None}
+
 
 @dataclass
 class TrainingState:
     """A model in training.
 
     Attributes:
-        ema_decay: of the moving average of the weights; 0 where there is none.
+        ema_decay: decay of the moving average of the weights; 0 where there is none.
         average: that average in float32, by the names of the weights.
     """
 
@@ -123,7 +143,7 @@ class TrainingState:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> "TrainingState":
-        """A model with the initial weights that the seed decides, the same on every device and process.
+        """Return a model with initial weights that depend on the seed alone, not on device or process.
 
         Raises:
             NmtkitError: training.freeze names no part of the model, or all of it.
@@ -133,23 +153,20 @@ class TrainingState:
             model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(model, training.freeze)
         state = cls(model, new_optimizer(model, training), ema_decay=training.ema_decay)
-        state._begin_average()
+        state.start_from(model.state_dict())
         return state
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
-        """Replaces the initial weights by those of another model of the same sizes."""
+        """Replace the initial weights, and begin the moving average with them."""
         self.model.load_state_dict(weights)
-        self._begin_average()
-
-    def _begin_average(self) -> None:
         if self.ema_decay:
             self.average = {name: weight.float().clone() for name, weight in self.model.state_dict().items()}
 
     @torch.no_grad()
     def update_average(self, step: int, is_made: Tensor) -> None:
-        """Takes the weights after an update into the moving average, unless the update was skipped.
+        """Add the weights after an update to the moving average, unless the update was skipped.
 
-        It rises with the updates, min(decay, (1 + n) / (10 + n)), so that the initial weights are soon forgotten.
+        The decay grows with the updates, min(decay, (1 + n) / (10 + n)), so that the initial weights fade early.
 
         Args:
             is_made: a truth value on the device, which is not waited for.
@@ -164,7 +181,7 @@ class TrainingState:
 
     @contextmanager
     def averaged(self) -> Iterator[Transformer]:
-        """The model with the averaged weights while the block runs, where the run keeps an average; else as it is."""
+        """Give the model the averaged weights, where the run keeps an average, while the block runs."""
         if not self.average:
             yield self.model
             return
@@ -177,30 +194,20 @@ class TrainingState:
 
     @property
     def result(self) -> dict[str, Tensor]:
-        """The weights that a checkpoint holds: the moving average where the run keeps one."""
+        """The weights of a checkpoint: the moving average where the run keeps one."""
         return self.average or self.model.state_dict()
 
-    def note_validation(self, cost: float) -> None:
-        """Takes account of a validation, by which patience and best scores go."""
-        place = self.progress
-        if math.isfinite(cost) and (place.best_cost is None or cost < place.best_cost):
-            place.best_cost, place.best_epoch = cost, place.epoch
-            place.validations_since_best = 0
-        else:
-            place.validations_since_best += 1
-
     @property
-    def parameters(self) -> list[Tensor]:
-        """The model's parameters, always in the same order."""
-        return list(self.model.parameters())
+    def weight_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.model.parameters())
 
     @property
     def trained_parameters(self) -> list[Tensor]:
-        """Those that are not frozen."""
-        return [parameter for parameter in self.parameters if parameter.requires_grad]
+        """The parameters that are not frozen, always in the same order."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Every tensor that the next updates depend on, by file and name: what is saved, restored and compared."""
+        """Return every tensor that the next updates depend on, by file and name: those saved, restored and compared."""
         moments = {
             f"{key}.{name}": value
             for name, parameter in self.model.named_parameters()
@@ -210,40 +217,39 @@ class TrainingState:
         return {**groups, "average": self.average} if self.average else groups
 
     def num_bytes(self) -> int:
-        """What a save takes on disk, near enough; before the first update as much as after it."""
+        """Return about how many bytes a resume state takes on disk, also before the first update."""
         now = sum(tensor.nbytes for group in self.tensors().values() for tensor in group.values())
-        return max(now, (4 if self.average else 3) * sum(parameter.nbytes for parameter in self.parameters)) + 100_000
+        return max(now, (4 if self.average else 3) * self.weight_bytes) + 100_000
 
-    def save(self, run_dir: Path, extra: dict[str, Any]) -> Path:
-        """Writes RUN/resume/step-..., reads it back, and only then removes all but the latest and the good one.
+    def save(self, run: Run, extra: dict[str, Any]) -> Path:
+        """Write RUN/resume/step-..., and then remove all older states but the latest and the good one.
 
         Args:
             extra: more for state.json, such as the fingerprint of the data.
 
         Raises:
-            NmtkitError: it cannot be written, or reads back otherwise.
+            NmtkitError: it cannot be written, or does not read back as it was written.
         """
-        folder = Run(run_dir).resume_state(self.progress.step)
+        folder = run.resume_state(self.progress.step)
         with write_folder_atomically(folder) as temporary:
             for name, tensors in self.tensors().items():
                 write_tensors(temporary / f"{name}.safetensors", tensors)
             files = sha256_of_files(temporary)
             state = {"progress": asdict(self.progress), **extra, "versions": versions(), "files": files}
             write_json(temporary / "state.json", {**state, "sha256": sum_of_state(state)})
-            read_save(temporary)
-        remove_old_saves(run_dir)
+        remove_old_states(run)
         return folder
 
-    def load(self, folder: Path, saved: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Takes over a save, and returns all of its state.json.
+    def load(self, folder: Path, saved: dict[str, Any] | None = None) -> None:
+        """Restore a resume state.
 
         Args:
-            saved: that state.json, where the files have been checked already.
+            saved: its state.json, where `read_state` has checked the files already.
 
         Raises:
-            ModelError: it is damaged.
+            ModelError: it is damaged, or does not belong to this model.
         """
-        saved = saved or read_save(folder)
+        saved = saved or read_state(folder)
         try:
             tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
             self.model.load_state_dict(tensors["weights"])
@@ -260,66 +266,26 @@ class TrainingState:
                 f"{folder}: the saved state does not belong to this model ({' '.join(str(error).split())[:200]})"
             ) from None
         self.progress = Progress(**saved["progress"])
-        return saved
 
 
 def execution_facts(workers: Workers) -> dict[str, Any]:
-    """What decides, besides recipe and data, which bits come out: a save states it."""
-    name = torch.cuda.get_device_name(workers.device) if workers.device.type == "cuda" else workers.device.type
+    """Return what decides, besides recipe and data, which bits a training gives."""
     return {
         "processes": workers.num_processes,
         "threads": torch.get_num_threads(),
-        "device": name,
+        "device": torch.cuda.get_device_name(workers.device) if workers.device.type == "cuda" else workers.device.type,
         "precision": workers.precision,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
 
 
-def saves(run_dir: Path) -> list[Path]:
-    """The saves of a run, oldest first."""
-    return step_folders(Run(run_dir).resume_folder)
-
-
-def remove_old_saves(run_dir: Path) -> None:
-    """Removes all but the latest saves and the latest good one."""
-    available = saves(run_dir)
-    good = next((folder for folder in reversed(available) if is_good(folder)), None)
-    for old in available[:-KEPT_SAVES]:
-        if old != good:
-            remove_folder(old)
-
-
-def is_good(folder: Path) -> bool:
-    """Whether a failing run may go back to a save: no skipped update came just before it.
-
-    One that only a stop has made does not count: the run that was not stopped would go back to another.
-    """
-    try:
-        saved = _read_state(folder)
-    except ModelError:
-        return False
-    return bool(saved.get("regular", True)) and not saved["progress"]["skipped_in_a_row"]
-
-
-def good_save(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest good save that is whole, with its state.json; damaged ones are reported and passed over."""
-    for folder in reversed(saves(run_dir)):
-        if is_good(folder):
-            try:
-                return folder, read_save(folder)
-            except ModelError as error:
-                log.warning("%s; using the previous saved state", error)
-    return None
-
-
 def sum_of_state(state: dict[str, Any]) -> str:
-    """The sha256 sum of what state.json holds, but for this sum itself, however it is laid out."""
+    """Return the sha256 sum of the content of state.json, without this sum itself and whatever its layout."""
     content = {key: value for key, value in state.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_state(folder: Path) -> dict[str, Any]:
-    """Reads state.json; raises ModelError where it is not as it was written."""
+def _read_json(folder: Path) -> dict[str, Any]:
     shape = {"sha256": str, "progress": dict, "files": dict}
     saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
     if saved["sha256"] != sum_of_state(saved):
@@ -327,13 +293,13 @@ def _read_state(folder: Path) -> dict[str, Any]:
     return saved
 
 
-def read_save(folder: Path) -> dict[str, Any]:
-    """The state.json of a save whose files are whole.
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the state.json of a resume state after a check of its files.
 
     Raises:
-        ModelError: they are not.
+        ModelError: a file is damaged.
     """
-    saved = _read_state(folder)
+    saved = _read_json(folder)
     try:
         files = sha256_of_files(folder)
     except DataError as error:
@@ -344,22 +310,43 @@ def read_save(folder: Path) -> dict[str, Any]:
     return saved
 
 
-def whole_saves(run_dir: Path, count: int) -> list[tuple[Path, dict[str, Any]]]:
-    """The newest saves that are whole with their state.json, newest first, at most ``count``; damaged ones are
-    reported and passed over.
+def whole_states(run: Run, count: int, *, only_good: bool = False) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the newest ``count`` undamaged resume states and their state.json, newest first.
+
+    Damaged ones are reported and passed over.
 
     Raises:
-        ModelError: there are saves, but none is whole.
+        ModelError: there are resume states, but all are damaged.
     """
     found: list[tuple[Path, dict[str, Any]]] = []
-    available = saves(run_dir)
+    available = run.resume_states()
     for folder in reversed(available):
-        if len(found) == count:
-            break
-        try:
-            found.append((folder, read_save(folder)))
-        except ModelError as error:
-            log.warning("%s; using the previous saved state", error)
-    if available and not found:
-        raise ModelError(f"{run_dir / 'resume'}: every saved state is damaged; remove the folder to train from scratch")
+        if len(found) < count and (not only_good or is_good(folder)):
+            try:
+                found.append((folder, read_state(folder)))
+            except ModelError as error:
+                log.warning("%s; using the previous saved state", error)
+    if available and not found and not only_good:
+        raise ModelError(f"{run.resume_folder}: every saved state is damaged; remove the folder to train from scratch")
     return found
+
+
+def is_good(folder: Path) -> bool:
+    """Return whether a failing run may be rolled back to a state: no skipped update came just before it.
+
+    A state saved only because of a stop does not count: a run that was not stopped would not have it.
+    """
+    try:
+        saved = _read_json(folder)
+    except ModelError:
+        return False
+    return bool(saved.get("regular", True)) and not saved["progress"]["skipped_in_a_row"]
+
+
+def remove_old_states(run: Run) -> None:
+    """Remove all resume states but the latest ones and the latest good one."""
+    available = run.resume_states()
+    good = next((folder for folder in reversed(available) if is_good(folder)), None)
+    for old in available[:-KEPT_STATES]:
+        if old != good:
+            remove_folder(old)

@@ -1,9 +1,8 @@
-"""Validation: nll and perplexity of the reference, and BLEU of translations made by the very code of `translate`."""
+"""Validation: nll and perplexity of the reference, and BLEU of translations made as by `translate`."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,13 +27,13 @@ NUM_SAMPLES = 3
 
 @dataclass(frozen=True)
 class Validation:
-    """What a validation found.
+    """The result of a validation.
 
     Attributes:
-        nll: of a target token, in nats, without label smoothing; not finite where the training has diverged, which is
-            null in files, for JSON has no infinity.
-        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None without translations: where it was not asked
-            for, or the training has diverged.
+        nll: mean per target token, in nats, without label smoothing; not finite where the training has diverged, which
+            files write as null.
+        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None without translations: where the recipe does
+            not enable it, or the training has diverged.
         samples: the same few source lines each time, with reference and translation.
     """
 
@@ -44,62 +43,59 @@ class Validation:
 
     @classmethod
     def of_line(cls, line: dict[str, Any]) -> "Validation | None":
-        """The validation that a line of metrics.jsonl reports, or None."""
+        """Return the validation in a line of metrics.jsonl, if there is one."""
         if "valid_nll" not in line:
             return None
         return cls(math.nan if line["valid_nll"] is None else line["valid_nll"], line["valid_bleu"], line["samples"])
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The keys of a line of metrics.jsonl."""
+        """The entries of a line of metrics.jsonl."""
         nll, perplexity = (self.nll, self.perplexity) if math.isfinite(self.nll) else (None, None)
         return {"valid_nll": nll, "valid_perplexity": perplexity, "valid_bleu": self.bleu, "samples": self.samples}
 
     @property
     def perplexity(self) -> float:
-        """exp(nll)."""
         return math.exp(min(self.nll, 700.0))
 
     def cost(self, metric: str) -> float:
-        """What decides which of two validations is better: the smaller."""
+        """Return the number by which validations are compared: the smaller is the better."""
         return -self.bleu if metric == "bleu" and self.bleu is not None else self.nll
 
 
 class Validator:
-    """The validation data of a run, ready to be used again and again."""
+    """Scores models on the validation data of a run."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, tokenizer: Tokenizer, workers: Workers) -> None:
-        self._recipe = recipe
-        self._tokenizer = tokenizer
-        self._workers = workers
-        self._data = PairData(Run(run_dir).data / "valid")
-        self._sources, self._references = Run(run_dir).valid_text.read()
+    def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
+        self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
+        self._data = PairData(run.data / "valid")
+        self._sources, self._references = run.valid_text.read()
         order = sorted(range(len(self._data)), key=self._longest)
         if recipe.model.positions == "learned":
             fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
             if len(fitting) < len(order):
-                num_left_out = len(order) - len(fitting)
-                log.warning("%s skipped (more tokens than max_positions)", counted(num_left_out, "validation pair"))
+                num_skipped = len(order) - len(fitting)
+                log.warning("%s skipped (more tokens than max_positions)", counted(num_skipped, "validation pair"))
             order = fitting
-        tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
-        runs = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
         if not order:
-            raise DataError(f"{run_dir / 'data' / 'valid'}: no usable validation pair; prepare the run with others")
-        self._batches = [order[start:stop] for start, stop in runs]
-        data, words = recipe.data, stored_bleu_tokenizer(run_dir, recipe.data)
+            raise DataError(f"{run.data / 'valid'}: no usable validation pair; prepare the run with others")
+        tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
+        slices = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
+        self._batches = [order[start:stop] for start, stop in slices]
+        data, words = recipe.data, stored_bleu_tokenizer(run.folder, recipe.data)
         self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
         self._scorer = Scorer([self._references], target_language=data.target_language, text=data.text, tokenizer=words)
         if recipe.training.validate_bleu:
-            self._scorer.metric(self._metric)  # a tokenizer that is not installed is found before the training
+            self._scorer.metric(self._metric)  # fails here, before the training, if its tokenizer is not installed
 
     def _longest(self, pair: int) -> int:
         return int(max(self._data.source_lengths[pair], self._data.target_lengths[pair]))
 
     def __call__(self, model: Transformer, wants_to_stop: Callable[[], bool] = lambda: False) -> Validation | None:
-        """Validates a model, in float32; every process takes part and has the same result.
+        """Validate a model in float32; every process takes part and gets the same result.
 
         Args:
-            wants_to_stop: asked before each batch; when any process wants to, all end without a result.
+            wants_to_stop: called before each batch; when it is true in any process, all return None.
         """
         was_training = model.training
         model.eval()
@@ -109,7 +105,7 @@ class Validator:
             if not self._recipe.training.validate_bleu:
                 return Validation(nll, None, [])
             bleu, hypotheses = self._translate(model, vote)
-        except _AbandonedError:
+        except _StoppedError:
             return None
         finally:
             model.train(was_training)
@@ -130,7 +126,7 @@ class Validator:
         return float(total / tokens)
 
     def _nll_of(self, model: Transformer, pairs: list[int]) -> torch.Tensor:
-        """Sums of nll and target tokens over some pairs [2]; in halves where memory is too small for all at once."""
+        """Return the sums of nll and target tokens [2]; in halves where memory is too small for all pairs at once."""
         try:
             batch = make_batch(self._data, pairs).to(self._workers.device)
             nll = float(batch_loss(model, batch, 0.0)[1])
@@ -149,7 +145,7 @@ class Validator:
         mine, diverged = list[str](), False
         try:
             mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
-        except ModelError as error:  # going back is up to the updates, so that a validation does not end training
+        except ModelError as error:  # updates decide about rolling back, so a validation does not end the training
             log.warning("this validation computes no BLEU: %s", error)
             diverged = True
         vote.after_last_batch()
@@ -160,31 +156,30 @@ class Validator:
         return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses
 
 
-class _AbandonedError(Exception):
-    """A process was asked to stop."""
+class _StoppedError(Exception):
+    """A process was requested to stop."""
 
 
 class _Vote:
-    """Lets all processes give up at the same batch, however many batches each of them has.
+    """Lets all processes stop at the same batch, however many batches each of them has.
 
-    Every process asks before each of its batches, and those that are through go on asking until all are.
+    Every process votes before each of its batches, and those that are done go on voting until all are.
     """
 
     def __init__(self, workers: Workers, wants_to_stop: Callable[[], bool]) -> None:
         self._workers, self._wants_to_stop = workers, wants_to_stop
 
     def before_batch(self) -> None:
-        """Raises _AbandonedError on every process if one wants to stop."""
-        self._ask(is_at_work=True)
+        """Raise _StoppedError on every process if one wants to stop."""
+        self._is_any_busy(is_busy=True)
 
     def after_last_batch(self) -> None:
-        """Returns when all processes are through."""
-        while self._ask(is_at_work=False):
+        """Return when all processes are done."""
+        while self._is_any_busy(is_busy=False):
             continue
 
-    def _ask(self, *, is_at_work: bool) -> bool:
-        """Whether any process is at work still."""
-        answers = self._workers.sum(torch.tensor([float(self._wants_to_stop()), float(is_at_work)])).tolist()
-        if answers[0]:
-            raise _AbandonedError
-        return bool(answers[1])
+    def _is_any_busy(self, *, is_busy: bool) -> bool:
+        wish, busy = self._workers.sum(torch.tensor([float(self._wants_to_stop()), float(is_busy)])).tolist()
+        if wish:
+            raise _StoppedError
+        return bool(busy)

@@ -432,7 +432,7 @@ class TestTrain:
             assert hyperparameters["training/max_steps"] == 9
             raise NmtkitError(f"noted {name} {run_dir == prepared.run} {first_step}")
 
-        monkeypatch.setattr("nmtkit.training.tracking.open_tracker", note)
+        monkeypatch.setattr("nmtkit.training.reporting.open_tracker", note)
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: name)
         options = ["--set", "training.max_steps=9", "--tracker", "wandb", "--device", "cpu"]
         outcome = nmtkit(command, prepared.recipe, "--run-dir", prepared.run, *options)

@@ -53,7 +53,7 @@ class Trainer:
         self._project, self._messages = project, folder / "messages"
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(
-            ["nmtkit.cli.main", "nmtkit.training.verify", "torch._dynamo", "test_kill"]
+            ["nmtkit.cli.main", "nmtkit.training.resume", "torch._dynamo", "test_kill"]
         )
 
     def __call__(

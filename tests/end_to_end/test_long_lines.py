@@ -15,7 +15,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
-from nmtkit.training.initialization import lengths_seen
+from nmtkit.training.resume import lengths_seen
 from nmtkit.training.session import train
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]

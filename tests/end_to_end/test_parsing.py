@@ -33,7 +33,7 @@ from nmtkit.reports.run_facts import read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.averaging_search import search
+from nmtkit.training.averaging import search
 
 NOUNS, VERBS = ["dog", "cat", "man", "house"], ["sees", "likes", "has"]
 

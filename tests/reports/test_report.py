@@ -22,7 +22,7 @@ from nmtkit.reports.card import card
 from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, reports_shown
 from nmtkit.reports.run_facts import FORMS, RunFacts, read_run, translated
 from nmtkit.reports.run_page import report_page
-from nmtkit.training.averaging_search import read_averaging
+from nmtkit.training.averaging import read_averaging
 
 
 class Page(HTMLParser):

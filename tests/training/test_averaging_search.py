@@ -13,9 +13,8 @@ from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
-from nmtkit.training import averaging_search
-from nmtkit.training.averaging import average, choose_checkpoints
-from nmtkit.training.averaging_search import COUNTS, Search, Tried, candidates, search
+from nmtkit.training import averaging
+from nmtkit.training.averaging import COUNTS, Search, Tried, average, candidates, choose_checkpoints, search
 from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
 
@@ -62,7 +61,7 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
     run = copy(trained, tmp_path)
     *_, found = all_of(run, tiny)
     assert [one.n for one in found.tried] == candidates(5)
-    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), run, Run(run).tokenizer(), tiny.workers())
+    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), Run(run), Run(run).tokenizer(), tiny.workers())
     for one in found.tried:
         chosen = choose_checkpoints(run, last=one.n)
         assert (step_of(chosen[0]), step_of(chosen[-1])) == (one.first_step, one.last_step)
@@ -77,12 +76,12 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
 def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
     run = copy(trained, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(averaging_search, "candidates", lambda number: [1, 2])
+        patch.setattr(averaging, "candidates", lambda number: [1, 2])
         *_, found = all_of(run, tiny, "bleu")
     assert [one.metric for one in found.tried] == ["sacrebleu"] * 2
     recipe = stored_recipe(run / "recipe.toml", "tiny")
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_bleu": True})})
-    validator = Validator(recipe, run, Run(run).tokenizer(), tiny.workers())
+    validator = Validator(recipe, Run(run), Run(run).tokenizer(), tiny.workers())
     average(choose_checkpoints(run, last=2), tmp_path / "averaged")
     validation = validator(load_model(tmp_path / "averaged").model)
     assert validation is not None
@@ -113,8 +112,8 @@ def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
     going.close()
     assert len(read_json(run / "averaging.json")["tried"]) == 2
     averaged = []
-    mean = averaging_search.mean_weights
-    monkeypatch.setattr(averaging_search, "mean_weights", lambda folders: averaged.append(folders) or mean(folders))
+    mean = averaging.mean_weights
+    monkeypatch.setattr(averaging, "mean_weights", lambda folders: averaged.append(folders) or mean(folders))
     first, *_, last = all_of(run, tiny)
     assert (len(first.tried), len(last.tried)) == (2, len(candidates(5)))
     assert len(averaged) == len(candidates(5)) - 2

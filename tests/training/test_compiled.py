@@ -21,9 +21,8 @@ from nmtkit.data.ahead import work_ahead
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training import loop
-from nmtkit.training.compiled import CompiledLoss, _clock
 from nmtkit.training.loop import train_updates
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import CompiledLoss, _clock, batch_loss
 from nmtkit.training.state import TrainingState
 
 MODEL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.1}
@@ -93,14 +92,14 @@ def test_what_compiling_cost_is_logged_once(
         ModelConfig.model_validate(MODEL), TrainingConfig.model_validate(TRAINING), (20, 20), ALONE.device
     )
     loss = CompiledLoss(batch_loss, state.model)
-    loss.tell(1)
+    loss.report(1)
     clock = _clock()
-    clock._start()
-    clock._end()
+    clock.start()
+    clock.end()
     monkeypatch.setattr(log, "propagate", True)
     with caplog.at_level(logging.INFO, logger="nmtkit"):
-        loss.tell(2)
-        loss.tell(3)
+        loss.report(2)
+        loss.report(3)
     (message,) = caplog.messages
     assert message.startswith("update 2: torch.compile compiled 1 functions")
 
@@ -128,7 +127,7 @@ import torch
 
 from nmtkit.config.schema import (ModelConfig, TrainingConfig)
 from nmtkit.data.shards import PairData
-from nmtkit.training.compiled import compile_cost
+from nmtkit.training.loss import compile_cost
 from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState
 from nmtkit.distributed.workers import Workers

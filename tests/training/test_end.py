@@ -31,7 +31,7 @@ def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFa
 def all_of(run: Path) -> dict[str, Any]:
     """What `determined` compares, without saves that only a stop or an end has made, and the checkpoints' scores."""
     found = determined(run)
-    for folder in state.saves(run)[:-1]:
+    for folder in Run(run).resume_states()[:-1]:
         if not read_json(folder / "state.json")["regular"]:
             found = {key: value for key, value in found.items() if folder.name not in key or "resume" not in key}
     scores = ("valid_nll", "valid_bleu", "step", "best_metric")
@@ -285,7 +285,7 @@ class TestInterruptedEnd:
                 for place in ("nmtkit.files.free_bytes", "nmtkit.training.session.free_bytes"):
                     patch.setattr(place, lambda folder: free.pop(0))
             tiny.train(run)
-        assert [step_of(folder) for folder in state.saves(run)] == [12, STEPS]
+        assert [step_of(folder) for folder in Run(run).resume_states()] == [12, STEPS]
         assert steps(run)[-1] == 12
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)

@@ -17,6 +17,7 @@ from nmtkit.data.subword_epochs import Draw
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.run import Run
 from nmtkit.training import epochs as drawn_epochs
 from nmtkit.training.epochs import TrainingPairs, training_pairs
 from tests.conftest import TinyProject, determined
@@ -76,7 +77,7 @@ def test_a_stop_is_heard_while_an_epoch_is_waited_for(
             signal.raise_signal(signal.SIGTERM)
         return gather(workers, values)
 
-    monkeypatch.setattr(drawn_epochs, "_SECONDS_BETWEEN_LOOKS", 0.1)
+    monkeypatch.setattr(drawn_epochs, "_POLL_SECONDS", 0.1)
     with monkeypatch.context() as patch:
         draws_otherwise(patch, 1, "import time; time.sleep(600)")
         patch.setattr(Workers, "gather", asked_meanwhile)
@@ -131,7 +132,7 @@ def test_other_processes_wait_in_short_exchanges_for_the_first(
 
 def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> TrainingPairs:
     recipe = load_recipe(str(project.recipe), [SAMPLING, "training.max_epochs=1"])
-    return training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), workers or project.workers())
+    return training_pairs(recipe, Run(run), read_json(run / "data" / "manifest.json"), workers or project.workers())
 
 
 def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_validation_is_of_plain_subwords(tiny: TinyProject, tmp_path: Path) -> N
 def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny: TinyProject, tmp_path: Path) -> None:
     run = tiny.copy(tmp_path / "run")
     recipe = load_recipe(str(tiny.recipe), [SAMPLING, "training.max_epochs=3"])
-    pairs = training_pairs(recipe, run, read_json(run / "data" / "manifest.json"), tiny.workers())
+    pairs = training_pairs(recipe, Run(run), read_json(run / "data" / "manifest.json"), tiny.workers())
     seen = []
     for epoch in range(3):
         data = pairs.of_epoch(epoch)
@@ -211,7 +212,7 @@ def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny:
 
 def test_nothing_is_drawn_where_it_is_not_asked_for(tiny: TinyProject) -> None:
     manifest = read_json(tiny.prepared / "data" / "manifest.json")
-    pairs = training_pairs(load_recipe(str(tiny.recipe)), tiny.prepared, manifest, tiny.workers())
+    pairs = training_pairs(load_recipe(str(tiny.recipe)), Run(tiny.prepared), manifest, tiny.workers())
     assert isinstance(pairs, PairData)
     assert pairs.of_epoch(3) is pairs
 

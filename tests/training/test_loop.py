@@ -26,10 +26,11 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.model.flops import forward_flops, padding_flops
+from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.schedule import learning_rate
+from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.state import TrainingState
 
 VOCAB = 20
@@ -382,7 +383,7 @@ def test_autocast_is_used_where_the_precision_asks_for_it(data: PairData) -> Non
         state = new_state(training, torch.float32)
         workers = Workers(0, 1, torch.device("cpu"), precision)
         results[precision] = next(train_updates(state, data, training, workers)).loss
-        assert all(parameter.dtype == torch.float32 for parameter in state.parameters)
+        assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
     assert results["bf16"] != results["float32"]
     assert results["bf16"] == pytest.approx(results["float32"], rel=0.02)
 
@@ -448,14 +449,14 @@ def test_a_loop_started_anew_from_a_save_goes_on_bit_for_bit(
 
     first = new_state(training, torch.float32, **dropout)
     run(first, data, training, before)
-    folder = first.save(tmp_path, {})
+    folder = first.save(Run(tmp_path), {})
     torch.randn(7)  # other random numbers in between make no difference
     second = new_state(training_config(seed=77), torch.float32, **dropout)
     second.load(folder)
     assert second.progress == first.progress
     found = run(second, data, training, 4)
     assert pairs == expected_pairs
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, second.parameters, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
     assert asdict(second.progress) == asdict(whole.progress)
     for update, other in zip(found, expected[before:], strict=True):
         assert (update.loss, update.gradient_norm) == (other.loss, other.gradient_norm)

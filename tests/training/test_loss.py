@@ -7,8 +7,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import loss as objective
-from nmtkit.training.loss import batch_loss, smoothed_loss
-from nmtkit.training.r_drop import _RDropLoss
+from nmtkit.training.loss import _RDropLoss, batch_loss, smoothed_loss
 
 SMOOTHINGS = [0.0, 0.1, 0.3, 0.9]
 AS_THEY_ARE = torch.eye(11, dtype=torch.float64)

@@ -19,16 +19,16 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training import micro_batches as memory
-from nmtkit.training.loop import Piece, Update, padded_tokens, pass_seed, train_updates
+from nmtkit.training.loop import MicroBatch, Update, micro_batch_seed, padded_tokens, train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.micro_batches import (
     first_update_rate,
     fit_limit,
-    heaviest_passes,
+    heaviest_micro_batches,
     settle_tokens_per_pass,
-    summarise,
 )
 from nmtkit.training.state import TrainingState
 
@@ -72,7 +72,7 @@ def plan_of(data: PairData, training: TrainingConfig) -> EpochPlan:
 
 
 def weights_of(state: TrainingState) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in state.parameters]
+    return [parameter.detach().clone() for parameter in state.model.parameters()]
 
 
 def size_of(batch: Batch) -> int:
@@ -121,7 +121,7 @@ def test_an_update_that_ran_out_of_memory_equals_one_that_did_not(
         assert (update.loss, update.nll) == pytest.approx((other.loss, other.nll), rel=1e-12)
         assert update.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-12)
         assert (update.target_tokens, update.real_tokens) == (other.target_tokens, other.real_tokens)
-    for mine, theirs in zip(halved.parameters, whole.parameters, strict=True):
+    for mine, theirs in zip(halved.model.parameters(), whole.model.parameters(), strict=True):
         assert (mine - theirs).abs().max() < 1e-12
 
 
@@ -138,14 +138,14 @@ def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
     assert limit in (45, 33, 24)
     assert caplog.messages[0].startswith("update 1: out of memory with micro-batches of 60 tokens; they were halved")
     assert len(caplog.messages) == {45: 1, 33: 2, 24: 3}[limit]
-    folder = state.save(tmp_path, {})
+    folder = state.save(Run(tmp_path), {})
     run(state, data, training, 3)
     tried.clear()
     resumed = new_state(training, torch.float32, dropout=0.2)
     resumed.load(folder)
     assert resumed.progress.tokens_per_pass == limit
     run(resumed, data, training, 3)
-    assert all(torch.equal(a, b) for a, b in zip(state.parameters, resumed.parameters, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(state.model.parameters(), resumed.model.parameters(), strict=True))
 
 
 def test_a_pair_that_alone_is_too_large_is_named_by_its_line(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,15 +180,15 @@ def test_running_out_of_a_cpus_memory_is_recognised_and_a_bug_stays_a_bug(
 
 
 def test_every_piece_of_a_pass_has_dropout_of_its_own() -> None:
-    whole = Piece(3, 1, np.arange(9))
+    whole = MicroBatch(3, 1, np.arange(9))
     first, second = whole.halves()
     pieces = [whole, first, second, *first.halves(), *second.halves()]
-    assert [piece.piece for piece in pieces] == [1, 2, 3, 4, 5, 6, 7]
+    assert [piece.half for piece in pieces] == [1, 2, 3, 4, 5, 6, 7]
     assert [len(piece.pairs) for piece in pieces] == [9, 4, 5, 2, 2, 2, 3]
-    seeds = [pass_seed(1, 2, 0, piece.number, piece=piece.piece) for piece in pieces]
+    seeds = [micro_batch_seed(1, 2, 0, piece.number, half=piece.half) for piece in pieces]
     assert len(set(seeds)) == 7
-    assert seeds[0] == pass_seed(1, 2, 0, 3)
-    assert not set(seeds) & {pass_seed(1, 2, 0, number) for number in range(3)}
+    assert seeds[0] == micro_batch_seed(1, 2, 0, 3)
+    assert not set(seeds) & {micro_batch_seed(1, 2, 0, number) for number in range(3)}
 
 
 # ---- before the first update
@@ -209,7 +209,7 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
         source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
         return len(pairs) * (source**2 + target**2 + source * target)
 
-    found = heaviest_passes(plan, data, tokens_per_pass, processes)
+    found = heaviest_micro_batches(plan, data, tokens_per_pass, processes)
     assert max(padded_tokens(data, pairs) for pairs in found) == max(padded_tokens(data, p) for p in everything)
     assert max(attention(pairs) for pairs in found) == max(attention(pairs) for pairs in everything)
     assert len(found) <= 2
@@ -233,14 +233,14 @@ def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch:
     before, random = weights_of(tried), torch.get_rng_state()
     sizes = limit_memory(monkeypatch, 10**6)
     settle_tokens_per_pass(tried, data, training, ALONE)
-    assert sizes == [padded_tokens(data, p) for p in heaviest_passes(plan_of(data, training), data, 60, 1)]
+    assert sizes == [padded_tokens(data, p) for p in heaviest_micro_batches(plan_of(data, training), data, 60, 1)]
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(tried), before, strict=True))
-    assert all(parameter.grad is None for parameter in tried.parameters)
+    assert all(parameter.grad is None for parameter in tried.model.parameters())
     assert not tried.optimizer.state
     expected = [update.loss for update in run(plain, data, training, 6)]
     assert [update.loss for update in run(tried, data, training, 6)] == expected
-    assert all(torch.equal(a, b) for a, b in zip(tried.parameters, plain.parameters, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(tried.model.parameters(), plain.model.parameters(), strict=True))
 
 
 # ---- how fast the micro-batches of the first update are
@@ -254,7 +254,7 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     plain, timed = new_state(training, dropout=0.3), new_state(training, dropout=0.3)
     timed.progress.tokens_per_pass = 60
     before, random = weights_of(timed), torch.get_rng_state()
-    clock = itertools.count(0.0, 0.25)  # each micro-batch takes a quarter of a second
+    clock = itertools.count(0.0, 0.25)  # each micro-batch, and the step, takes a quarter of a second
     monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
     rate = first_update_rate(timed, data, training, ALONE)
     pairs = plan_of(data, training).updates[0]
@@ -262,6 +262,7 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
     forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
     assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.total / (0.25 * (len(passes) + 1))
+    assert not timed.optimizer.state
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(timed), before, strict=True))
     expected = [update.loss for update in run(plain, data, training, 3)]
@@ -367,7 +368,7 @@ def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
 ) -> None:
     training = training_config(tokens_per_update=10**6, tokens_per_pass=0)
     state = new_state(training)
-    weights = sum(parameter.nbytes for parameter in state.parameters)
+    weights = sum(parameter.nbytes for parameter in state.model.parameters())
     used = {"now": 0, "peak": 0}
     monkeypatch.setattr(memory, "PROBED_TOKENS", (100, 300))
     monkeypatch.setattr(memory, "ROUNDED_TO", 10)
@@ -430,18 +431,6 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(
         f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates per epoch"
     )
     assert len(caplog.messages) == 1  # pairs that are too long are reported with the first update
-
-
-def test_a_summary_of_many_updates_is_measured_on_some(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = training_config(tokens_per_update=30)
-    plan = plan_of(data, training)
-    whole = summarise(plan, data, 60, 2)
-    monkeypatch.setattr(memory, "SAMPLED_UPDATES", 4)
-    sampled = summarise(plan, data, 60, 2)
-    assert len(plan.updates) > 8
-    assert (sampled.num_updates, sampled.target_tokens) == (whole.num_updates, whole.target_tokens)
-    assert sampled.padding == pytest.approx(whole.padding, abs=0.15)
-    assert sampled.padding != whole.padding
 
 
 def test_a_model_that_does_not_fit_is_told_apart_from_batches_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

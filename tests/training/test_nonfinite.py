@@ -26,15 +26,16 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, read_json_lines
+from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training import nonfinite as finite
-from nmtkit.training.loop import Update, pass_seed, train_updates
+from nmtkit.training.loop import Update, micro_batch_seed, train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.nonfinite import (
     MAX_LOSS_SCALE,
     MAX_NONFINITE_IN_A_ROW,
     SCALE_GROWTH_UPDATES,
-    count_update,
+    count_skipped,
     has_failed,
     reason_to_skip,
 )
@@ -151,7 +152,7 @@ def test_a_nonfinite_weight_is_seen_and_the_very_first_update_can_be_skipped(dat
     assert equal(copy_of({"weights": state.model.state_dict()}), before)
     assert {float(value["step"]) for value in state.optimizer.state.values()} == {0.0}
     other = new_state(training)
-    other.load(state.save(tmp_path, {}))
+    other.load(state.save(Run(tmp_path), {}))
     assert other.progress == state.progress
 
 
@@ -165,8 +166,8 @@ def test_what_is_skipped_and_why() -> None:
 
 def test_random_numbers_are_others_after_going_back_and_as_ever_before() -> None:
     expected = int(np.random.SeedSequence([1, 2, 3, 4]).generate_state(1, np.uint64)[0])
-    assert pass_seed(1, 2, 3, 4) == pass_seed(1, 2, 3, 4, 0) == expected
-    assert len({pass_seed(1, 2, 3, 4, rollbacks) for rollbacks in range(3)}) == 3
+    assert micro_batch_seed(1, 2, 3, 4) == micro_batch_seed(1, 2, 3, 4, 0) == expected
+    assert len({micro_batch_seed(1, 2, 3, 4, rollbacks) for rollbacks in range(3)}) == 3
 
 
 # ---- fp16
@@ -174,28 +175,28 @@ def test_random_numbers_are_others_after_going_back_and_as_ever_before() -> None
 
 def test_the_loss_scale_falls_at_overflows_and_rises_after_many_updates() -> None:
     place = Progress(nonfinite_in_a_row=2)
-    count_update(place, "overflow", "fp16")
+    count_skipped(place, "overflow", "fp16")
     assert (place.loss_scale, place.overflows, place.skipped_updates, place.nonfinite_in_a_row) == (2.0**15, 1, 0, 2)
     for _ in range(SCALE_GROWTH_UPDATES - 1):
-        count_update(place, "", "fp16")
+        count_skipped(place, "", "fp16")
     assert place.loss_scale == 2.0**15
-    count_update(place, "", "fp16")
+    count_skipped(place, "", "fp16")
     assert (place.loss_scale, place.updates_since_scaling) == (2.0**16, 0)
     for _ in range(SCALE_GROWTH_UPDATES * 20):
-        count_update(place, "", "fp16")
+        count_skipped(place, "", "fp16")
     assert place.loss_scale == MAX_LOSS_SCALE
     for _ in range(24):
         assert not has_failed(place)
-        count_update(place, "overflow", "fp16")
+        count_skipped(place, "overflow", "fp16")
     assert not has_failed(place)
-    count_update(place, "overflow", "fp16")
+    count_skipped(place, "overflow", "fp16")
     assert has_failed(place)
 
 
 def test_float32_has_no_loss_scale() -> None:
     place = Progress()
     for _ in range(SCALE_GROWTH_UPDATES + 1):
-        count_update(place, "", "float32")
+        count_skipped(place, "", "float32")
     assert (place.loss_scale, place.updates_since_scaling, place.overflows) == (2.0**16, 0, 0)
 
 
@@ -208,7 +209,7 @@ def test_fp16_computes_in_float16_and_comes_to_nearly_the_same(data: PairData) -
         assert one.loss == pytest.approx(other.loss, rel=5e-3)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=3e-2)  # unscaled again
         assert one.loss != other.loss
-    assert all(parameter.dtype == torch.float32 for parameter in half.parameters)
+    assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
 
 
 def test_gradients_are_scaled_inside_and_overflow_is_skipped(data: PairData, poison: Poison) -> None:
@@ -232,7 +233,7 @@ def test_a_run_in_fp16_goes_on_bit_for_bit(data: PairData, tmp_path: Path, poiso
     run(first, data, training, 3, HALF)
     assert first.progress.loss_scale == 2.0**15
     poison.state = second = new_state(training)
-    second.load(first.save(tmp_path, {}))
+    second.load(first.save(Run(tmp_path), {}))
     run(second, data, training, 4, HALF)
     assert second.progress == whole.progress
     assert whole.progress.overflows == 2
@@ -268,7 +269,7 @@ loop.batch_loss = poisoned
 updates = list(itertools.islice(loop.train_updates(state, PairData(folder), training, workers), 5))
 place = state.progress
 result = [[update.skipped for update in updates], [len(update.lines) for update in updates], place.skipped_updates,
-          place.overflows, place.loss_scale, sum(float(p.double().sum()) for p in state.parameters)]
+          place.overflows, place.loss_scale, sum(float(p.double().sum()) for p in state.model.parameters())]
 (output / f"{workers.rank}.json").write_text(json.dumps(result))
 workers.close()
 """
@@ -491,7 +492,7 @@ def test_a_second_failure_ends_training_with_one_line_that_explains(
     assert "\n" not in message
     assert f"update {STREAK[-1]}: {len(STREAK)} updates in a row had numbers that are not finite" in message
     assert str(tmp_path / "run" / "nonfinite.jsonl") in message
-    for advice in ("again after going back once", "peak_learning_rate", "gradient_clip_norm", "bf16 or float32"):
+    for advice in ("again after a rollback", "peak_learning_rate", "gradient_clip_norm", "bf16 or float32"):
         assert advice in message
     entries = read_json_lines(tmp_path / "run" / "nonfinite.jsonl")
     assert [entry["rollbacks"] for entry in entries] == [0] * len(STREAK) + [1] * len(STREAK)
@@ -499,7 +500,7 @@ def test_a_second_failure_ends_training_with_one_line_that_explains(
 
 def test_a_failure_before_the_first_save_ends_training(project: Project, tmp_path: Path, poison: Poison) -> None:
     poison.steps = {(0, step) for step in range(1, 6)}
-    with pytest.raises(NmtkitError, match="there is no save to go back to"):
+    with pytest.raises(NmtkitError, match="there is no saved state to go back to"):
         project.train(tmp_path / "run", poison, "training.checkpoint_every_steps=100")
 
 
@@ -516,7 +517,7 @@ def test_fp16_reports_its_scale_and_a_scale_below_1_goes_back_and_then_ends(
     assert not (run_dir / "nonfinite.jsonl").exists()
     poison.steps = {(rollbacks, step) for rollbacks in (0, 1) for step in range(5, 9)}
     monkeypatch.setattr(finite, "MIN_LOSS_SCALE", 2.0**14)  # of 1 it takes 16 overflows, slow on a CPU
-    with pytest.raises(NmtkitError, match="the loss scale of fp16 fell below 16384 again after going back once"):
+    with pytest.raises(NmtkitError, match="the loss scale of fp16 fell below 16384 again after a rollback"):
         project.train(run_dir, poison, "training.precision=fp16")
 
 
@@ -545,7 +546,7 @@ def poisoned(*arguments):
 loop.batch_loss = poisoned
 result = train.train(load_recipe(sys.argv[1], ["training.max_steps=12"]), Path(sys.argv[2]), workers)
 place = states[-1].progress
-sums = [float(parameter.double().sum()) for parameter in states[-1].parameters]
+sums = [float(parameter.double().sum()) for parameter in states[-1].model.parameters()]
 told = repr((result.step, place.rollbacks, place.skipped_updates, sums))
 (Path(sys.argv[2]) / f"{workers.rank}.txt").write_text(told)
 workers.close()

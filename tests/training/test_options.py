@@ -24,11 +24,11 @@ from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import read_json, sha256_of
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors
+from nmtkit.run import Run
 from nmtkit.training import loss as objective
 from nmtkit.training import session as train_module
-from nmtkit.training.limits import reason_to_stop
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.r_drop import r_drop_loss
+from nmtkit.training.loss import r_drop_loss
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation
@@ -80,7 +80,7 @@ def check_resume(data: PairData, training: TrainingConfig, folder: Path) -> Trai
     first = new_state(training, **DROPOUT)
     run(first, data, training, 3)
     second = new_state(training, **DROPOUT)
-    second.load(first.save(folder, {}))
+    second.load(first.save(Run(folder), {}))
     run(second, data, training, 3)
     assert second.progress == whole.progress
     for name, tensors in whole.tensors().items():
@@ -264,7 +264,7 @@ def test_training_ends_when_patience_does(
     options: dict[str, object], since_best: int, epoch: int, expected: str | None
 ) -> None:
     place = Progress(step=5, epoch=epoch, best_cost=1.0, best_epoch=2, validations_since_best=since_best)
-    assert reason_to_stop(place, config(max_steps=1000, **options)) == expected
+    assert place.reason_to_stop(config(max_steps=1000, **options)) == expected
 
 
 # ---- whole runs

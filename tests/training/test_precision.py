@@ -16,11 +16,12 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
+from nmtkit.run import Run
 from nmtkit.training import precision
 from nmtkit.training.precision import settle_precision, trial_rates
+from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
-from nmtkit.training.state import TrainingState, saves
-from nmtkit.training.verify import verify_resume
+from nmtkit.training.state import TrainingState
 from tests.conftest import TinyProject
 
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
@@ -60,7 +61,7 @@ def test_what_a_trial_finds_is_stored_and_kept_on_resume(
     found["rates"] = SLOWER
     train_with(tiny, run, "auto", 8)
     assert found["trials"] == 1
-    states = [read_json(folder / "state.json") for folder in saves(run)]
+    states = [read_json(folder / "state.json") for folder in Run(run).resume_states()]
     assert [state["step"] for state in states] == [4, 8]
     assert {(state["precision"], state["recipe"]["training"]["precision"]) for state in states} == {("bf16", "bf16")}
     recipe = recipe_of(tiny, "training.precision=auto", "training.max_steps=8")
@@ -150,7 +151,7 @@ def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, A
     assert all(rate > 0 for rate in rates.values())
     assert torch.equal(torch.random.get_rng_state(), numbers)
     assert all(torch.equal(weight, before[name]) for name, weight in state.model.state_dict().items())
-    assert all(parameter.grad is None for parameter in state.parameters)
+    assert all(parameter.grad is None for parameter in state.model.parameters())
     assert not state.model.training
     assert not state.optimizer.state
 
@@ -170,7 +171,7 @@ def test_a_slow_trial_ends_after_two_rounds_of_short_passes(monkeypatch: pytest.
     tried: list[str] = []
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(precision, "run_pass", lambda *arguments: tried.append(arguments[4].precision))
+    monkeypatch.setattr(precision, "run_micro_batch", lambda *arguments: tried.append(arguments[4].precision))
     trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
     assert tried == ["float32", "bf16"] * 2
 
@@ -183,7 +184,7 @@ def test_a_hopelessly_slow_bf16_is_not_tried_in_longer_passes(monkeypatch: pytes
         now[0] += 0.4 if arguments[4].precision == "bf16" else 0.1
 
     monkeypatch.setattr(precision.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(precision, "run_pass", run_pass)
+    monkeypatch.setattr(precision, "run_micro_batch", run_pass)
     rates = trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
     assert len(tried) == 4
     assert len(set(tried)) == 1

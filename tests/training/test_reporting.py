@@ -23,14 +23,12 @@ from nmtkit.distributed import workers
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines
+from nmtkit.run import Run
 from nmtkit.training import reporting
-from nmtkit.training.limits import shares_done
-from nmtkit.training.loop import Update
+from nmtkit.training.loop import Meter, Update
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
-from nmtkit.training.reporting import Reporter
+from nmtkit.training.reporting import Reporter, Tracker, hyperparameters
 from nmtkit.training.state import Progress
-from nmtkit.training.totals import Meter, Recent
-from nmtkit.training.tracking import Tracker, hyperparameters
 from nmtkit.training.validation import Validation
 
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
@@ -53,7 +51,7 @@ def logger() -> Iterator[None]:
 
 def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
-    return Reporter(run, config, workers, Meter(), RATE, 50)
+    return Reporter(Run(run), config, workers, Meter(), RATE, 50)
 
 
 def place(**changes: Any) -> Progress:
@@ -67,22 +65,29 @@ def place(**changes: Any) -> Progress:
 # ---- sums
 
 
+def recent(*updates: Update) -> Meter:
+    meter = Meter()
+    for update in updates:
+        meter.add(update, half_life_seconds=5.0)
+    return meter
+
+
 def test_recent_means_are_weighted_by_time_and_forget() -> None:
-    recent = Recent().after(UPDATE)
-    assert (recent.loss, recent.nll, recent.padding) == pytest.approx((3.0, 2.0, 0.1))
-    assert (recent.target_tokens_per_second, recent.flops_per_second) == (50.0, 3000.0)
+    meter = recent(UPDATE)
+    assert (meter.mean_loss, meter.mean_nll, meter.padding) == pytest.approx((3.0, 2.0, 0.1))
+    assert (meter.target_tokens_per_second, meter.flops_per_second) == (50.0, 3000.0)
     fast = replace(UPDATE, seconds=0.5, loss=100.0)
-    assert recent.after(fast).target_tokens_per_second == pytest.approx(100 * (0.5**0.1 + 1) / (2 * 0.5**0.1 + 0.5))
-    for _ in range(1000):
-        recent = recent.after(fast)
-    assert (recent.loss, recent.target_tokens_per_second) == pytest.approx((1.0, 200.0))
+    meter = recent(UPDATE, fast)
+    assert meter.target_tokens_per_second == pytest.approx(100 * (0.5**0.1 + 1) / (2 * 0.5**0.1 + 0.5))
+    meter = recent(UPDATE, *[fast] * 1000)
+    assert (meter.mean_loss, meter.target_tokens_per_second) == pytest.approx((1.0, 200.0))
 
 
 def test_the_shares_done_are_of_all_limits_and_count_parts_of_epochs() -> None:
     training = TrainingConfig.model_validate({"max_steps": 70, "max_epochs": 4, "max_minutes": 0.5})
-    shares = shares_done(training, place(pairs_done=25), 50)
+    shares = place(pairs_done=25).shares_done(training, 50)
     assert shares == pytest.approx({"max_steps = 70": 0.1, "max_epochs = 4": 0.375, "max_minutes = 0.5": 4 / 30})
-    assert shares_done(TrainingConfig(max_steps=5), place(), 50) == {"max_steps = 5": 1.0}
+    assert place().shares_done(TrainingConfig(max_steps=5), 50) == {"max_steps = 5": 1.0}
 
 
 # ---- metrics.jsonl
@@ -142,8 +147,8 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
 
 def moment(**changes: Any) -> Moment:
     now = Moment(
-        step=1234, epoch=2, learning_rate=0.00123, gradient_norm=0.75, recent=Recent().after(UPDATE), share=0.25,
-        limit="max_steps = 4936", seconds=600.0, seconds_left=1800.0, at=time.monotonic(),
+        step=1234, epoch=2, learning_rate=0.00123, gradient_norm=0.75, recent=recent(UPDATE), share=0.25,
+        limit="max_steps = 4936", seconds=600.0, seconds_left=1800.0, at=time.monotonic(), memory_bytes=2**30,
     )  # fmt: skip
     return replace(now, **changes)
 
@@ -163,7 +168,7 @@ def scores() -> Scores:
 
 
 def drawn(width: int, height: int = 50, now: Moment | None = None, found: Scores | None = None) -> list[str]:
-    panel = TrainingPanel("my run", now or moment(), found or scores(), RATE, ALONE.device)
+    panel = TrainingPanel("my run", now or moment(), found or scores(), RATE)
     panel.activity = "validating"
     paper = Console(file=io.StringIO(), record=True, width=width, height=height, force_terminal=True)
     paper.print(panel)
@@ -203,7 +208,7 @@ def test_updates_that_were_skipped_are_told() -> None:
 
 
 def test_a_panel_before_the_first_update_and_validation_has_no_figures_yet() -> None:
-    text = " ".join(" ".join(drawn(100, now=moment(recent=Recent(), seconds_left=None), found=Scores())).split())
+    text = " ".join(" ".join(drawn(100, now=moment(recent=Meter(), seconds_left=None), found=Scores())).split())
     for figure in ("update 1,234", "loss -", "nll - -", "BLEU - -", "tokens/s -", "MFU -", "memory "):
         assert figure in text, figure
     assert "left" not in text
@@ -376,7 +381,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
 
     recipe = load_recipe("quickstart")
     for session, steps in enumerate([(10, 20, 30), (20, 30)]):  # stopped after 30, the last save being of 10
-        tracker = Tracker.open("tensorboard", recipe, tmp_path, 1 if session == 0 else 11)
+        tracker = Tracker.open("tensorboard", recipe, Run(tmp_path), 1 if session == 0 else 11)
         for step in steps:
             tracker.log({"step": step, "loss": float(step + session), "valid_bleu": None, "samples": [SAMPLE]})
         tracker.finish()
@@ -394,7 +399,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 def test_wandb_keeps_offline_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    tracker = Tracker.open("wandb", load_recipe("quickstart"), tmp_path, 1)
+    tracker = Tracker.open("wandb", load_recipe("quickstart"), Run(tmp_path), 1)
     tracker.log({"step": 10, "loss": 1.5, "samples": [SAMPLE]})
     tracker.finish()
     identity = (tmp_path / "wandb" / "run-id").read_text().strip()

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.training.schedule import learning_rate
+from nmtkit.training.optimizer import learning_rate
 
 PEAK = 0.005
 

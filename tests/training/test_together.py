@@ -16,9 +16,9 @@ from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, remove_folder
 from nmtkit.run import Run
 from nmtkit.training import validation
-from nmtkit.training.loop import pass_size
+from nmtkit.training.loop import micro_batch_size
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.resume import check_same_place
+from nmtkit.training.resume import check_same_state
 from nmtkit.training.state import TrainingState
 from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
@@ -33,11 +33,11 @@ class OtherPlace(Workers):
 
 def test_processes_that_found_different_saves_do_not_train_together() -> None:
     alone = Workers.start("cpu", "float32", 1)
-    check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, alone)
+    check_same_state(8, {"files": {"weights.safetensors": "one"}}, None, alone)
     with pytest.raises(
         NmtkitError, match="different saved states to resume from; RUN must be one folder that all machines"
     ):
-        check_same_place(8, {"files": {"weights.safetensors": "one"}}, None, OtherPlace(0, 2, alone.device, "float32"))
+        check_same_state(8, {"files": {"weights.safetensors": "one"}}, None, OtherPlace(0, 2, alone.device, "float32"))
 
 
 def test_a_training_whose_processes_are_at_different_places_is_refused(tiny: TinyProject, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
     tokenizer, workers = Run(run).tokenizer(), tiny.workers()
     sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     model = TrainingState.new(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
-    expected = Validator(recipe, run, tokenizer, workers)(model)
+    expected = Validator(recipe, Run(run), tokenizer, workers)(model)
     tried: list[int] = []
 
     def limited(model: Any, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
         return batch_loss(model, batch, label_smoothing)
 
     monkeypatch.setattr(validation, "batch_loss", limited)
-    found = Validator(recipe, run, tokenizer, workers)(model)
+    found = Validator(recipe, Run(run), tokenizer, workers)(model)
     assert expected is not None and found is not None
     assert found.nll == pytest.approx(expected.nll, rel=1e-12)
     assert max(tried) > 1 and tried.count(1) > 1
@@ -98,10 +98,12 @@ def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyPr
     tiny.train(run, "training.max_steps=8")
     first, last = sorted((run / "resume").iterdir())
     state = TrainingState.new(*_model_of(tiny, run), torch.device("cpu"))
-    extra = {key: value for key, value in state.load(last).items() if key not in ("progress", "versions", "files")}
+    state.load(last)
+    saved = read_json(last / "state.json")
+    extra = {key: value for key, value in saved.items() if key not in ("progress", "versions", "files")}
     remove_folder(last)
     state.progress = replace(state.progress, tokens_per_pass=state.progress.tokens_per_pass // 2)
-    state.save(run, extra)
+    state.save(Run(run), extra)
     assert first.is_dir()
     with pytest.raises(NmtkitError, match="memory ran out and micro-batches were halved, which cannot be repeated"):
         tiny.verify(run, "training.max_steps=8")
@@ -131,4 +133,4 @@ def test_a_pass_is_as_large_as_its_longer_side(tiny: TinyProject) -> None:
     data = PairData(tiny.prepared / "data" / "train")
     pairs = torch.arange(5).numpy()
     sides = (data.source_lengths[pairs].max(), data.target_lengths[pairs].max())
-    assert pass_size(data, pairs) == 5 * int(max(sides))
+    assert micro_batch_size(data, pairs) == 5 * int(max(sides))

@@ -25,7 +25,7 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import LOCK_NAME, Run
-from nmtkit.training import loop, state, stop_request, validation
+from nmtkit.training import loop, session, state, validation
 from nmtkit.training import session as training
 from tests.conftest import TinyProject, contents, determined, metrics_without_time
 
@@ -160,7 +160,7 @@ class TestStops:
         with monkeypatch.context() as patch:
             call_at(patch, loop, "learning_rate", 3, lambda: ask(signal.SIGHUP))
             assert tiny.train(run) == training.TrainingResult(3, "stopped by SIGHUP", signal.SIGHUP)
-        assert [path.name for path in state.saves(run)] == ["step-00000003"]
+        assert [path.name for path in Run(run).resume_states()] == ["step-00000003"]
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             with monkeypatch.context() as patch:
@@ -191,8 +191,8 @@ class TestStops:
         with monkeypatch.context() as patch:
             call_at(patch, state, "write_tensors", 2, ask)
             assert tiny.train(run).step == 5  # asked in the save of update 4, heard in the validation of update 5
-        assert [path.name for path in state.saves(run)] == ["step-00000004", "step-00000005"]
-        assert [folder.name for folder, _ in state.whole_saves(run, 2)] == ["step-00000005", "step-00000004"]
+        assert [path.name for path in Run(run).resume_states()] == ["step-00000004", "step-00000005"]
+        assert [folder.name for folder, _ in state.whole_states(Run(run), 2)] == ["step-00000005", "step-00000004"]
 
     @pytest.mark.usefixtures("interruptible")
     def test_a_second_signal_ends_at_once_without_harm(
@@ -203,13 +203,13 @@ class TestStops:
         def ask_twice() -> None:
             ask(signal.SIGINT)
             ask(signal.SIGINT)  # within a second: a launcher and a terminal sent the same wish
-            monkeypatch.setattr(stop_request, "_SECONDS_OF_ONE_WISH", 0.0)
+            monkeypatch.setattr(session, "_SECONDS_OF_ONE_REQUEST", 0.0)
             ask(signal.SIGINT)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             call_at(patch, state, "write_tensors", 4, ask_twice)  # in the second save
             tiny.train(run)
-        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        assert [path.name for path in Run(run).resume_states()] == ["step-00000004"]
         assert [path for path in run.rglob("*") if TEMPORARY_MARK in path.name] == []
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         tiny.train(run)
@@ -311,7 +311,7 @@ class TestSaves:
         monkeypatch.setattr(safetensors.torch, "save_file", flip_a_bit)
         with pytest.raises(NmtkitError, match="does not read back as it was written"):
             tiny.train(run)
-        assert [path.name for path in state.saves(run)] == (["step-00000004"] if write > 3 else [])
+        assert [path.name for path in Run(run).resume_states()] == (["step-00000004"] if write > 3 else [])
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
@@ -352,7 +352,7 @@ class TestSaves:
         for position in range(0, len(content), 7):
             path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
             try:
-                found = state.read_save(path.parent)  # the bit was one of blanks, or of the name of the sum
+                found = state.read_state(path.parent)  # the bit was one of blanks, or of the name of the sum
                 assert all(found[key] == before[key] for key in before if key != "sha256")
             except ModelError as error:
                 assert "state.json" in str(error)
@@ -368,7 +368,7 @@ class TestSaves:
     def test_a_damaged_save_does_not_stay_among_the_two_that_are_kept(self, tiny: TinyProject, trained: Path) -> None:
         (trained / "resume/step-00000014/weights.safetensors").write_bytes(b"")
         tiny.train(trained, "training.max_steps=13")
-        assert [path.name for path in state.saves(trained)] == ["step-00000012", "step-00000013"]
+        assert [path.name for path in Run(trained).resume_states()] == ["step-00000012", "step-00000013"]
 
     def test_a_checkpoint_without_provenance_does_not_stop_the_training(
         self, tiny: TinyProject, trained: Path, warnings: list[str]
@@ -402,7 +402,7 @@ class TestSpace:
             self.limit(patch, 10**9, 250_000)
             with pytest.raises(NmtkitError, match="make room and run the same command again"):
                 tiny.train(run)
-        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        assert [path.name for path in Run(run).resume_states()] == ["step-00000004"]
         assert not (run / "checkpoints").exists()
         assert tiny.train(run).step == STEPS
         assert determined(run) == determined(uninterrupted)
@@ -415,7 +415,7 @@ class TestSpace:
             self.limit(patch, 10**9, 10**9, 1000)
             with pytest.raises(NmtkitError, match="make room"):
                 tiny.train(run)
-        assert [path.name for path in state.saves(run)] == ["step-00000004"]
+        assert [path.name for path in Run(run).resume_states()] == ["step-00000004"]
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
@@ -556,7 +556,7 @@ class TestOneProcessARun:
 
 
 def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, trained: Path) -> None:
-    for folder in state.saves(trained):
+    for folder in Run(trained).resume_states():
         (folder / "state.json").write_bytes(b"")
     with pytest.raises(ModelError, match="every saved state is damaged"):
         tiny.train(trained)
