@@ -13,12 +13,8 @@ PLURAL = "p"  # beside the genders m, f, n: German does not tell the genders apa
 FIRST, THIRD, MANY = range(3)  # agreement: I, he (she, it), we and they; an index into the forms of a verb
 PERFECT, PRESENT = "perfect", "present"
 
-ENDINGS = {  # of der-words (dieser, jeder), in the order of CASES
-    "m": ("er", "en", "em"),
-    "f": ("e", "e", "er"),
-    "n": ("es", "es", "em"),
-    PLURAL: ("e", "e", "en"),
-}
+# in the order of CASES; ENDINGS are those of der-words (dieser, jeder)
+ENDINGS = {"m": ("er", "en", "em"), "f": ("e", "e", "er"), "n": ("es", "es", "em"), PLURAL: ("e", "e", "en")}
 DEFINITE = {
     "m": ("der", "den", "dem"),
     "f": ("die", "die", "der"),
@@ -252,28 +248,24 @@ MODALS = {
     "will": Modal(("will",) * 3, ("will not",) * 3, *[("werde", "wird", "werden")] * 2),
 }
 
-# adverbials of time by tense; the modal verbs share one list
-TIMES = {
-    PRESENT: (
-        ("today", "heute"),
-        ("now", "jetzt"),
-        ("every day", "jeden Tag"),
-        ("in the evening", "am Abend"),
-        ("on Monday", "am Montag"),
+
+def _pairs(table: str) -> tuple[tuple[str, str], ...]:
+    """Return the (English, German) pairs of a table such as "today = heute, now = jetzt"."""
+    pairs = (entry.split(" = ") for entry in table.split(", "))
+    return tuple((english, german) for english, german in pairs)
+
+
+TIMES = {  # adverbials by tense; the modal verbs share one list
+    PRESENT: _pairs(
+        "today = heute, now = jetzt, every day = jeden Tag, in the evening = am Abend, on Monday = am Montag"
     ),
-    PERFECT: (("today", "heute"), ("this week", "diese Woche")),
-    "modal": (
-        ("today", "heute"),
-        ("tomorrow", "morgen"),
-        ("soon", "bald"),
-        ("next week", "nächste Woche"),
-        ("on Monday", "am Montag"),
-    ),
+    PERFECT: _pairs("today = heute, this week = diese Woche"),
+    "modal": _pairs("today = heute, tomorrow = morgen, soon = bald, next week = nächste Woche, on Monday = am Montag"),
 }
 ADVERBS = {
-    "hour": (("early", "früh"), ("late", "spät")),
-    "whereabouts": (("here", "hier"), ("outside", "draußen"), ("at home", "zu Hause")),
-    "alone": (("alone", "allein"),),
+    "hour": _pairs("early = früh, late = spät"),
+    "whereabouts": _pairs("here = hier, outside = draußen, at home = zu Hause"),
+    "alone": _pairs("alone = allein"),
 }
 PREPOSITIONS = {  # kind of adverbial: (English, German, case, groups of nouns)
     "inside": (("in", "in", DATIVE, GROUPS["place"]),),
@@ -294,15 +286,12 @@ NUMBERED = {
     "price": ("{} euros", "{} Euro"),
 }
 DEGREES = (("", ""), ("very ", "sehr "), ("too ", "zu "))
-CONJUNCTIONS = (("because", "weil"), ("although", "obwohl"), ("when", "wenn"), ("while", "während"))
+CONJUNCTIONS = _pairs("because = weil, although = obwohl, when = wenn, while = während")
 PRESENT_ONLY = {"when", "while"}  # of both clauses: in the past, "when" could be als
+THAT, WHETHER = _pairs("that = dass, whether = ob")
 COMPLEMENTS = {  # conjunctions after the verbs of COMPLEMENT_TABLE
-    "say": (("that", "dass"),),
-    "know": (("that", "dass"), ("whether", "ob")),
-    "believe": (("that", "dass"),),
-    "hope": (("that", "dass"),),
-    "ask": (("whether", "ob"),),
-}
+    "say": (THAT,), "know": (THAT, WHETHER), "believe": (THAT,), "hope": (THAT,), "ask": (WHETHER,),
+}  # fmt: skip
 
 
 def _expand(groups: str) -> tuple[str, ...]:

@@ -8,10 +8,7 @@ The only door to sacremoses, which is imported late: the import takes a third of
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+from typing import Any
 
 # Bytes, as Perl reads them: a character of several bytes can end one match and begin the next.
 _HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
@@ -36,7 +33,7 @@ def tokenize(lines: list[str], language: str) -> list[str]:
     ``&``, ``|``, quotes and brackets are not escaped, and words are not split at hyphens. For a language that Moses
     does not know, the abbreviations are the English ones, as in Moses.
     """
-    tokenizer = _tokenizer(language_code(language))
+    tokenizer = _tool("MosesTokenizer", language_code(language))
     return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
 
 
@@ -46,13 +43,14 @@ def detokenize(lines: list[str], language: str, *, unescape: bool = True) -> lis
     Args:
         unescape: undo entities such as ``&quot;``, which `tokenize` does not write.
     """
-    detokenizer = _detokenizer(language_code(language))
+    detokenizer = _tool("MosesDetokenizer", language_code(language))
     return [detokenizer.detokenize(line.split(), return_str=True, unescape=unescape) for line in lines]
 
 
 def normalize_punctuation(line: str, language: str) -> str:
     """Unify quotes, dashes and blanks at punctuation, as ``normalize-punctuation.perl -l LANGUAGE`` does."""
-    return _normalizer(language_code(language)).normalize(line)
+    normalized: str = _tool("MosesPunctNormalizer", language_code(language)).normalize(line)
+    return normalized
 
 
 def replace_unicode_punctuation(line: str) -> str:
@@ -60,7 +58,8 @@ def replace_unicode_punctuation(line: str) -> str:
 
     Source: Moses, ``replace-unicode-punctuation.perl``; the low quote of German is not in its list.
     """
-    return _normalizer("en").replace_unicode_punct(line)
+    replaced: str = _tool("MosesPunctNormalizer", "en").replace_unicode_punct(line)
+    return replaced
 
 
 def split_compounds(line: str) -> str:
@@ -74,21 +73,8 @@ def split_compounds(line: str) -> str:
 
 
 @cache
-def _tokenizer(language: str) -> "MosesTokenizer":
-    from sacremoses import MosesTokenizer
+def _tool(name: str, language: str) -> Any:
+    """Return an object of a class of sacremoses."""
+    import sacremoses
 
-    return MosesTokenizer(language)
-
-
-@cache
-def _detokenizer(language: str) -> "MosesDetokenizer":
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer(language)
-
-
-@cache
-def _normalizer(language: str) -> "MosesPunctNormalizer":
-    from sacremoses import MosesPunctNormalizer
-
-    return MosesPunctNormalizer(language)
+    return getattr(sacremoses, name)(language)
