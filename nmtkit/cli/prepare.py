@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from nmtkit.config.schema import Recipe
     from nmtkit.corpora.download import CorpusFile
 
-_BAR = 18
-
 
 def command(
     recipe: RecipeArgument,
@@ -99,11 +97,9 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: in
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Prints what was found in the training text, its lengths, and what subwords made of it."""
+    """Prints what was found in the training text, and how the vocabulary covers it."""
     from nmtkit import console
-    from nmtkit.data.examination import MAX_WORDS_SHOWN
     from nmtkit.data.quality_page import coverage_columns, coverage_rows, num_silent, rule_rows
-    from nmtkit.data.quality_report import MAX_TOKENS_SHOWN, binned
 
     rows = rule_rows(report)
     notes = []
@@ -112,22 +108,8 @@ def print_report(report: dict[str, Any]) -> None:
     title = f"Found in {report['pairs']['read']:,} training pairs"
     columns = ["rule", "pairs", "action", "left out", "meaning"]
     console.print_table(title, columns, [row[:5] for row in rows], notes=[*notes, num_silent(report)])
-    subwords, lengths, last, unit = report["subwords"], report["words"], MAX_WORDS_SHOWN, "words"
-    if subwords is not None:
-        lengths, last, unit = {side: subwords["train"][side]["lengths"] for side in lengths}, MAX_TOKENS_SHOWN, "tokens"
-    if sides := binned(lengths, last):
-        highest = max(max(counts.values()) for counts in sides.values())
-        table = [
-            [label, *(cell for bins in sides.values() for cell in (f"{bins[label]:,}", _bar(bins[label], highest)))]
-            for label in next(iter(sides.values()))
-        ]
-        console.print_table(f"Lengths of training pairs in {unit}", [unit, "source", "", "target", ""], table)
-    if subwords is not None:
+    if (subwords := report["subwords"]) is not None:
         console.print_table("Vocabulary", ["", *coverage_columns(subwords)], coverage_rows(subwords))
-
-
-def _bar(count: int, highest: int) -> str:
-    return "█" * round(_BAR * count / max(1, highest)) or ("▏" if count else "")
 
 
 def print_summary(manifest: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
-from nmtkit.data import prepare as preparation
 from nmtkit.data.cleaning import RULES
 from nmtkit.data.prepare import Preparation, changed_text, prepare
 from nmtkit.data.shards import PairData
@@ -204,7 +203,7 @@ class TestContent:
         for name in ("valid", "test/news"):
             assert files[f"data/{name}.source.txt"] == joined([source for source, _ in text])
             assert files[f"data/{name}.reference.txt"] == joined([target for _, target in text])
-        assert preparation.test_sets(project.run) == ["news"]
+        assert Run(project.run).test_sets() == ["news"]
         assert manifest["pairs"]["test/news"] == 3
         assert PairData(project.run / "data" / "valid").lines.tolist() == [1, 3]
 
