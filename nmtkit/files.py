@@ -19,7 +19,7 @@ import shutil
 import stat
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -494,10 +494,14 @@ def open_plain(path: Path) -> BinaryIO:
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
-def sha256_of_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of all files below ``folder`` by relative path."""
-    files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
-    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
+def sha256_of_files(folder: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the SHA-256 of all files below ``folder`` by relative path.
+
+    Args:
+        known: SHA-256 of files that need not be read.
+    """
+    files = {entry.relative_to(folder).as_posix(): entry for entry in sorted(folder.rglob("*")) if entry.is_file()}
+    return {name: (known or {}).get(name) or sha256_of(file) for name, file in files.items()}
 
 
 def as_text(name: str | Path) -> str:

@@ -1,7 +1,10 @@
-"""One batch of sentence pairs as padded tensors."""
+"""Batches of sentence pairs as padded tensors, and making them ahead of time in a thread."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,8 @@ from torch import Tensor
 from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import BOS, EOS, PAD
 
+T = TypeVar("T")
+Ids = Sequence[int] | npt.NDArray
 Lengths = npt.NDArray[np.int64]
 
 
@@ -20,12 +25,12 @@ class Batch:
     """Sentence pairs, padded on the right with PAD.
 
     Attributes:
-        source: source ids, EOS at the end of each [batch, source].
+        source: source ids, each sentence ending in EOS [batch, source].
         source_lengths: tokens of each source, EOS counted; stays on the CPU [batch].
-        target_in: what the decoder sees: BOS, then the target [batch, target].
-        target_out: what it has to predict: the target, then EOS [batch, target].
+        target_in: input of the decoder: BOS, then the target [batch, target].
+        target_out: what the decoder has to predict: the target, then EOS [batch, target].
         target_lengths: tokens of each target, EOS counted; stays on the CPU [batch].
-        target_rows: which of the batch x target positions hold a token; None: all.
+        target_rows: indices of the batch x target positions that hold a token; None: all.
     """
 
     source: Int[Tensor, "batch source"]
@@ -36,36 +41,28 @@ class Batch:
     target_rows: Int[Tensor, " tokens"] | None
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device; from pinned memory the copies do not wait for the device."""
-        return Batch(
-            self.source.to(device, non_blocking=True),
-            self.source_lengths,
-            self.target_in.to(device, non_blocking=True),
-            self.target_out.to(device, non_blocking=True),
-            self.target_lengths,
-            None if self.target_rows is None else self.target_rows.to(device, non_blocking=True),
+        """Return the batch on another device; from pinned memory the copies do not block the host."""
+        return replace(
+            self,
+            source=self.source.to(device, non_blocking=True),
+            target_in=self.target_in.to(device, non_blocking=True),
+            target_out=self.target_out.to(device, non_blocking=True),
+            target_rows=None if self.target_rows is None else self.target_rows.to(device, non_blocking=True),
         )
 
     def pinned(self) -> "Batch":
-        """The same batch in page-locked memory, from which CUDA devices copy while the host goes on."""
-        return Batch(
-            self.source.pin_memory(),
-            self.source_lengths.pin_memory(),
-            self.target_in.pin_memory(),
-            self.target_out.pin_memory(),
-            self.target_lengths,
-            None if self.target_rows is None else self.target_rows.pin_memory(),
-        )
+        """Return the batch in page-locked memory, from which CUDA devices copy while the host goes on."""
+        return replace(self, **{name: part.pin_memory() for name, part in vars(self).items() if part is not None})
 
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
-    """The batch of the pairs with those indices, in that order."""
+    """Return the batch of the pairs with those indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
     return _batch(*data.joined_ids(0, chosen), *data.joined_ids(1, chosen))
 
 
-def batch_of(sources: Sequence[Sequence[int] | npt.NDArray], targets: Sequence[Sequence[int] | npt.NDArray]) -> Batch:
-    """The batch of pairs of ids without special symbols."""
+def batch_of(sources: Sequence[Ids], targets: Sequence[Ids]) -> Batch:
+    """Return the batch of pairs of ids without special symbols."""
     return _batch(*_join(sources), *_join(targets))
 
 
@@ -81,24 +78,22 @@ def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, 
     )
 
 
-def pad(
-    sentences: Sequence[Sequence[int] | npt.NDArray], *, begin: int | None = None, end: int | None = None
-) -> Int[Tensor, "batch length"]:
-    """Sentences as rows of one matrix, with a first or last symbol where asked, padded on the right."""
+def pad(sentences: Sequence[Ids], *, begin: int | None = None, end: int | None = None) -> Int[Tensor, "batch length"]:
+    """Return sentences as the rows of one matrix, with an optional first or last symbol, padded on the right."""
     return _pad(*_join(sentences), begin=begin, end=end)
 
 
-def _join(sentences: Sequence[Sequence[int] | npt.NDArray]) -> tuple[npt.NDArray, Lengths]:
-    """All ids in one row, and how many are of each sentence."""
+def _join(sentences: Sequence[Ids]) -> tuple[npt.NDArray, Lengths]:
+    """Return all ids in one row, and how many belong to each sentence."""
     lengths = np.array([len(ids) for ids in sentences], np.int64)
-    parts = [np.asarray(ids, np.int64) for ids in sentences]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64), lengths
+    rows = [np.asarray(ids, np.int64) for ids in sentences]
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64), lengths
 
 
 def _pad(
     ids: npt.NDArray, lengths: Lengths, *, begin: int | None = None, end: int | None = None
 ) -> Int[Tensor, "batch length"]:
-    """`pad` for sentences that stand in one row, without a loop over them."""
+    """Pad sentences that stand in one row, without a loop over them."""
     front = int(begin is not None)
     width = int(lengths.max(initial=0)) + front + (end is not None)
     rows = np.full((len(lengths), width), PAD, np.int64)
@@ -109,3 +104,21 @@ def _pad(
     if end is not None:
         rows[np.arange(len(lengths)), lengths + front] = end
     return torch.from_numpy(rows)
+
+
+def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
+    """Yield the same items in the same order, each made up to ``depth`` items ahead by one thread.
+
+    An exception of ``items`` is raised where its item would have come. The thread ends with this iterator, whether it
+    is exhausted, closed, or left by an exception.
+    """
+    end = object()
+    thread = ThreadPoolExecutor(1, "nmtkit-ahead")
+    try:
+        # Besides the items that wait, one is being made.
+        pending = deque(thread.submit(next, items, end) for _ in range(depth + 1))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(thread.submit(next, items, end))
+            yield item  # type: ignore[misc]
+    finally:
+        thread.shutdown(cancel_futures=True)

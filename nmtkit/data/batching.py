@@ -2,7 +2,7 @@
 
     pairs_of_epoch  which pairs an epoch sees, and how often, by the weights of their corpora
     plan_epoch      all pairs of an epoch, cut into updates of pairs of one or a few lengths, in random order
-    share_update    one update's pairs, dealt to the processes and cut into passes that fit a device
+    share_update    one update's pairs, dealt to the processes and cut into micro-batches that fit a device
 
 Every process computes the same plan, so the data position of a run is a number of sentence pairs and survives a change
 of the number of processes. Lengths count the end symbol.
@@ -19,15 +19,15 @@ from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import DataError
 
 Indices = npt.NDArray[np.int64]
-
+Lengths = npt.NDArray[np.int64]
 
 MOST_PADDING = 0.2
-"""Share of a pass, so that pairs of unlike lengths do not come into one. Less of it makes more passes: on Multi30k with
-two lengths an update and two processes 2.3 instead of 1.7, for 6 % of padding instead of 20 %."""
-PADDING_WORTH_A_PASS = 256
-"""Tokens of padding below which a pass is not cut for it."""
-_OF_CORPORA = 2**32
-"""Sets the random numbers of corpora apart from those of epochs."""
+"""Largest share of padding in a micro-batch of unlike lengths. Less makes more micro-batches: on Multi30k with two
+lengths per update and two processes 2.3 instead of 1.7, for 6 % of padding instead of 20 %."""
+PADDING_WORTH_A_MICRO_BATCH = 256
+"""Tokens of padding below which a micro-batch is not cut to avoid them."""
+_CORPUS_STREAM = 2**32
+"""Separates the random numbers of corpora from those of epochs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EpochPlan:
     too_long: Indices
 
     def check(self, tokens_per_update: int) -> None:
-        """Raises DataError where there is no update."""
+        """Raise DataError where there is no update."""
         if not self.updates and len(self.too_long):
             raise DataError(f"no training pair fits into tokens_per_update = {tokens_per_update}; raise it")
         if not self.updates:
@@ -54,18 +54,18 @@ class EpochPlan:
 def plan_of_epoch(
     data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1
 ) -> EpochPlan:
-    """The plan of an epoch over prepared data; the last one is kept, as tens of millions of pairs take a while."""
+    """Return the plan of an epoch over prepared data; the last is cached, as tens of millions of pairs take a while."""
     pairs = pairs_of_epoch(data.parts, seed, epoch)
     lengths = data.source_lengths, data.target_lengths
     return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs)
 
 
 def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
-    """The indices of the pairs that an epoch sees, each as often as it sees it; None: every pair once.
+    """Return the indices of the pairs that an epoch sees, each as often as it sees it; None: every pair once.
 
-    A corpus' pairs stand in a row that is shuffled once for the run. Epochs walk along it, round and round, each by
-    weight x pairs: so over any number of epochs no pair has been seen more than once more often than another of its
-    corpus, and of a weight of 0.5 two epochs in turn see the two halves.
+    The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, round and
+    round: over any number of epochs no pair is seen more than once more often than another of its corpus, and with a
+    weight of 0.5 two successive epochs see the two halves.
     """
     if all(part.weight == 1 for part in parts):
         return None
@@ -74,31 +74,31 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
     for number, part in enumerate(parts):
         begin, end = (int(passed * part.weight * part.pairs) for passed in (epoch, epoch + 1))
         if part.pairs:
-            row = np.random.default_rng([seed, _OF_CORPORA, number]).permutation(part.pairs)
+            row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(part.pairs)
             chosen.append(first + row[np.arange(begin, end) % part.pairs])
         first += part.pairs
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
 
 def plan_epoch(
-    source_lengths: npt.NDArray[np.int64],
-    target_lengths: npt.NDArray[np.int64],
+    source_lengths: Lengths,
+    target_lengths: Lengths,
     tokens_per_update: int,
     seed: int,
     epoch: int,
     lengths_per_update: int = 1,
     pairs: Indices | None = None,
 ) -> EpochPlan:
-    """Cuts an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
+    """Cut an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
-    Pairs are put in random order, then sorted by target and source length, so that equal lengths meet in ever new
-    company, and cut in that order into groups of one ``lengths_per_update``-th of an update. The groups are shuffled,
-    and that many in a row are an update. Every pair is in exactly one update.
+    Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
+    in every epoch, and cut into groups of one ``lengths_per_update``-th of an update. The groups are shuffled, and that
+    many in a row are an update. Every pair is in exactly one update.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, int64 [pairs].
         epoch: number of the epoch, from 0.
-        lengths_per_update: groups in an update, each of pairs of similar length.
+        lengths_per_update: groups per update, each of pairs of similar length.
         pairs: indices of the pairs that the epoch sees; None: each once.
     """
     random = np.random.default_rng([seed, epoch])
@@ -124,39 +124,39 @@ def plan_epoch(
             room = tokens_per_update
         updates[-1].append((start, stop))
         room -= tokens
-    in_order_of_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
-    return EpochPlan(in_order_of_length, np.unique(too_long))
+    by_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
+    return EpochPlan(by_length, np.unique(too_long))
 
 
 def share_update(
     pairs: Indices,
-    source_lengths: npt.NDArray[np.int64],
-    target_lengths: npt.NDArray[np.int64],
-    tokens_per_pass: int,
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    tokens_per_micro_batch: int,
     num_processes: int,
 ) -> list[list[Indices]]:
-    """Deals an update's pairs to the processes, and cuts each share into passes.
+    """Deal an update's pairs to the processes, and cut each share into micro-batches.
 
-    The pairs are dealt in turn, so shares are equal to one pair and of like lengths. A pass takes at most
-    ``tokens_per_pass`` source or target tokens, padding counted, but always at least one pair; and it ends where pairs
-    of another length begin.
+    The pairs are dealt in turn, so shares differ by at most one pair and have similar lengths. A micro-batch has at
+    most ``tokens_per_micro_batch`` source or target tokens, padding counted, but always at least one pair; it ends
+    where pairs of another length begin.
 
     Returns:
-        For each process the pairs of each of its passes.
+        For each process the pairs of each of its micro-batches.
     """
     shares = []
     for rank in range(num_processes):
         share = pairs[rank::num_processes]
         longest = np.maximum(source_lengths[share], target_lengths[share])
-        cuts = cut_by_padded_tokens(longest, tokens_per_pass, apart=True)
+        cuts = cut_by_padded_tokens(longest, tokens_per_micro_batch, apart=True)
         shares.append([share[start:stop] for start, stop in cuts])
     return shares
 
 
 def cut_by_padded_tokens(
-    lengths: Sequence[int] | npt.NDArray[np.int64], max_tokens: int, *, apart: bool = False
+    lengths: Sequence[int] | Lengths, max_tokens: int, *, apart: bool = False
 ) -> list[tuple[int, int]]:
-    """Cuts a row of sentences into runs of at most ``max_tokens`` tokens, padding counted, of at least one sentence.
+    """Cut a row of sentences into runs of at most ``max_tokens`` tokens, padding counted, of at least one sentence.
 
     With ``apart`` a run also ends where unlike lengths would make more of it padding than MOST_PADDING.
     """
@@ -165,7 +165,7 @@ def cut_by_padded_tokens(
     for stop, length in enumerate(int(length) for length in lengths):
         longest, real = max(longest, length), real + length
         padded = longest * (stop - start + 1)
-        wasteful = apart and padded - real > max(MOST_PADDING * padded, PADDING_WORTH_A_PASS)
+        wasteful = apart and padded - real > max(MOST_PADDING * padded, PADDING_WORTH_A_MICRO_BATCH)
         if stop > start and (padded > max_tokens or wasteful):
             runs.append((start, stop))
             start, longest, real = stop, length, length

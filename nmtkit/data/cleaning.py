@@ -1,47 +1,30 @@
-"""What can be wrong with a training pair, and what is done about it: the rules of [cleaning], as pure functions.
+"""The rules of [cleaning]: which of them a training pair breaks, and what is done about it.
 
-`prepare` asks `PairExaminer` for every pair which rules it breaks, and `repaired` for its text where a rule says "fix".
-What only shows over many pairs (equal ones, sides of unequal length) is found in ``data/``; what only shows after
-subwords are cut is decided by `rules_against_lengths`.
+    lines as they are stored -> text -> rules that each pair breaks -> left out | corrected | kept
+
+`BlockExaminer` does this for a block of pairs, in the processes of the first pass of `prepare`. It is a pure function
+of the block: counting through all blocks, and stopping where an action is "error", is done in training_text.py. Faults
+that show only over many pairs (copies, sides of unequal length) are found there too; rules about numbers of tokens are
+applied when subwords are cut, by `rules_against_lengths`.
 """
 
 import html
 import html.entities
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy.typing as npt
 
 from nmtkit.config.schema import CleaningConfig, DataConfig
+from nmtkit.data.repeats import PairFile, key_of
+from nmtkit.errors import DataError
+from nmtkit.files import LineReader
 from nmtkit.text.normalization import normalize, without_moses
 from nmtkit.text.scripts import Script
-
-RULES = (
-    "line_count",
-    "invalid_utf8",
-    "line_separator",
-    "bom",
-    "control_character",
-    "one_sided_blank",
-    "both_blank",
-    "html_entity",
-    "markup",
-    "too_long",
-    "length_ratio",
-    "source_equals_target",
-    "duplicate_pair",
-    "duplicate_source",
-    "wrong_script",
-    "swapped_sides",
-    "overlap_valid",
-    "overlap_test",
-)
-"""Everything that is looked for, each a key of [cleaning] that says what is done about it."""
-
-BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
-"""What concerns pairs of which nothing can be compared."""
-
-HELD_OUT_COPY = "held_out_copy"
-"""Why a pair is left out that is no fault of it: a side equals that of a pair held out for validation."""
 
 MEANINGS = {
     "line_count": "lines of one side without a counterpart",
@@ -63,12 +46,22 @@ MEANINGS = {
     "overlap_valid": "also in a validation set",
     "overlap_test": "also in a test set",
 }
-"""What a pair has that a rule concerns, in words."""
-
+"""What each rule looks for, in words; each rule is a key of [cleaning] that names an action."""
+RULES = tuple(MEANINGS)
+BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
+HELD_OUT_COPY = "held_out_copy"
+"""Why a faultless pair is left out: a side equals that of a pair held out for validation."""
+SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8
+"""Bits of the state of a pair: its text is in the spool; it is left out of training all the same; both sides have text;
+it was counted as too long."""
+MAX_WORDS_SHOWN = 150
+"""Last bin of the histogram of words per line, for this length and all longer ones."""
+EXAMPLES_WITHIN = 1_000_000
+"""Lines among which the first pair of a rule is shown with its text."""
+_EXCERPT_CHARACTERS = 60
 REPORTED_RATIO = 9.0
-"""Without max_ratio, pairs are reported of which one side has more than that many times the characters of the other.
+"""Without max_ratio, pairs are reported in which one side has more than that many times the characters of the other.
 Source: clean-corpus-n.perl of Moses, whose default ratio it is."""
-
 _LONGEST_EXPANSION = 18
 """Most characters that a step of data.normalize other than blanks makes of one (NFKC of U+FDFA)."""
 
@@ -78,7 +71,7 @@ _SEPARATOR = re.compile("[\v\f\r\u0085\u2028\u2029]")
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _BOM = "\ufeff"
 _ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
-"""All of the above at once."""
+"""Any of the above."""
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _TAG = re.compile(
     r"</?(?P<name>[A-Za-z][A-Za-z0-9:_-]*)(?:\s[^<>]*)?/?>"  # <b>, </b>, <br/>, <a href="x">
@@ -89,14 +82,14 @@ _BREAKING_TAG = re.compile(r"(?i:br|p|div|li|ul|ol|td|th|tr|table|hr|h[1-6]|titl
 
 
 class PairExaminer:
-    """Says which rules a pair of lines, as they were read, breaks.
+    """Finds the rules that a pair of lines, as they were read, breaks.
 
-    Made for every line of large corpora: what a pair rarely has is looked for only where something cheap hints at it.
+    It runs on every line of large corpora, so rare faults are searched for only where a cheap test hints at them.
     """
 
     def __init__(self, data: DataConfig, cleaning: CleaningConfig, max_ratio: float) -> None:
         """Args:
-        max_ratio: most characters of the longer side for each of the shorter; infinite: the rule is left aside.
+        max_ratio: largest ratio of the characters of the longer and the shorter side; infinite: no limit.
         """
         self._normalize = without_moses(data.normalize)
         self._max_tokens = cleaning.max_tokens
@@ -111,7 +104,7 @@ class PairExaminer:
         self._may_be_swapped = not set(self._scripts[0].names) & set(self._scripts[1].names)
 
     def broken_rules(self, source: str, target: str) -> list[str]:
-        """The rules that concern the pair, in the order of RULES."""
+        """Return the rules that the pair breaks, in the order of RULES."""
         rules: list[str] = []
         # Separators, controls, U+FEFF, surrogates and no-break spaces are what is not printable.
         if not (source.isprintable() and target.isprintable()):
@@ -142,7 +135,11 @@ class PairExaminer:
 
     def _is_too_long(self, line: str) -> bool:
         line = normalize(line, self._normalize)
-        return has_too_many_characters(line, self._max_characters) or has_too_many_words(line, self._max_tokens)
+        if has_too_many_characters(line, self._max_characters):
+            return True
+        # Each word is at least one token.
+        limit = self._max_tokens
+        return 0 < limit <= line.count(" ") and len(line.split(" ")) - line.split(" ").count("") > limit
 
 
 def _odd_characters(source: str, target: str) -> list[str]:
@@ -169,24 +166,14 @@ def _is_entity(text: str) -> bool:
 
 
 def has_too_many_characters(line: str, max_characters: int) -> bool:
-    """Whether a normalised line is over a limit, of which 0 is none."""
+    """Return whether a normalised line is over a limit; 0: no limit."""
     return 0 < max_characters < len(line)
 
 
-def has_too_many_words(line: str, max_tokens: int) -> bool:
-    """Whether a line is surely over a limit of tokens, of which 0 is none: it has more words, each a token or more."""
-    return 0 < max_tokens <= line.count(" ") and len(line.split(" ")) - line.split(" ").count("") > max_tokens
-
-
 def repaired(line: str, rules: Collection[str]) -> str:
-    """A line after the rules named have acted with "fix"; what none of them concerns stays as it is.
-
-    invalid_utf8: the invalid bytes are read as Windows-1252, which they nearly always are. bom, control_character:
-    removed. line_separator: each becomes a blank. markup: tags are removed, those that separate words (<br>) become a
-    blank. html_entity: the characters they stand for; a blank for line ends and the like.
-    """
-    if "invalid_utf8" in rules:
-        line = _SURROGATE.sub(_as_windows_1252, line)
+    """Return a line corrected by the given rules; the rest of it stays as it is."""
+    if "invalid_utf8" in rules:  # such bytes nearly always are Windows-1252
+        line = _SURROGATE.sub(lambda byte: bytes([ord(byte[0]) & 0xFF]).decode("cp1252", errors="replace"), line)
     if "bom" in rules:
         line = line.replace(_BOM, "")
     if "control_character" in rules:
@@ -194,18 +181,10 @@ def repaired(line: str, rules: Collection[str]) -> str:
     if "line_separator" in rules:
         line = _SEPARATOR.sub(" ", line)
     if "markup" in rules:  # before entities: an escaped < is text
-        line = _TAG.sub(_without_tag, line)
+        line = _TAG.sub(lambda tag: " " if _BREAKING_TAG.fullmatch(tag["name"] or "") else "", line)
     if "html_entity" in rules:
         line = _ENTITY.sub(_unescaped, line)
     return line
-
-
-def _as_windows_1252(match: re.Match[str]) -> str:
-    return bytes([ord(match[0]) & 0xFF]).decode("cp1252", errors="replace")
-
-
-def _without_tag(match: re.Match[str]) -> str:
-    return " " if _BREAKING_TAG.fullmatch(match["name"] or "") else ""
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -213,11 +192,11 @@ def _unescaped(match: re.Match[str]) -> str:
         return match[0]
     text = html.unescape(match[0])
     is_text = not (_SEPARATOR.search(text) or _CONTROL.search(text) or "\n" in text or _BOM in text)
-    return text if is_text else " "
+    return text if is_text else " "  # a line end would break the line
 
 
 def rule_against_text(source: str, target: str, cleaning: CleaningConfig) -> str | None:
-    """The rule by which a pair of normalised lines cannot be trained on, or None."""
+    """Return the rule by which a pair of normalised lines cannot be trained on, or None."""
     blanks = (not source.strip()) + (not target.strip())
     if blanks:
         return "both_blank" if blanks == 2 else "one_sided_blank"
@@ -228,7 +207,7 @@ def rule_against_text(source: str, target: str, cleaning: CleaningConfig) -> str
 
 
 def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: CleaningConfig) -> list[str]:
-    """The rules that a pair of that many subword tokens, end symbols not counted, breaks."""
+    """Return the rules that a pair of that many subword tokens, end symbols not counted, breaks."""
     longer, shorter = max(source_tokens, target_tokens), min(source_tokens, target_tokens)
     if shorter == 0:
         return ["both_blank" if longer == 0 else "one_sided_blank"]
@@ -238,3 +217,182 @@ def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: Clea
     if cleaning.max_ratio and longer > cleaning.max_ratio * shorter:
         rules.append("length_ratio")
     return rules
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """Pairs of one corpus as they are stored.
+
+    Attributes:
+        first: number of the first pair, from 1 through all corpora.
+        lines_before: lines of the corpus before it.
+        names: of the sides, for messages.
+        source, target: lines with their line ends, equally many.
+    """
+
+    first: int
+    lines_before: int
+    names: tuple[str, str]
+    source: list[bytes]
+    target: list[bytes]
+
+    def readers(self, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
+        """Return readers of the text of both sides."""
+        source, target = (
+            LineReader(lines, name=name, errors=errors, lines_before=self.lines_before)
+            for lines, name in zip((self.source, self.target), self.names, strict=True)
+        )
+        return source, target
+
+
+@dataclass
+class BlockFindings:
+    """The rules that the pairs of a block break.
+
+    Attributes:
+        broken: each with the number of the pair, in order.
+        examples: number and excerpts of both sides of the first pair, by rule.
+        dropped: pairs left out, by rule.
+    """
+
+    broken: list[tuple[str, int]] = field(default_factory=list)
+    examples: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, rule: str, number: int, source: str, target: str) -> None:
+        """Note that a pair breaks a rule."""
+        self.broken.append((rule, number))
+        if rule not in self.examples:
+            self.examples[rule] = number, excerpt(source), excerpt(target)
+
+
+@dataclass
+class ExaminedBlock(BlockFindings):
+    """The result of examining a block.
+
+    Attributes:
+        states: of each pair, one byte each.
+        words: number of lines with 0, 1, ... words, for each side.
+        keys: of the sources and of the pairs, concatenated.
+        rows: of a PairFile, for the pairs kept; None where no pairs are to be held out.
+        texts: source and target of the pairs kept, one line each.
+        carriage_returns: removed at the ends of lines, for each side.
+        byte_order_marks: for each side, whether the corpus began with one.
+        fault: why the next pair could not be read.
+    """
+
+    states: bytearray = field(default_factory=bytearray)
+    words: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
+    keys: tuple[bytes, bytes] = (b"", b"")
+    rows: npt.NDArray | None = None
+    texts: tuple[bytes, bytes] = (b"", b"")
+    carriage_returns: tuple[int, int] = (0, 0)
+    byte_order_marks: tuple[bool, bool] = (False, False)
+    fault: str | None = None
+
+
+class BlockExaminer:
+    """Examines and cleans blocks of pairs."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        cleaning: CleaningConfig,
+        valid_keys: frozenset[bytes],
+        test_keys: frozenset[bytes],
+        check_only: bool,
+    ) -> None:
+        """Args:
+        valid_keys, test_keys: the keys of the pairs of all validation and of all test sets.
+        check_only: no rule acts, and nothing is kept.
+        """
+        self._steps = without_moses(data.normalize)
+        self._cleaning = cleaning
+        self._actions = {rule: cleaning.action(rule) for rule in RULES}
+        self._valid, self._test = valid_keys, test_keys
+        self._check_only = check_only
+        self._holds_out = isinstance(data.valid, int) and not check_only
+        self._errors = errors_of_reading(cleaning, check_only=check_only)
+        ratio = cleaning.max_ratio
+        # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
+        by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
+        self._examiner = PairExaminer(data, cleaning, by_characters)
+
+    def __call__(self, block: RawBlock) -> ExaminedBlock:
+        """Examine and clean a block."""
+        found = ExaminedBlock()
+        sides = source, target = block.readers(self._errors)
+        broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
+        words: tuple[list[int], list[int]] = [], []
+        source_keys, pair_keys = [], []
+        kept: list[tuple[int, str, str]] = []
+        number = block.first - 1
+        try:
+            for pair in zip(source, target, strict=True):
+                number += 1
+                words[0].append(pair[0].count(" ") + 1 if pair[0] else 0)
+                words[1].append(pair[1].count(" ") + 1 if pair[1] else 0)
+                rules = broken_rules(*pair)
+                if source.num_lines == 1 and any(side.has_byte_order_mark for side in sides) and "bom" not in rules:
+                    rules.append("bom")
+                state = COMPARABLE if not rules or not BLANK_RULES.intersection(rules) else 0
+                key = key_of(*pair)
+                source_keys.append(key_of(pair[0]))
+                pair_keys.append(key)
+                if state and checks_overlap:
+                    rules += ["overlap_valid"] if key in self._valid else []
+                    rules += ["overlap_test"] if key in self._test else []
+                cleaned: tuple[str, str] | None = pair
+                if rules:
+                    state |= TOO_LONG if "too_long" in rules else 0
+                    cleaned = self._apply(rules, number, *pair, found)
+                if cleaned is not None and not self._check_only:
+                    state |= SPOOLED
+                    kept.append((number, *cleaned))
+                found.states.append(state)
+        except DataError as error:
+            found.fault = str(error)
+        found.words = Counter(words[0]), Counter(words[1])
+        found.keys = b"".join(source_keys), b"".join(pair_keys)
+        sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
+        found.texts = b"".join(sources), b"".join(targets)
+        if self._holds_out:
+            found.rows = PairFile.rows(kept, self._steps, (sources, targets))
+        found.carriage_returns = source.carriage_returns, target.carriage_returns
+        found.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
+        return found
+
+    def _apply(
+        self, rules: list[str], number: int, source: str, target: str, found: ExaminedBlock
+    ) -> tuple[str, str] | None:
+        """Note the rules that a pair breaks, and return its text after their actions; None where it is left out."""
+        for rule in rules:
+            found.add(rule, number, source, target)
+        if self._check_only:
+            return None
+        for rule in rules:
+            # Pairs of too many words are left out after subwords are learned, as those of too many tokens are.
+            if self._actions[rule] == "drop" and rule != "too_long":
+                found.dropped[rule] += 1
+                return None
+        fixes = [rule for rule in rules if self._actions[rule] == "fix"]
+        source, target = repaired(source, fixes), repaired(target, fixes)
+        if "swapped_sides" in fixes:
+            source, target = target, source
+        unusable = rule_against_text(normalize(source, self._steps), normalize(target, self._steps), self._cleaning)
+        if unusable is not None:
+            found.dropped[unusable] += 1
+            return None
+        return source, target
+
+
+def errors_of_reading(cleaning: CleaningConfig, *, check_only: bool) -> Literal["strict", "surrogateescape"]:
+    """Return how training text is decoded: invalid UTF-8 is an error, or stays in the line for the rules to treat."""
+    return "strict" if cleaning.action("invalid_utf8") == "error" and not check_only else "surrogateescape"
+
+
+def excerpt(line: str) -> str:
+    """Return the beginning of a line, with characters escaped that are invisible or would act on a terminal."""
+    begin = line[:_EXCERPT_CHARACTERS]
+    visible = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in begin)
+    return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

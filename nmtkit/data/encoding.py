@@ -1,29 +1,34 @@
-"""A block of training pairs, cut into subwords: what each process of the last pass of `prepare` does.
+"""The last pass of `prepare`: training pairs are cut into subwords, by several processes.
 
     text -> normalised -> ids -> pairs of too many tokens or too uneven ones left out -> rows of ids
 
-A pure function of the block, as in examination.py.
+`BlockEncoder` is a pure function of a block of pairs; `ShardStatistics` adds up what is reported of all blocks.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import CleaningConfig
-from nmtkit.data.cleaning import BLANK_RULES, rules_against_lengths
-from nmtkit.data.examination import TOO_LONG
+from nmtkit.config.schema import CleaningConfig, TrainingLengths
+from nmtkit.console import log
+from nmtkit.data.cleaning import BLANK_RULES, TOO_LONG, BlockFindings, rules_against_lengths
+from nmtkit.data.quality_report import without_zeros
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
 from nmtkit.text.sentences import sentence_starts
-from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.tokenizer import SIDES, UNK, Tokenizer, join_segments
 
-SIDES: tuple[Side, Side] = ("source", "target")
-_KEEP_ALL = CleaningConfig(max_tokens=0, max_characters=0)
+ROUND_TRIP_LINES = 10_000
+"""Target lines, evenly spaced in the training text, that are cut into subwords and joined again."""
+FREQUENT = 10
+"""Occurrences with which an entry of the vocabulary can be learned; rarer ones hardly can."""
+MAX_TOKENS_SHOWN = 256
+"""Last bin of the histogram of tokens per sentence, for this length and all longer ones."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,12 @@ class EncodedBlock:
         ids: of all sentences in one row, for each side.
         lengths: tokens of each sentence, for each side, [pairs].
         lines: the number of each pair, [pairs].
-        corpus: of the pairs, from 0.
+        corpus: index of the corpus of the pairs.
         words, characters: of the text they were made from, for each side.
         multi_sentence_sources: source lines with more than one sentence.
+        round_trip: target lines that were joined again, how many of them changed, and of these with an unknown token.
         num_read: pairs looked at.
-        broken: the rules that pairs break by their tokens, with the numbers of the pairs, in order.
-        dropped: pairs left out, by the rule that did it.
+        found: the rules that pairs break by their tokens.
     """
 
     ids: tuple[npt.NDArray, npt.NDArray]
@@ -49,43 +54,46 @@ class EncodedBlock:
     words: tuple[int, int]
     characters: tuple[int, int]
     multi_sentence_sources: int
+    round_trip: npt.NDArray[np.int64]
     num_read: int
-    broken: list[tuple[str, int]]
-    dropped: Counter[str]
+    found: BlockFindings
 
 
 class BlockEncoder:
     """Cuts blocks of pairs into subwords."""
 
-    def __init__(self, tokenizer: Path, cleaning: CleaningConfig | None, prefixes: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Path, cleaning: CleaningConfig | None, prefixes: Sequence[str], num_pairs: int
+    ) -> None:
         """Args:
         tokenizer: its folder.
-        cleaning: without it only pairs with a side without tokens are left out.
-        prefixes: what is put before the source of each corpus.
+        cleaning: None: only pairs with a side without tokens are left out.
+        prefixes: the tag before each source of each corpus.
+        num_pairs: pairs in all blocks.
         """
         self._tokenizer = Tokenizer.load(tokenizer)
-        self._is_cleaning = cleaning is not None
-        self._cleaning = cleaning or _KEEP_ALL
+        self._cleaning = cleaning
         self._prefixes = prefixes
+        self._num_pairs = num_pairs
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
 
     def __call__(self, block: TextBlock) -> EncodedBlock:
-        """Encodes a block."""
+        """Encode a block."""
         pairs = list(block.pairs())
         texts = [
             [self._tokenizer.normalize(source, "source") for _, source, _ in pairs],
             [self._tokenizer.normalize(target, "target") for _, _, target in pairs],
         ]
         prefix = self._prefixes[block.corpus]
-        given = ([f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]), texts[1]
-        encoded = [self._tokenizer.encode(lines, side, threads=1) for lines, side in zip(given, SIDES, strict=True)]
+        sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
+        encoded = [
+            self._tokenizer.encode(lines, side, threads=1)
+            for lines, side in zip((sources, texts[1]), SIDES, strict=True)
+        ]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
-        kept = np.ones(len(pairs), bool)
-        broken: list[tuple[str, int]] = []
-        dropped: Counter[str] = Counter()
-        for place in self._suspects(*lengths):
-            rules = rules_against_lengths(int(lengths[0][place]), int(lengths[1][place]), self._cleaning)
-            kept[place] = not self._is_left_out(rules, pairs[place][0], block, broken, dropped)
+        round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
+        found = BlockFindings()
+        kept = self._check_lengths(block, pairs, lengths, found)
         if not kept.all():
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
@@ -96,7 +104,6 @@ class BlockEncoder:
         ]
         words = [sum(text.count(" ") for text in side) + len(side) for side in texts]
         characters = [sum(map(len, side)) for side in texts]
-        several = sum(bool(sentence_starts(text)) for text in texts[0])
         return EncodedBlock(
             ids=(ids[0], ids[1]),
             lengths=(lengths[0], lengths[1]),
@@ -104,34 +111,124 @@ class BlockEncoder:
             corpus=block.corpus,
             words=(words[0], words[1]),
             characters=(characters[0], characters[1]),
-            multi_sentence_sources=several,
+            multi_sentence_sources=sum(bool(sentence_starts(text)) for text in texts[0]),
+            round_trip=round_trip,
             num_read=len(pairs),
-            broken=broken,
-            dropped=dropped,
+            found=found,
         )
 
-    def _suspects(self, source: npt.NDArray[np.int64], target: npt.NDArray[np.int64]) -> list[int]:
-        """The places of the pairs that break a rule of lengths."""
-        longer, shorter = np.maximum(source, target), np.minimum(source, target)
+    def _check_lengths(
+        self,
+        block: TextBlock,
+        pairs: list[tuple[int, str, str]],
+        lengths: list[npt.NDArray[np.int64]],
+        found: BlockFindings,
+    ) -> npt.NDArray[np.bool_]:
+        """Note the pairs that break a rule about lengths, and return which pairs are kept."""
+        longer, shorter = np.maximum(*lengths), np.minimum(*lengths)
+        cleaning = self._cleaning
+        if cleaning is None:
+            return shorter > 0
         suspect = shorter == 0
-        if self._cleaning.max_tokens:
-            suspect |= longer > self._cleaning.max_tokens
-        if self._cleaning.max_ratio:
-            suspect |= longer > self._cleaning.max_ratio * shorter
-        places: list[int] = np.flatnonzero(suspect).tolist()
-        return places
+        if cleaning.max_tokens:
+            suspect |= longer > cleaning.max_tokens
+        if cleaning.max_ratio:
+            suspect |= longer > cleaning.max_ratio * shorter
+        kept = np.ones(len(pairs), bool)
+        for index in np.flatnonzero(suspect).tolist():
+            number, source, target = pairs[index]
+            rules = rules_against_lengths(int(lengths[0][index]), int(lengths[1][index]), cleaning)
+            was_counted = block.states[number - block.first] & TOO_LONG
+            for rule in rules:
+                if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
+                    found.add(rule, number, source, target)
+            dropping = next((rule for rule in rules if cleaning.action(rule) == "drop"), None)
+            if dropping is not None:
+                kept[index] = False
+                found.dropped[dropping] += 1
+        return kept
 
-    def _is_left_out(
-        self, rules: list[str], number: int, block: TextBlock, broken: list[tuple[str, int]], dropped: Counter[str]
-    ) -> bool:
-        """Notes a pair that breaks rules of its number of tokens, and says whether that leaves it out."""
-        if not self._is_cleaning:
-            return True
-        was_counted = block.states[number - block.first] & TOO_LONG
-        for rule in rules:
-            if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
-                broken.append((rule, number))
-        dropping = next((rule for rule in rules if self._cleaning.action(rule) == "drop"), None)
-        if dropping is not None:
-            dropped[dropping] += 1
-        return dropping is not None
+    def _round_trip(self, lines: list[str], rows: list[list[int]], num_before: int) -> npt.NDArray[np.int64]:
+        """Join sampled target lines again, and count those sampled, changed, and changed with an unknown token.
+
+        Args:
+            lines: as they are in the text.
+            rows: their ids.
+            num_before: lines in earlier blocks.
+        """
+        counts = np.zeros(3, np.int64)
+        sampled = min(self._num_pairs, ROUND_TRIP_LINES)
+        normalization, settings = self._tokenizer.normalization("target"), self._tokenizer.settings
+        for position, (line, ids) in enumerate(zip(lines, rows, strict=True), start=num_before):
+            if sampled and position * sampled % self._num_pairs < sampled:
+                expected = normalization.expected(line)
+                if settings["subwords"] == "none":
+                    expected = join_segments(expected, settings["segment_mark"])
+                is_changed = self._tokenizer.translation(ids) != expected
+                counts += (1, is_changed, is_changed and UNK in ids)
+        return counts
+
+
+class ShardStatistics:
+    """Statistics of a set of shards for the report, counted while they are written."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
+        self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
+        self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._pairs = self._longest_source = self._multi_sentence_sources = 0
+        self._round_trip = np.zeros(3, np.int64)
+
+    def add(self, block: EncodedBlock) -> None:
+        """Count the pairs of a block that are kept."""
+        for side in range(2):
+            self._seen[side] += np.bincount(block.ids[side], minlength=len(self._seen[side]))
+            shown = np.minimum(block.lengths[side], MAX_TOKENS_SHOWN)
+            self._lengths[side] += np.bincount(shown, minlength=MAX_TOKENS_SHOWN + 1)
+        self._words += block.words
+        self._characters += block.characters
+        self._pairs += len(block.lines)
+        self._longest_source = max(self._longest_source, int(block.lengths[0].max(initial=0)))
+        self._multi_sentence_sources += block.multi_sentence_sources
+        self._round_trip += block.round_trip
+
+    def training_lengths(self) -> TrainingLengths:
+        """Return what the model folder records of the lengths; there has to be a pair."""
+        source, target = (int(seen.sum()) for seen in self._seen)
+        return TrainingLengths(
+            longest_source=self._longest_source,
+            target_ratio=target / source,
+            multi_sentence_share=self._multi_sentence_sources / self._pairs,
+        )
+
+    def round_trip(self) -> dict[str, int]:
+        """Return how many sampled target lines there were, were changed by cutting and joining, and held unknowns."""
+        lines, changed, unknown = self._round_trip.tolist()
+        if changed:
+            log.info(
+                "%.2f %% of %s sampled target lines change when cut into subwords and joined again (%s because a "
+                "character has no entry in the vocabulary)",
+                100 * changed / lines, f"{lines:,}", f"{unknown:,}",
+            )  # fmt: skip
+        return {"lines": lines, "changed": changed, "unknown": unknown}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return, for each side, sizes, tokens per word, how well the vocabulary covers the text, and lengths."""
+        found: dict[str, Any] = {}
+        for index, side in enumerate(SIDES):
+            seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
+            tokens = int(seen.sum())
+            ranked = np.sort(np.delete(seen, UNK))[::-1]
+            found[side] = {
+                "tokens": tokens,
+                "words": words,
+                "tokens_per_word": round(tokens / max(1, words), 4),
+                "characters_per_token": round(characters / max(1, tokens), 4),
+                "unknown": int(seen[UNK]),
+                "vocabulary": len(seen),
+                "entries_used": int((ranked > 0).sum()),
+                "entries_frequent": int((ranked >= FREQUENT).sum()),
+                "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
+                "lengths": without_zeros(self._lengths[index].tolist()),
+            }
+        return found

@@ -1,22 +1,22 @@
-"""`prepare`: from the corpora a recipe names to token ids on disk, in stages that each are whole or not there.
+"""`prepare`: from the corpora of a recipe to token ids on disk, in stages that each are whole or absent.
 
-    corpora -> pairs, examined, cleaned and spooled as text     RUN/prepare/text     (training_text.py, examination.py)
-            -> validation pairs held out, if a number was asked                      (held_out.py)
-            -> subwords learned from what is left               RUN/prepare/subwords
-            -> ids in shards                                    RUN/data             (encoding.py, shards.py)
-            -> what was found, as report.json and report.html                        (report.py, report_page.py)
+    corpora -> pairs, examined, cleaned and spooled; held-out pairs  RUN/prepare/text      training_text.py, cleaning.py
+            -> subwords learned from the other pairs                 RUN/prepare/subwords  subword_learning.py
+            -> ids in shards; report.json and report.html            RUN/data              encoding.py, quality_*.py
 
-A stage that is there, made from the same text by the same settings, is not made again (stages.py).
+The corpora are read once, and the spooled text once by each of the next two steps (twice for learning where source and
+target have vocabularies of their own). A stage that was made from the same text by the same settings is not made again
+(stages.py).
 """
 
 import difflib
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
 from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, NamedCorpus, Recipe, corpus_name, in_mixture
@@ -25,22 +25,26 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry, public_name
-from nmtkit.data.cleaning import BLANK_RULES, HELD_OUT_COPY, MEANINGS, RULES
-from nmtkit.data.encoding import BlockEncoder
-from nmtkit.data.examination import SPOOLED
-from nmtkit.data.findings import Findings
-from nmtkit.data.held_out import hold_out
+from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED
+from nmtkit.data.encoding import BlockEncoder, ShardStatistics
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
-from nmtkit.data.quality_report import ShardStatistics, make_report
+from nmtkit.data.quality_report import Findings
 from nmtkit.data.repeats import key_of
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
-from nmtkit.data.subword_learning import learn_subwords, lines_that_come_back
-from nmtkit.data.training_text import TextBlock, TrainingText, TrainingTextReader, explain_line_counts, open_sides
+from nmtkit.data.subword_learning import learn_subwords
+from nmtkit.data.training_text import (
+    Pair,
+    TextBlock,
+    TrainingText,
+    TrainingTextReader,
+    counts_of,
+    explain_line_counts,
+    open_sides,
+)
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
-    LineReader,
     read_json,
     remove_leftovers,
     scratch_folder,
@@ -54,14 +58,11 @@ from nmtkit.files import (
 )
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.text.normalization import without_moses
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import Tokenizer, join_segments
 
-Pair = tuple[str, str]
-
 FORMAT = 1
-_TEXT_LEAVES_ASIDE = (
+_SUBWORD_KEYS = (
     "subwords",
     "vocab_size",
     "share_vocab",
@@ -77,10 +78,10 @@ _NO_VALIDATION = "data.valid: no validation pair has text on both sides; look at
 
 @dataclass(frozen=True)
 class Preparation:
-    """What `prepare` did.
+    """The result of `prepare`.
 
     Attributes:
-        manifest: what RUN/data/manifest.json says.
+        manifest: content of RUN/data/manifest.json.
         is_new: False when nothing had changed and nothing was done.
     """
 
@@ -90,13 +91,13 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Check:
-    """What `prepare --check` found.
+    """The result of `prepare --check`.
 
     Attributes:
-        report: what report.json says.
+        report: content of report.json.
         refused: the rules for which `prepare` would stop, with the number of pairs each concerns.
-        reasons: why `prepare` would stop whatever the rules say.
-        folder: where the report was left; None where prepared data with a report of their own lie already.
+        reasons: why `prepare` would stop whatever the rules are.
+        folder: where the report is; None where prepared data with their own report exist.
     """
 
     report: dict[str, Any]
@@ -105,107 +106,115 @@ class Check:
     folder: Path | None
 
 
+class _Corpora(NamedTuple):
+    """The corpora for training and validation, and the test sets by name."""
+
+    train: list[Corpus]
+    valid: list[Corpus]
+    tests: dict[str, Corpus]
+
+    def sums(self) -> list[list[str]]:
+        return [[corpus.name, corpus.fingerprint] for corpus in (*self.train, *self.valid, *self.tests.values())]
+
+
 def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Preparation:
-    """Writes RUN/data and RUN/recipe.toml, unless they are there already and nothing has changed.
+    """Write RUN/data and RUN/recipe.toml, unless they exist and nothing has changed.
 
     Args:
         mirror: folder laid out as <host>/<path> whose files are used instead of the network.
-        workers: processes that examine text and cut it into subwords; by default as many as there are cores. More than
-            one are started only for much text; a script that may get there needs `if __name__ == "__main__":`.
+        workers: processes that examine and encode text; by default the number of cores. More than one are started only
+            for much text; a script that calls this needs `if __name__ == "__main__":`.
 
     Raises:
-        NmtkitError: a corpus cannot be had or used, or the run has been trained with other data already.
+        NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
     task_of(recipe.data)  # an unknown one is an error before anything is downloaded
-    for folder in (run_dir, Run(run_dir).stages):
+    run = Run(run_dir)
+    for folder in (run_dir, run.stages):
         remove_leftovers(folder)
-    data = recipe.data
-    tokenizer = None if data.tokenizer is None else Tokenizer.of_model(data.tokenizer)
+    tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
-        tokenizer.check_recipe(data)
-    train, valid, tests = _fetch_corpora(data, mirror)
-    fingerprint = _fingerprint(recipe, [*train, *valid, *tests.values()], tokenizer)
+        tokenizer.check_recipe(recipe.data)
+    corpora = _open_corpora(recipe.data, mirror)
+    fingerprint = _fingerprint(recipe, corpora, tokenizer)
 
-    folder = Run(run_dir).data
-    if (folder / "manifest.json").is_file():
-        manifest = read_manifest(folder)
-        if manifest.get("fingerprint") == fingerprint:
-            if not Run(run_dir).is_trained() and not Run(run_dir).has_recipe(recipe):
-                with Run(run_dir).locked("prepare"):
-                    Run(run_dir).store_recipe(recipe)
-            Run(run_dir).remove_abandoned_lock("prepare")
+    if run.is_prepared():
+        manifest = read_manifest(run.data)
+        if manifest["fingerprint"] == fingerprint:
+            if not run.is_trained() and not run.has_recipe(recipe):
+                with run.locked("prepare"):
+                    run.store_recipe(recipe)
+            run.remove_abandoned_lock("prepare")
             return Preparation(manifest, is_new=False)
-        _refuse_after_training(recipe, run_dir)
-        log.info("the recipe or its corpora have changed; preparing %s again", folder)
-    with Run(run_dir).locked("prepare"):
-        manifest = _write_data(recipe, run_dir, workers, fingerprint, tokenizer, (train, valid, tests))
-        Run(run_dir).store_recipe(recipe)
-    log.info("data report: %s", folder / "report.html")
+        if run.is_trained():
+            stored = run.recipe(recipe.name)
+            changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
+            changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
+            raise NmtkitError(
+                f"{run_dir} has been trained with other data (changed: {', '.join(changes) or 'the text of a corpus'});"
+                " take another --run-dir, or undo the change"
+            )
+        log.info("the recipe or its corpora have changed; preparing %s again", run.data)
+    with run.locked("prepare"):
+        begun = time.monotonic()
+        preparer = _Preparer(recipe, corpora, workers, may_stop=True)
+        text = preparer.read_text(run.stages / "text")
+        tokenizer = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
+        with write_folder_atomically(run.data) as temporary:
+            manifest = {
+                "format": FORMAT,
+                "fingerprint": fingerprint,
+                "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
+                **preparer.write_data(temporary, text, tokenizer),
+                "bleu_tokenizer": bleu_tokenizer(recipe.data.target_language),
+                "versions": versions(),
+                "files": sha256_of_files(temporary),
+                "seconds": round(time.monotonic() - begun, 3),
+            }
+            write_json(temporary / "manifest.json", manifest)
+        run.store_recipe(recipe)
+    log.info("data report: %s", run.data / "report.html")
     return Preparation(manifest, is_new=True)
 
 
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
-    """Reads the corpora of a recipe once and says what is wrong with them, whatever the rules would do about it.
+    """Read the corpora of a recipe once and report what is wrong with them, whatever the actions of the rules.
 
     The report is left in RUN/data, unless there are prepared data, whose report stays.
 
     Raises:
-        NmtkitError: a corpus cannot be had or read.
+        NmtkitError: a corpus cannot be read.
     """
+    run, data = Run(run_dir), recipe.data
     remove_leftovers(run_dir)
-    train, valid, tests = _fetch_corpora(recipe.data, mirror)
-    findings = Findings(recipe.cleaning, may_stop=False)
-    folder = Run(run_dir).data
-    with Run(run_dir).locked("prepare"), ExitStack() as stack:
-        is_prepared = (folder / "manifest.json").is_file()
-        written = scratch_folder(Run(run_dir).check_folder) if is_prepared else write_folder_atomically(folder)
-        temporary = stack.enter_context(written)
-        report = _Preparer(recipe, findings, workers).check(train, valid, tests, temporary)
-    _check_numbers(recipe.data, report, findings)
-    return Check(report, findings.refused(), findings.reasons, None if is_prepared else folder)
-
-
-def _check_numbers(data: DataConfig, report: dict[str, Any], findings: Findings) -> None:
-    """Notes that there are no pairs, or fewer than are to be held out for validation, before any is cleaned away."""
+    corpora = _open_corpora(data, mirror)
+    with run.locked("prepare"):
+        is_prepared = run.is_prepared()
+        with scratch_folder(run.check_folder) if is_prepared else write_folder_atomically(run.data) as temporary:
+            preparer = _Preparer(recipe, corpora, workers, may_stop=False)
+            report = preparer.check_text(temporary)
+    findings = preparer.findings
     if findings.num_pairs == sum(findings.count(rule) for rule in BLANK_RULES):
         findings.stop("no training pair has text on both sides")
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
     tagged = _tagged(data)
-    there = sum(count for number, count in enumerate(pairs) if number not in tagged)
-    if isinstance(data.valid, int) and data.valid > there:
+    available = sum(count for number, count in enumerate(pairs) if number not in tagged)
+    if isinstance(data.valid, int) and data.valid > available:
         findings.stop(
-            f"data.valid = {data.valid}: the training corpora hold only {counted(there, 'pair')}"
+            f"data.valid = {data.valid}: the training corpora hold only {counted(available, 'pair')}"
             f"{' without a tag' if tagged else ''}; take fewer"
         )
+    return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
 
 
-def _write_data(
-    recipe: Recipe,
-    run_dir: Path,
-    workers: int | None,
-    fingerprint: str,
-    tokenizer: Tokenizer | None,
-    corpora: tuple[list[Corpus], list[Corpus], dict[str, Corpus]],
-) -> dict[str, Any]:
-    """Writes RUN/data, by way of the stages before it, and returns its manifest."""
-    begun = time.monotonic()
-    preparer = _Preparer(recipe, Findings(recipe.cleaning, may_stop=True), workers)
-    text = preparer.read_text(Run(run_dir).stages / "text", *corpora)
-    tokenizer = tokenizer or preparer.learn_subwords(Run(run_dir).stages / "subwords", text)
-    with write_folder_atomically(Run(run_dir).data) as temporary:
-        manifest = preparer.write(temporary, text, tokenizer)
-        manifest = {
-            "format": FORMAT,
-            "fingerprint": fingerprint,
-            "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
-            **manifest,
-            "bleu_tokenizer": bleu_tokenizer(recipe.data.target_language),
-            "versions": versions(),
-            "files": sha256_of_files(temporary),
-            "seconds": round(time.monotonic() - begun, 3),
-        }
-        write_json(temporary / "manifest.json", manifest)
-    return manifest
+def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
+    """Fetch and verify the files of a recipe's corpora, and nothing else.
+
+    Raises:
+        NmtkitError: there is no such corpus, or a file cannot be fetched.
+    """
+    with transfers() as report:
+        return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))
 
 
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
@@ -217,70 +226,51 @@ def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
     return str(tokenizer)
 
 
-def _warn_of_languages(data: DataConfig) -> None:
-    """Warns of a language code that no table here has, and names near ones."""
+def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
+    """Open the corpora of a recipe; all names are checked before any download."""
     known = known_languages() | {code for entry in catalogue().values() for pair in entry.texts for code in pair}
     for key in ("source_language", "target_language"):
         code = getattr(data, key)
         if code.partition("_")[0] not in known:
             near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
             log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
-
-
-def _fetch_corpora(data: DataConfig, mirror: Path | None) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
-    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
-    _warn_of_languages(data)
     with transfers() as report:
-        return _open_corpora(data, Downloader(mirror, progress=report))
+        downloader = Downloader(mirror, progress=report)
+        downloader.fetch_all(files_to_fetch(data))
+        task = task_of(data)
+        return _Corpora(
+            [task.training_corpus(open_entry(data, entry, downloader)) for entry in data.train],
+            [open_entry(data, entry, downloader) for entry in (() if isinstance(data.valid, int) else data.valid)],
+            {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test},
+        )
 
 
-def _open_corpora(data: DataConfig, downloader: Downloader) -> tuple[list[Corpus], list[Corpus], dict[str, Corpus]]:
-    """The corpora for training and validation, and the test sets by name; all names are checked before any download."""
-    valid = () if isinstance(data.valid, int) else data.valid
-    downloader.fetch_all(files_to_fetch(data))
-    train = [open_entry(data, entry, downloader) for entry in data.train]
-    train = [task_of(data).training_corpus(corpus) for corpus in train]
-    tests = {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test}
-    return train, [open_entry(data, entry, downloader) for entry in valid], tests
-
-
-def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
-    """Fetches and verifies what the corpora of a recipe are read from, and nothing else.
-
-    Raises:
-        NmtkitError: there is no such corpus, or a file cannot be had.
-    """
-    with transfers() as report:
-        return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))
-
-
-def _fingerprint(recipe: Recipe, corpora: list[Corpus], tokenizer: Tokenizer | None) -> str:
-    """A sum over all that decides the content of RUN/data: settings and the bytes of the corpora, not their place."""
+def _fingerprint(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None) -> str:
+    """Return a sum over all that decides the content of RUN/data: settings and the bytes of the corpora."""
     settings = _decisive_settings(recipe)
     for key, entries in _corpora_of(recipe.data).items():
         settings["data"][key] = [corpus_name(entry) + in_mixture(entry) for entry in entries]
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
-    return fingerprint_of(FORMAT, settings, [[corpus.name, corpus.fingerprint] for corpus in corpora])
+    return fingerprint_of(FORMAT, settings, corpora.sums())
 
 
-def _text_fingerprint(recipe: Recipe, corpora: list[Corpus]) -> str:
-    """A sum over all that decides the cleaned text."""
+def _text_fingerprint(recipe: Recipe, corpora: _Corpora) -> str:
+    """Return a sum over all that decides the cleaned text."""
     settings = _decisive_settings(recipe)
     for key, entries in _corpora_of(recipe.data).items():
         settings["data"][key] = [corpus_name(entry) for entry in entries]
-    for key in _TEXT_LEAVES_ASIDE:
+    for key in _SUBWORD_KEYS:
         settings["data"].pop(key, None)
     if isinstance(recipe.data.valid, int) and (tagged := _tagged(recipe.data)):
         settings["data"]["tagged"] = tagged
-    content = [[corpus.name, corpus.fingerprint] for corpus in corpora]
-    return fingerprint_of("text", FORMAT, settings, content, versions())
+    return fingerprint_of("text", FORMAT, settings, corpora.sums(), versions())
 
 
 def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
-    # A rule at its default says nothing, so that data prepared before there was such a rule stay valid.
+    # A rule at its default is left out, so that data prepared before the rule existed stay valid.
     defaults = CleaningConfig().model_dump(mode="json")
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
@@ -295,30 +285,18 @@ def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _tagged(data: DataConfig) -> list[int]:
-    """The numbers of the training corpora with a tag."""
+    """Return the indices of the training corpora with a tag."""
     return [number for number, entry in enumerate(data.train) if not isinstance(entry, str) and entry.source_prefix]
 
 
 def _corpora_of(data: DataConfig) -> dict[str, tuple[str | NamedCorpus | LocalPair, ...]]:
-    """The corpora of each key that names some; validation pairs held out of train have none."""
+    """Return the corpora of each key that names some; validation pairs held out of train have none."""
     valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
     return {"train": data.train, **valid, "test": data.test}
 
 
-def _refuse_after_training(recipe: Recipe, run_dir: Path) -> None:
-    if not Run(run_dir).is_trained():
-        return
-    old = Run(run_dir).recipe(recipe.name)
-    changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
-    changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
-    raise NmtkitError(
-        f"{run_dir} has been trained with other data (changed: {', '.join(changes) or 'the text of a corpus'}); "
-        "take another --run-dir, or undo the change"
-    )
-
-
 def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
-    """The local files of a recipe that hold another text than when the data were prepared, wherever they lie now."""
+    """Return the local files of a recipe whose text has changed since the data were prepared, as messages."""
     changes = []
     for key in ("train", "valid", "test"):
         entries = getattr(data, key)
@@ -346,100 +324,158 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
 
 
 def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
-    """The files of RUN/data that are not as `prepare` wrote them, or are missing."""
+    """Return the files of RUN/data that are missing or not as `prepare` wrote them."""
     folder = Run(run_dir).data
     expected = manifest["files"].items()
     return [name for name, total in expected if not (folder / name).is_file() or sha256_of(folder / name) != total]
 
 
 class _Preparer:
-    """One preparation; its methods run in the order in which they stand, or only the last one."""
+    """One preparation or check.
 
-    def __init__(self, recipe: Recipe, findings: Findings, workers: int | None) -> None:
-        self._recipe = recipe
-        self._data: DataConfig = recipe.data
-        self._workers = workers
-        self._findings = findings
+    Attributes:
+        findings: what was found in the text so far.
+    """
+
+    def __init__(self, recipe: Recipe, corpora: _Corpora, workers: int | None, *, may_stop: bool) -> None:
+        """Read the validation pairs, and the pairs of each test set, all as they are."""
+        self._recipe, self._data, self._workers = recipe, recipe.data, workers
+        self.findings = Findings(recipe.cleaning, may_stop=may_stop)
+        self._train = corpora.train
+        self._text_fingerprint = _text_fingerprint(recipe, corpora)
+        self._sample: dict[str, int] | None = None
+        """Sizes of the sample from which subwords were learned; None where they were given."""
         self._described: list[dict[str, Any]] = []
-        self._valid: list[Pair] = []
-        self._tests: dict[str, list[Pair]] = {}
-        self._text_fingerprint = ""
-        self._sample: dict[str, Any] | None = None
-        """What subwords were learned from; None where they were given."""
+        self._valid = [pair for corpus in corpora.valid for pair in self._read_set(corpus, "valid")]
+        if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):
+            raise DataError(_NO_VALIDATION)
+        self._tests = {name: self._read_set(corpus, "test") for name, corpus in corpora.tests.items()}
+        for name, corpus in corpora.tests.items():
+            if not self._tests[name]:
+                raise DataError(f"{corpus.source.name}: the test set is empty")
 
-    def read_text(
-        self, folder: Path, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus]
-    ) -> TrainingText:
-        """The cleaned training text, read now or by an earlier preparation; all sets are read."""
-        self._read_sets(valid, tests)
-        self._text_fingerprint = _text_fingerprint(self._recipe, [*train, *valid, *tests.values()])
-        facts = finished_stage(
-            folder, self._text_fingerprint, lambda temporary: self._write_text_stage(temporary, train)
-        )
-        self._findings.go_on_from(facts["findings"])
-        self._describe_training_corpora(train, facts["corpora"])
+    def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
+        source, target = open_sides(corpus, "strict")
+        sources, targets = list(source), list(target)
+        if len(sources) != len(targets):
+            raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
+        self._describe(corpus, role, counts_of(source, target))
+        pairs = list(zip(sources, targets, strict=True))
+        num_equal = sum(one == other for one, other in pairs if one.strip())
+        self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
+        return pairs
+
+    def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:
+        """Note the entry of a corpus in the manifest, once it has been read."""
+        removed = sum(counts["carriage_returns_removed"].values())
+        if removed:
+            log.info(
+                "%s: a carriage return was removed at the end of %s (CRLF text)", corpus.name, counted(removed, "line")
+            )
+        if role == "train" and not counts["pairs"]:
+            log.warning("%s: the corpus is empty", corpus.name)
+        files = [
+            {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
+            for file in corpus.files
+        ]
+        entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
+        self._described.append(entry)
+        self._described.sort(key=lambda known: ("train", "valid", "test").index(known["role"]))
+
+    def read_text(self, folder: Path) -> TrainingText:
+        """Return the cleaned training text, read now or by an earlier preparation."""
+
+        def make(temporary: Path) -> tuple[dict[str, Any], dict[str, str]]:
+            text, corpora, held_out = self._read_training_text(temporary, check_only=False)
+            if not len(text):
+                raise DataError(
+                    f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora"
+                )
+            facts = {"findings": self.findings.state(), "corpora": corpora, "held_out": held_out}
+            return facts, text.save()
+
+        facts = finished_stage(folder, self._text_fingerprint, make)
+        self.findings.restore(facts["findings"])
+        for corpus, counts in zip(self._train, facts["corpora"], strict=True):
+            self._describe(corpus, "train", counts)
         if facts["held_out"] is not None:
             self._valid = [(source, target) for source, target in facts["held_out"]]
         return TrainingText.load(folder)
 
-    def _write_text_stage(self, folder: Path, train: list[Corpus]) -> dict[str, Any]:
-        """Reads, examines and cleans the text, and holds validation pairs out where that is asked."""
-        text, corpora = self._read_training_text(train, folder, check_only=False)
-        held_out = None
-        if isinstance(self._data.valid, int):
-            steps = without_moses(self._data.normalize)
-            held_out, copies = hold_out(text, self._data.valid, steps, _tagged(self._data))
-            self._findings.dropped[HELD_OUT_COPY] += copies
-        if not len(text):
-            raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora")
-        text.save()
-        return {"findings": self._findings.state(), "corpora": corpora, "held_out": held_out}
+    def check_text(self, folder: Path) -> dict[str, Any]:
+        """Only read and examine the text, and return the report, which is left in the folder."""
+        with TemporaryDirectory(dir=folder) as spool:
+            text, corpora, _ = self._read_training_text(Path(spool), check_only=True)
+        for corpus, counts in zip(self._train, corpora, strict=True):
+            self._describe(corpus, "train", counts)
+        return self._write_report(folder, self.findings.report(self._described, text.words))
+
+    def _read_training_text(
+        self, folder: Path, *, check_only: bool
+    ) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
+        """See `TrainingTextReader.read`."""
+        held_apart = (
+            frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
+            frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
+        )
+        reader = TrainingTextReader(
+            self._recipe, folder, self.findings, held_apart, check_only=check_only, workers=self._workers
+        )
+        found = reader.read(self._train)
+        for rule in ("overlap_valid", "overlap_test"):
+            if self.findings.count(rule) and self.findings.actions[rule] == "keep":
+                log.warning(
+                    '%d training pairs are %s, which inflates its scores; [cleaning] %s = "drop" removes them',
+                    self.findings.count(rule), MEANINGS[rule], rule,
+                )  # fmt: skip
+        return found
+
+    def _as_trained(self, pair: Pair) -> Pair:
+        """Return a pair of a validation or test set as training text would have it."""
+        task = task_of(self._data)
+        return task.model_source(pair[0]), task.model_target(pair[1], "a target of a validation or test set")
 
     def learn_subwords(self, folder: Path, text: TrainingText) -> Tokenizer:
-        """The subwords of the text, learned now or by an earlier preparation."""
+        """Return the tokenizer of the text, learned now or by an earlier preparation."""
 
-        def make(temporary: Path) -> dict[str, Any]:
+        def make(temporary: Path) -> tuple[dict[str, Any], dict[str, str]]:
             tokenizer, sample = learn_subwords(text, self._data)
             tokenizer.save(temporary / "tokenizer")
-            return {"sample": sample}
+            return {"sample": sample}, {}
 
-        settings = self._recipe.model_dump(mode="json", include={"data"})["data"]
-        decisive = [settings[key] for key in _TEXT_LEAVES_ASIDE]
-        facts = finished_stage(
-            folder, fingerprint_of("subwords", self._text_fingerprint, decisive, self._data.source_prefixes), make
-        )
-        self._sample = facts["sample"]
+        settings = self._data.model_dump(mode="json")
+        decisive = [settings[key] for key in _SUBWORD_KEYS]
+        fingerprint = fingerprint_of("subwords", self._text_fingerprint, decisive, self._data.source_prefixes)
+        self._sample = finished_stage(folder, fingerprint, make)["sample"]
         return Tokenizer.load(folder / "tokenizer")
 
-    def write(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Fills RUN/data and returns what the manifest says of it."""
+    def write_data(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Fill RUN/data, and return what the manifest records of it."""
         tokenizer.save(folder / "tokenizer")
-        statistics, counts, subwords = {}, dict[str, int](), dict[str, Any]()
+        statistics, counts = {}, dict[str, int]()
         counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, text.blocks(), len(text))
         if not counts["train"]:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
-            _write_text(self._data, folder, "valid", self._valid)
-            trained = [self._as_trained(pair) for pair in self._valid]
-            sides = ("".join(f"{pair[side]}\n" for pair in trained).encode() for side in range(2))
-            blocks = iter([TextBlock(0, 1, bytes([SPOOLED]) * len(trained), *sides)])
+            _write_text(self._data, folder / "valid", self._valid)
+            pairs = [self._as_trained(pair) for pair in self._valid]
+            sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), *sides)
             counts["valid"], statistics["valid"] = self._write_shards(
-                folder, "valid", tokenizer, blocks, len(self._valid)
+                folder, "valid", tokenizer, iter([block]), len(pairs)
             )
         if self._data.valid and not counts.get("valid"):
             raise DataError(_NO_VALIDATION)
         for name, pairs in self._tests.items():
-            _write_text(self._data, folder / "test", name, pairs)
+            _write_text(self._data, folder / "test" / name, pairs)
             counts[f"test/{name}"] = len(pairs)
         subwords = {name: part.as_json() for name, part in statistics.items() if counts[name]}
-        self._findings.note_examples(text.pairs())  # of rules about tokens
-        report = make_report(
-            self._findings, text, self._described, counts["train"], subwords, lines_that_come_back(text, tokenizer)
-        )
+        round_trip = statistics["train"].round_trip()
+        report = self.findings.report(self._described, text.words, counts["train"], subwords, round_trip)
         self._write_report(folder, report)
         return {
             "corpora": self._described,
-            "cleaning": self._findings.left_out(),
+            "cleaning": self.findings.left_out(),
             "rules": {rule: found["count"] for rule, found in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
@@ -449,142 +485,46 @@ class _Preparer:
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 
-    def check(self, train: list[Corpus], valid: list[Corpus], tests: dict[str, Corpus], folder: Path) -> dict[str, Any]:
-        """Only reads and examines the text; leaves the report in the folder and returns it."""
-        self._read_sets(valid, tests)
-        text, corpora = self._read_training_text(train, folder, check_only=True)
-        self._describe_training_corpora(train, corpora)
-        text.remove()
-        report = make_report(self._findings, text, self._described, None, None, None)
-        self._write_report(folder, report)
-        return report
-
-    def _dropped_summary(self) -> str:
-        dropped = self._findings.dropped
-        return ", ".join(f"{rule}: {count}" for rule, count in dropped.items()) or "the corpora are empty"
-
-    def _write_report(self, folder: Path, report: dict[str, Any]) -> None:
-        write_json(folder / "report.json", report)
-        with write_atomically(folder / "report.html") as file:
-            file.write(report_page(report, self._recipe.name))
-
-    def _read_sets(self, valid: list[Corpus], tests: dict[str, Corpus]) -> None:
-        """Reads the validation pairs, and the pairs of each test set: all as they are."""
-        self._valid = [pair for corpus in valid for pair in self._read_set(corpus, "valid")]
-        if valid and not any(source.strip() and target.strip() for source, target in self._valid):
-            raise DataError(_NO_VALIDATION)
-        self._tests = {name: self._read_set(corpus, "test") for name, corpus in tests.items()}
-        for name, corpus in tests.items():
-            if not self._tests[name]:
-                raise DataError(f"{corpus.source.name}: the test set is empty")
-
-    def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
-        source, target = open_sides(corpus, "strict")
-        sources, targets = list(source), list(target)
-        if len(sources) != len(targets):
-            raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
-        self._described.append(_description(corpus, role, _counted(source, target)))
-        pairs = list(zip(sources, targets, strict=True))
-        num_equal = sum(one == other for one, other in pairs if one.strip())
-        self._findings.check_sides([source.name, target.name], num_equal, len(pairs))
-        return pairs
-
-    def _as_trained(self, pair: Pair) -> Pair:
-        """Return a pair of a validation or test set as training text would have it."""
-        task = task_of(self._data)
-        return task.model_source(pair[0]), task.model_target(pair[1], "a target of a validation or test set")
-
-    def _read_training_text(
-        self, train: list[Corpus], folder: Path, *, check_only: bool
-    ) -> tuple[TrainingText, list[dict[str, Any]]]:
-        """The training text, spooled in the folder, and what was counted in each corpus."""
-        held_apart = (
-            frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
-            frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
-        )
-        counted: list[dict[str, Any]] = []
-        reader = TrainingTextReader(
-            self._recipe, folder, self._findings, held_apart, check_only=check_only, workers=self._workers
-        )
-        text = reader.read(train, lambda corpus, *sides: counted.append(_counted(*sides)))
-        for rule in ("overlap_valid", "overlap_test"):
-            if self._findings.count(rule) and self._findings.actions[rule] == "keep":
-                log.warning(
-                    '%d training pairs are %s, which inflates its scores; [cleaning] %s = "drop" removes them',
-                    self._findings.count(rule),
-                    MEANINGS[rule],
-                    rule,
-                )
-        return text, counted
-
-    def _describe_training_corpora(self, train: list[Corpus], counted: list[dict[str, Any]]) -> None:
-        self._described += [
-            _description(corpus, "train", counts) for corpus, counts in zip(train, counted, strict=True)
-        ]
-        self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
-
     def _write_shards(
         self, folder: Path, name: str, tokenizer: Tokenizer, blocks: Iterator[TextBlock], total: int
     ) -> tuple[int, ShardStatistics]:
-        """Writes a folder of shards; of validation sets only pairs with a side without tokens are left out."""
+        """Write a folder of shards; of validation sets only pairs with a side without tokens are left out."""
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        is_train = name == "train"
-        mixture = [
-            (1.0, "") if isinstance(entry, str) else (entry.weight, entry.source_prefix) for entry in self._data.train
-        ]
-        weights, prefixes = zip(*(mixture if is_train else [(1.0, "")]), strict=True)
-        encoder = (folder / "tokenizer", self._recipe.cleaning if is_train else None, prefixes)
+        cleaning, weights, prefixes, num_sampled = None, [1.0], [""], 0
+        if name == "train":
+            cleaning, num_sampled = self._recipe.cleaning, total
+            weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
+            prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]
+        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled)
         with (
             ShardWriter(folder / name, sizes, weights) as writer,
             progress(f"encoding {name}", total) as advance,
         ):
             done = 0
             for block in in_order(BlockEncoder, encoder, blocks, self._workers):
-                for rule, number in block.broken:
-                    self._findings.add(rule, 1, (number,))
-                self._findings.dropped.update(block.dropped)
+                self.findings.add_block(block.found)
                 writer.add_rows(block.ids, block.lengths, block.lines, block.corpus)
                 statistics.add(block)
                 done += block.num_read
                 advance(done)
         return writer.num_pairs, statistics
 
+    def _dropped_summary(self) -> str:
+        dropped = self.findings.dropped
+        return ", ".join(f"{rule}: {count}" for rule, count in dropped.items()) or "the corpora are empty"
 
-def _write_text(data: DataConfig, folder: Path, name: str, pairs: list[Pair]) -> None:
-    """Writes what is translated and what that is compared with: the text as it came, pieces joined to words."""
-    write_lines(folder / f"{name}.source.txt", [source for source, _ in pairs])
+    def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+        write_json(folder / "report.json", report)
+        with write_atomically(folder / "report.html") as file:
+            file.write(report_page(report, self._recipe.name))
+        return report
+
+
+def _write_text(data: DataConfig, path: Path, pairs: list[Pair]) -> None:
+    """Write sources, and references as translations are compared with them: pieces joined to words."""
+    write_lines(path.with_name(f"{path.name}.source.txt"), [source for source, _ in pairs])
     references = [target for _, target in pairs]
     if data.subwords == "none":
         references = [join_segments(line, data.segment_mark) for line in references]
-    write_lines(folder / f"{name}.reference.txt", references)
-
-
-def _counted(source: LineReader, target: LineReader) -> dict[str, Any]:
-    """What readers met in a corpus, for the manifest."""
-    return {
-        "pairs": min(source.num_lines, target.num_lines),
-        "byte_order_mark_removed": {"source": source.has_byte_order_mark, "target": target.has_byte_order_mark},
-        "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
-    }
-
-
-def _description(corpus: Corpus, role: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest says of a corpus, once it has been read."""
-    removed = sum(counts["carriage_returns_removed"].values())
-    if removed:
-        log.info(
-            "%s: a carriage return was removed at the end of %s (CRLF text)", corpus.name, counted(removed, "line")
-        )
-    if role == "train" and not counts["pairs"]:
-        log.warning("%s: the corpus is empty", corpus.name)
-    return {
-        "name": corpus.name,
-        "role": role,
-        **counts,
-        "files": [
-            {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
-            for file in corpus.files
-        ],
-        "sha256": corpus.fingerprint,
-    }
+    write_lines(path.with_name(f"{path.name}.reference.txt"), references)

@@ -1,11 +1,9 @@
-"""Work on blocks of text in several processes, with the results in order: the same for any number of them.
+"""Work on blocks of text in several processes, with the results in order: the same for any number of processes.
 
-    tasks --> process 0 --\\
-          --> process 1 ---> results, in the order of the tasks
-          --> ...      --/
-
-A process gets its next task when its last result has been taken, so nothing is ever held but a few blocks, and no two
-sides of a pipe wait for each other. Processes end by themselves when the one that started them is gone, killed or not.
+A process gets its next task when its last result has been received, so only a few blocks are held at a time, and no
+two ends of a pipe wait for each other. Processes end by themselves when the one that started them is gone, even killed.
+That is why this is not concurrent.futures: its workers outlive a killed parent, and before Python 3.12 it may hang when
+a worker is killed while a task is being sent to it.
 """
 
 import multiprocessing
@@ -27,17 +25,17 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 TASKS_WORTH_PROCESSES = 4
-"""With fewer all is done in this process: starting others takes a second."""
+"""With fewer tasks all work is done in this process, as starting others takes a second."""
 PRELOADED = ["nmtkit.data.encoding", "nmtkit.data.examination", "sentencepiece"]
-"""What is imported once, for all processes that are started."""
+"""Modules imported once, by the server from which all processes are forked."""
 _RESULTS_HELD_PER_PROCESS = 4
-"""Blocks that one slow block may keep waiting."""
+"""Results that may wait for that of one slow task."""
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Where a container states the microseconds of processor that it has in each period of so many."""
+"""Limit of a container: the microseconds of CPU time per period, and the microseconds of a period."""
 
 
 def default_workers() -> int:
-    """As many as there are cores this process may use, by its affinity and its container's share of them."""
+    """Return the number of cores this process may use, by its affinity and its container's limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
     return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
@@ -49,73 +47,65 @@ def in_order(
     tasks: Iterable[Task],
     num_workers: int | None,
 ) -> Iterator[Result]:
-    """The result of each task, in order.
+    """Yield the result of each task, in order.
 
     Args:
-        make: gives the function that does a task; it is called once in each process, with ``arguments``.
-        num_workers: how many processes; 1: this one and no other, as where the system has none to give. By default as
-            many as there are cores.
+        make: returns the function that does a task; called once in each process, with ``arguments``.
+        num_workers: number of processes; 1: only this one, as where the system cannot start others. By default the
+            number of cores.
 
     Raises:
-        Exception: what a task, or the making of one, raised, when its turn has come.
-        NmtkitError: a process has ended before its time.
+        Exception: what a task, or the making of one, raised, after the results of all tasks before it.
+        NmtkitError: a process has died.
     """
     failures: list[Exception] = []
-    remaining = _until_failure(tasks, failures)
+
+    def until_failure() -> Iterator[Task]:
+        try:
+            yield from tasks
+        except Exception as error:  # raised once the tasks before it are done, so that the first fault is reported
+            failures.append(error)
+
+    remaining = until_failure()
     first = list(islice(remaining, TASKS_WORTH_PROCESSES))
     num_processes = (num_workers or default_workers()) if len(first) == TASKS_WORTH_PROCESSES else 1
-    processes = _started(make, arguments, num_processes) if num_processes > 1 else None
-    if processes is None:
-        work = make(*arguments)
-        for task in chain(first, remaining):
-            yield work(task)
-    else:
-        with processes:
+    with ExitStack() as stack:
+        processes = None
+        if num_processes > 1:
+            try:
+                processes = stack.enter_context(_Processes(make, arguments, num_processes))
+            except (OSError, EOFError) as error:
+                log.warning(
+                    "%d processes cannot be started (%s), so a single process does the work, more slowly; check that "
+                    "the temporary folder (TMPDIR) exists and has a short path",
+                    num_processes, error,
+                )  # fmt: skip
+        if processes is not None:
             yield from processes.in_order(chain(first, remaining))
+        else:
+            yield from map(make(*arguments), chain(first, remaining))
     if failures:
         raise failures[0]
-
-
-def _started(make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> "_Processes | None":
-    """Processes at work; None, with a warning, where the system cannot start them."""
-    try:
-        return _Processes(make, arguments, num_processes)
-    except (OSError, EOFError) as error:
-        log.warning(
-            "%d processes cannot be started (%s), so a single process does the work, more slowly; check that the "
-            "temporary folder (TMPDIR) exists and has a short path",
-            num_processes, error,
-        )  # fmt: skip
-        return None
-
-
-def _until_failure(tasks: Iterable[Task], failures: list[Exception]) -> Iterator[Task]:
-    """The tasks until making one fails, which is told when those before it are done: so the first fault is told."""
-    try:
-        yield from tasks
-    except Exception as error:
-        failures.append(error)
 
 
 class _Processes:
     """Processes that each do one task at a time."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> None:
-        # Not forked from here, where threads may run and libraries may have been started.
+        # Not forked from this process, where threads may run and libraries may hold locks.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._stack = ExitStack()
-        self._connections: list[Connection] = []
-        self._processes: list[Any] = []
+        self._processes: dict[Connection, Any] = {}
         try:
-            with _environment(same_imports()):  # the fork server's, which comes to life with the first process
+            with _environment(same_imports()):  # inherited by the fork server, which starts with the first process
                 for _ in range(num_processes):
                     ours, theirs = context.Pipe()
-                    self._connections.append(self._stack.enter_context(ours))
+                    self._stack.enter_context(ours)
                     with theirs:  # closed here, so that the end of the process is the end of the pipe
                         process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
                         process.start()
-                    self._processes.append(process)
+                    self._processes[ours] = process
         except BaseException:
             self.__exit__()
             raise
@@ -124,22 +114,24 @@ class _Processes:
         return self
 
     def in_order(self, tasks: Iterator[Any]) -> Iterator[Any]:
-        """The result of each task, in order."""
-        idle, busy = list(self._connections), dict[Connection, int]()
+        """Yield the result of each task, in order."""
+        idle, busy = list(self._processes), dict[Connection, int]()
         results = dict[int, Any]()
         num_sent = num_yielded = 0
-        is_last = object()
-        task = next(tasks, is_last)
-        while task is not is_last or busy:
+        end = object()
+        task = next(tasks, end)
+        while task is not end or busy:
             held = num_sent - num_yielded
-            if task is not is_last and idle and held < _RESULTS_HELD_PER_PROCESS * len(self._connections):
+            if task is not end and idle and held < _RESULTS_HELD_PER_PROCESS * len(self._processes):
                 connection = idle.pop()
-                self._exchange(connection, task)
+                with self._naming_the_dead(connection):
+                    connection.send(task)
                 busy[connection], num_sent = num_sent, num_sent + 1
-                task = next(tasks, is_last)  # is made while the others work
+                task = next(tasks, end)  # is made while the processes work
                 continue
             for ready in cast(list[Connection], wait(list(busy))):
-                results[busy.pop(ready)] = self._exchange(ready)
+                with self._naming_the_dead(ready):
+                    results[busy.pop(ready)] = ready.recv()
                 idle.append(ready)
             while num_yielded in results:
                 result = results.pop(num_yielded)
@@ -148,47 +140,46 @@ class _Processes:
                 num_yielded += 1
                 yield result
 
-    def _exchange(self, connection: Connection, *task: Any) -> Any:
-        """Sends a task, or receives a result."""
+    @contextmanager
+    def _naming_the_dead(self, connection: Connection) -> Iterator[None]:
+        """Raise NmtkitError where the process at the other end has died."""
         try:
-            return connection.send(task[0]) if task else connection.recv()
+            yield
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            number = self._connections.index(connection)
-            self._processes[number].join(timeout=5)
-            code = self._processes[number].exitcode
-            why = "what it said stands above; a script of your own needs `if __name__ == '__main__':` around its calls"
+            self._processes[connection].join(timeout=5)
+            code = self._processes[connection].exitcode
+            why = "its own messages are above; a script of your own needs `if __name__ == '__main__':` around its calls"
             if code is not None and code < 0:
-                why = "it was killed, often for want of memory; run the same command again, with fewer --workers"
+                why = "it was killed, often for lack of memory; run the same command again, with fewer --workers"
+            number = list(self._processes).index(connection) + 1
             raise NmtkitError(
-                f"worker process {number + 1} of {len(self._processes)} has ended (exit code {code}): {why}"
+                f"worker process {number} of {len(self._processes)} has ended (exit code {code}): {why}"
             ) from None
 
     def __exit__(self, *exception: object) -> None:
-        self._stack.close()  # which ends them
-        for process in self._processes:
+        self._stack.close()  # at the end of its pipe a process ends
+        for process in self._processes.values():
             process.join(timeout=5)
-            if process.is_alive():  # at work on a block that nobody wants any more
+            if process.is_alive():  # busy with a block whose result is not needed any more
                 process.kill()
                 process.join()
 
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """The environment with other values of some variables."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Set variables of the environment for the duration of a block."""
+    before = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in variables:
+            del os.environ[name]
+        os.environ.update({name: before[name] for name in variables if name in before})
 
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    """In a process of its own: does one task after the other until the pipe is closed."""
+    """Do one task after the other, in a process of its own, until the pipe is closed."""
     for number in set(STOP_SIGNALS) - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the process that started this one
     work = None
@@ -201,7 +192,7 @@ def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], ar
             work = work or make(*arguments)
             result = work(task)
         except Exception as error:
-            if not isinstance(error, NmtkitError):  # a bug, whose traceback would stay here
+            if not isinstance(error, NmtkitError):  # a bug, whose traceback is lost on the way to the other process
                 error.add_note(traceback.format_exc())
             result = error
         try:

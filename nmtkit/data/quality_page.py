@@ -6,10 +6,11 @@ Everything is in the file, no script, no network; it follows the reader's light 
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from nmtkit.console import counted
-from nmtkit.data.cleaning import HELD_OUT_COPY, MEANINGS
-from nmtkit.data.examination import MAX_WORDS_SHOWN
-from nmtkit.data.quality_report import FREQUENT, MAX_TOKENS_SHOWN, binned
+from nmtkit.data.cleaning import HELD_OUT_COPY, MAX_WORDS_SHOWN, MEANINGS
+from nmtkit.data.encoding import FREQUENT, MAX_TOKENS_SHOWN
 from nmtkit.page import page, table, text
 
 _STYLE = """
@@ -137,6 +138,36 @@ def _rules_table(report: dict[str, Any]) -> str:
     ]
     columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
     return (table(columns, rows) if rows else "") + f"<p>{num_silent(report)}</p>"
+
+
+def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> dict[str, dict[str, int]]:
+    """Return histograms of lengths in the same few equal steps for all sides: counts by label, in order.
+
+    The steps end after 99.5 % of all; longer ones are counted under the last label.
+
+    Args:
+        sides: for each side, how many have which length.
+        last: the length that stands for all longer ones as well.
+    """
+    both = np.zeros(last + 1, np.int64)
+    for counts in sides.values():
+        for length, count in counts.items():
+            both[int(length)] += count
+    if not both.any():
+        return {}
+    end = int(np.searchsorted(np.cumsum(both), 0.995 * both.sum()))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * num_bins > end)
+    num_steps = end // step + 1
+    labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
+    found = {}
+    for side, counts in sides.items():
+        bins = [0] * (num_steps + 1)
+        for length, count in counts.items():
+            bins[min(int(length) // step, num_steps)] += count
+        found[side] = dict(zip([*labels, f"{num_steps * step} or more"], bins, strict=True))
+    if not any(bins[f"{num_steps * step} or more"] for bins in found.values()):
+        found = {side: dict(list(bins.items())[:-1]) for side, bins in found.items()}
+    return found
 
 
 def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:

@@ -1,135 +1,187 @@
-"""What `prepare` tells of the data: RUN/data/report.json.
+"""What was found in the training text: RUN/data/report.json.
 
-Made from what was found while reading (findings.py) and from what went into the shards; report_page.py draws it.
+`Findings` is filled while text is read and subwords are cut; quality_page.py draws the report.
 """
 
+import heapq
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from nmtkit.config.schema import CleaningConfig
+from nmtkit.data.cleaning import EXAMPLES_WITHIN, HELD_OUT_COPY, MEANINGS, RULES, BlockFindings
+from nmtkit.errors import DataError
 
-from nmtkit.config.schema import TrainingLengths
-from nmtkit.data.encoding import SIDES, EncodedBlock
-from nmtkit.data.findings import Findings, shown_name
-from nmtkit.data.training_text import TrainingText
-from nmtkit.text.tokenizer import UNK, Tokenizer
-
-FREQUENT = 10
-"""An entry of the vocabulary seen that often can be learned; rarer ones hardly."""
-MAX_TOKENS_SHOWN = 256
-"""Longer sentences share the last place of the histogram."""
+LINES_NAMED = 20
+"""Lines per rule that the report names."""
+JUDGED_PAIRS = 100
+"""A corpus of fewer pairs may have equal sides throughout: names, numbers, a test of something."""
 
 
-class ShardStatistics:
-    """What is told of shards, counted while they are written."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
-        self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
-        self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._pairs = self._longest_source = self._multi_sentence_sources = 0
-
-    def add(self, block: EncodedBlock) -> None:
-        """Counts pairs that are kept."""
-        for side in range(2):
-            self._seen[side] += np.bincount(block.ids[side], minlength=len(self._seen[side]))
-            shown = np.minimum(block.lengths[side], MAX_TOKENS_SHOWN)
-            self._lengths[side] += np.bincount(shown, minlength=MAX_TOKENS_SHOWN + 1)
-        self._words += block.words
-        self._characters += block.characters
-        self._pairs += len(block.lines)
-        self._longest_source = max(self._longest_source, int(block.lengths[0].max(initial=0)))
-        self._multi_sentence_sources += block.multi_sentence_sources
-
-    def training_lengths(self) -> TrainingLengths:
-        """What the model folder is to record of the lengths; there has to be a pair."""
-        source, target = (int(seen.sum()) for seen in self._seen)
-        return TrainingLengths(
-            longest_source=self._longest_source,
-            target_ratio=target / source,
-            multi_sentence_share=self._multi_sentence_sources / self._pairs,
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """For each side: tokens, tokens a word, how well the vocabulary covers the text, and how long sentences are."""
-        found: dict[str, Any] = {}
-        for index, side in enumerate(SIDES):
-            seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
-            tokens = int(seen.sum())
-            ranked = np.sort(np.delete(seen, UNK))[::-1]
-            found[side] = {
-                "tokens": tokens,
-                "words": words,
-                "tokens_per_word": round(tokens / max(1, words), 4),
-                "characters_per_token": round(characters / max(1, tokens), 4),
-                "unknown": int(seen[UNK]),
-                "vocabulary": len(seen),
-                "entries_used": int((ranked > 0).sum()),
-                "entries_frequent": int((ranked >= FREQUENT).sum()),
-                "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
-                "lengths": _without_zeros(self._lengths[index].tolist()),
-            }
-        return found
+def shown_name(corpus: str) -> str:
+    """Return the name of a corpus in the report: the same text gives the same report, compressed or not."""
+    return corpus.removesuffix(".gz")
 
 
-def make_report(
-    findings: Findings,
-    text: TrainingText,
-    described: list[dict[str, Any]],
-    num_kept: int | None,
-    subwords: dict[str, Any] | None,
-    round_trip: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """The content of report.json, which holds no path and no time.
+class Findings:
+    """How many pairs each rule concerns, the first of them, and what was left out, over one preparation.
 
-    Args:
-        described: the corpora, as the manifest has them.
-        num_kept: pairs to train on; None when the text was only checked.
-        subwords: `ShardStatistics` of ``train`` and ``valid``; None when none were cut.
-        round_trip: how many sampled target lines come back; None when none were cut.
+    Attributes:
+        actions: of each rule, as the recipe states it.
+        num_pairs: training pairs read so far, which also is the number of the last line.
+        dropped: pairs left out of training, by rule.
+        reasons: why the preparation would stop besides rules; only a check gets to a second one.
+        examples: line, and excerpts of source and target, of the first pair that a rule concerns.
     """
-    return {
-        **findings.as_json(),
-        "pairs": {"read": findings.num_pairs, "kept": num_kept},
-        "left_out": {rule: count for rule, count in findings.left_out().items() if count},
-        "corpora": [
-            {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
-            for corpus in described
-        ],
-        "words": {side: _without_zeros(counts) for side, counts in text.words.items()},
-        "subwords": subwords,
-        "round_trip": round_trip,
-    }
+
+    def __init__(self, cleaning: CleaningConfig, *, may_stop: bool) -> None:
+        """Args:
+        may_stop: a rule with the action "error" ends the preparation; else it is only counted.
+        """
+        self.actions = {rule: cleaning.action(rule) for rule in RULES}
+        self.num_pairs = 0
+        self.dropped: Counter[str] = Counter()
+        self.reasons: list[str] = []
+        self.examples: dict[str, tuple[int, str, str]] = {}
+        self._may_stop = may_stop
+        self._allows_equal_sides = "source_equals_target" in cleaning.model_fields_set
+        self._counts: Counter[str] = Counter()
+        self._lines: dict[str, list[int]] = {rule: [] for rule in RULES}
+        self._corpora: list[tuple[str, int]] = []
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was found so far, for another process to continue from."""
+        return {
+            "num_pairs": self.num_pairs,
+            "dropped": dict(self.dropped),
+            "counts": dict(self._counts),
+            "lines": self._lines,
+            "corpora": self._corpora,
+            "examples": self.examples,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.num_pairs = state["num_pairs"]
+        self.dropped, self._counts = Counter(state["dropped"]), Counter(state["counts"])
+        self._lines = {rule: list(lines) for rule, lines in state["lines"].items()}
+        self._corpora = [(name, before) for name, before in state["corpora"]]
+        self.examples = {rule: tuple(found) for rule, found in state["examples"].items()}
+
+    def begin_corpus(self, name: str) -> None:
+        """Note that the next line is the first one of a corpus."""
+        self._corpora.append((name, self.num_pairs))
+
+    def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
+        """Count pairs; ``lines`` names at least the first of them, by their numbers through all corpora in turn.
+
+        Raises:
+            DataError: the rule's action is "error".
+        """
+        if not count:
+            return
+        self._counts[rule] += count
+        named = self._lines[rule]
+        if len(named) < LINES_NAMED or min(lines) < named[-1]:
+            self._lines[rule] = heapq.nsmallest(LINES_NAMED, {*named, *map(int, lines)})
+        if self._may_stop and self.actions[rule] == "error":
+            name, line = self.place(self._lines[rule][0])
+            raise DataError(
+                f"{name}, line {line}: {MEANINGS[rule]}; correct it, or set [cleaning] {rule} to another action "
+                "(`nmtkit prepare --check` lists all faults)"
+            )
+
+    def add_block(self, found: BlockFindings) -> None:
+        """Count what was found in a block of pairs.
+
+        Raises:
+            DataError: the action of a rule is "error".
+        """
+        for rule, number in found.broken:
+            self.add(rule, 1, (number,))
+        for rule, example in found.examples.items():
+            self.add_example(rule, *example)
+        self.dropped.update(found.dropped)
+
+    def add_example(self, rule: str, line: int, source: str, target: str) -> None:
+        """Note excerpts of a pair that a rule concerns, unless an earlier one is known."""
+        if line <= EXAMPLES_WITHIN and (rule not in self.examples or line < self.examples[rule][0]):
+            self.examples[rule] = line, source, target
+
+    def sort_examples(self) -> None:
+        """Put the examples into the order of their lines, whatever the order in which they were found."""
+        self.examples = dict(sorted(self.examples.items(), key=lambda item: (item[1][0], RULES.index(item[0]))))
+
+    def check_sides(self, names: Sequence[str], num_equal: int, num_pairs: int) -> None:
+        """Stop where most pairs of a corpus have equal sides and the recipe does not state that this is intended."""
+        if num_pairs >= JUDGED_PAIRS and 2 * num_equal > num_pairs and not self._allows_equal_sides:
+            self.stop(
+                f"{', '.join(names)}: both sides are the same text in {num_equal:,} of {num_pairs:,} pairs; correct "
+                'files or columns in the recipe, or state [cleaning] source_equals_target = "keep" if that is meant'
+            )
+
+    def stop(self, reason: str) -> None:
+        """End the preparation with a DataError, or note why it would end."""
+        if self._may_stop:
+            raise DataError(reason)
+        self.reasons.append(reason)
+
+    def place(self, line: int) -> tuple[str, int]:
+        """Return the corpus, and the line in it, of a line counted through all corpora."""
+        name, before = next(entry for entry in reversed(self._corpora) if entry[1] < line or entry is self._corpora[0])
+        return name, line - before
+
+    def count(self, rule: str) -> int:
+        """Return the number of pairs that a rule concerns."""
+        return self._counts[rule]
+
+    def left_out(self) -> dict[str, int]:
+        """Return the number of pairs left out of training, by rule."""
+        return {rule: self.dropped[rule] for rule in (*RULES, HELD_OUT_COPY)}
+
+    def refused(self) -> dict[str, int]:
+        """Return the rules with the action "error" that concern a pair, with their counts."""
+        return {rule: self._counts[rule] for rule in RULES if self.actions[rule] == "error" and self._counts[rule]}
+
+    def report(
+        self,
+        corpora: list[dict[str, Any]],
+        words: dict[str, list[int]],
+        num_kept: int | None = None,
+        subwords: dict[str, Any] | None = None,
+        round_trip: dict[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Return the content of report.json, which holds no path and no time.
+
+        Args:
+            corpora: as the manifest describes them.
+            words: for each side, how many lines have 0, 1, ... words.
+            num_kept: pairs to train on; None when the text was only checked.
+            subwords: statistics of the shards ``train`` and ``valid``; None when the text was only checked.
+            round_trip: how many sampled target lines survive cutting and joining; None when the text was only checked.
+        """
+        rules = {
+            rule: {"count": self._counts[rule], "lines": self._lines[rule], "action": self.actions[rule]}
+            for rule in RULES
+        }
+        return {
+            "rules": rules,
+            "places": {
+                rule: [list(self.place(line)) for line in lines] for rule, lines in self._lines.items() if lines
+            },
+            "examples": {rule: list(found[1:]) for rule, found in self.examples.items()},
+            "pairs": {"read": self.num_pairs, "kept": num_kept},
+            "left_out": {rule: count for rule, count in self.left_out().items() if count},
+            "corpora": [
+                {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
+                for corpus in corpora
+            ],
+            "words": {side: without_zeros(counts) for side, counts in words.items()},
+            "subwords": subwords,
+            "round_trip": round_trip,
+        }
 
 
-def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> dict[str, dict[str, int]]:
-    """Histograms of single lengths in the same few equal steps for all sides: counts by label, in order.
-
-    The steps end where 99.5 % of all are; what is longer stands under the last label.
-
-    Args:
-        sides: how many have that length, for each side.
-        last: the length that stands for all longer ones as well.
-    """
-    both = np.zeros(last + 1, np.int64)
-    for counts in sides.values():
-        for length, count in counts.items():
-            both[int(length)] += count
-    if not both.any():
-        return {}
-    end = int(np.searchsorted(np.cumsum(both), 0.995 * both.sum()))
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * num_bins > end)
-    num_steps = end // step + 1
-    labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
-    found = {}
-    for side, counts in sides.items():
-        bins = [0] * (num_steps + 1)
-        for length, count in counts.items():
-            bins[min(int(length) // step, num_steps)] += count
-        found[side] = dict(zip([*labels, f"{num_steps * step} or more"], bins, strict=True))
-    if not any(bins[f"{num_steps * step} or more"] for bins in found.values()):
-        found = {side: dict(list(bins.items())[:-1]) for side, bins in found.items()}
-    return found
-
-
-def _without_zeros(histogram: list[int]) -> dict[str, int]:
+def without_zeros(histogram: list[int]) -> dict[str, int]:
+    """Return the counts of a histogram that are not zero, by length."""
     return {str(length): count for length, count in enumerate(histogram) if count}

@@ -1,59 +1,155 @@
-"""Which training pairs come again, in bounded memory: 64-bit keys on disk, compared a part at a time.
+"""Equal texts among training pairs, found by keys in files, in memory that does not grow with the corpus.
 
-Two different texts have the same key once in 2^64; among 40 million pairs a false repeat is expected 0.00004 times.
+Copies are found by 64-bit keys. Two different texts have the same key once in 2^64; among 40 million pairs 0.00004
+false copies are expected. Pairs to hold out for validation are chosen by a 128-bit key of both sides.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.text.normalization import normalize
+
 _KEY_BYTES = 8
 _KEYS_AT_ONCE = 2_000_000
 """Keys that are sorted at once: about 100 MB, however many there are in all."""
+_ROW = np.dtype(
+    [("pair", ">u8", 2), ("sides", "<u8", 2), ("number", "<i8"), ("begins", "<i8", 2), ("is_eligible", "?")]
+)
+"""A pair that may be held out: keys of both sides together and of each, its number, and where its lines begin."""
 
 
 def key_of(*texts: str) -> bytes:
-    """The key of a line, or of the sides of a pair, the same in every process; no line holds a line end."""
+    """Return the key of a line, or of both sides of a pair; the same in every process."""
     return hashlib.blake2b("\n".join(texts).encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES).digest()
 
 
 class KeyFile:
-    """The keys of one row of texts, in a file that grows."""
+    """The keys of a sequence of texts, in a file that grows."""
+
+    def __init__(self, path: Path, watched: int = 0) -> None:
+        """Args:
+        watched: texts among which the first repeat is found as soon as it is added.
+        """
+        self._path = path
+        self._num_keys = 0
+        self._watched = watched
+        self._seen: set[int] = set()
+
+    def add(self, keys: bytes, eligible: npt.NDArray[np.bool_]) -> int | None:
+        """Append the keys of the next texts, concatenated.
+
+        Args:
+            eligible: the texts that count, [keys].
+
+        Returns:
+            The index among these keys of the first repeat of all, if it is here and among the watched texts.
+        """
+        with self._path.open("ab") as file:
+            file.write(keys)
+        begin = self._num_keys
+        self._num_keys += len(keys) // _KEY_BYTES
+        values = np.frombuffer(keys, "<u8")
+        for index in np.flatnonzero(eligible[: max(0, self._watched - begin)]).tolist():
+            key = int(values[index])
+            if key in self._seen:
+                self._watched, self._seen = 0, set()
+                return int(index)
+            self._seen.add(key)
+        return None
+
+    def repeats(self, eligible: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the indices of texts that came before, sorted within each array.
+
+        Args:
+            eligible: the texts that count, [keys].
+        """
+        num_parts = -(-self._num_keys // _KEYS_AT_ONCE)
+        for part in range(num_parts):
+            keys, indices = [], []
+            for begin in range(0, self._num_keys, _KEYS_AT_ONCE):
+                chunk = np.fromfile(self._path, "<u8", _KEYS_AT_ONCE, offset=begin * _KEY_BYTES)
+                chosen = np.flatnonzero((chunk % np.uint64(num_parts) == part) & eligible[begin : begin + len(chunk)])
+                keys.append(chunk[chosen])
+                indices.append(chosen + begin)
+            of_part, index = np.concatenate(keys), np.concatenate(indices)
+            order = np.argsort(of_part, kind="stable")
+            again = np.flatnonzero(of_part[order[1:]] == of_part[order[:-1]]) + 1
+            yield np.sort(index[order[again]])
+
+
+class PairFile:
+    """The pairs from which some are held out for validation, in a file that grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._num_keys = 0
-        self._file = path.open("wb")
 
-    def add(self, keys: bytes) -> None:
-        """Appends the keys of the next texts, one after the other."""
-        self._file.write(keys)
-        self._num_keys += len(keys) // _KEY_BYTES
-
-    def repeats(self, eligible: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
-        """The places (from 0) of texts that came before, sorted within each array given.
+    @staticmethod
+    def rows(
+        pairs: Sequence[tuple[int, str, str]], steps: Sequence[str], lines: tuple[list[bytes], list[bytes]]
+    ) -> npt.NDArray:
+        """Return rows to be added.
 
         Args:
-            eligible: which texts are looked at, [keys].
+            pairs: number, source and target of each.
+            steps: of data.normalize; texts that are equal after them are the same text.
+            lines: both sides of each pair as they are stored, with line ends.
         """
-        self._file.flush()
-        parts = -(-self._num_keys // _KEYS_AT_ONCE)
-        for part in range(parts):
-            found, places = [], []
-            for begin in range(0, self._num_keys, _KEYS_AT_ONCE):
-                chunk = np.fromfile(self._path, "<u8", _KEYS_AT_ONCE, offset=begin * _KEY_BYTES)
-                chosen = np.flatnonzero((chunk % np.uint64(parts) == part) & eligible[begin : begin + len(chunk)])
-                found.append(chunk[chosen])
-                places.append(chosen + begin)
-            found_keys, found_places = np.concatenate(found), np.concatenate(places)
-            order = np.argsort(found_keys, kind="stable")
-            again = np.flatnonzero(found_keys[order[1:]] == found_keys[order[:-1]]) + 1
-            yield np.sort(found_places[order[again]])
+        rows = np.zeros(len(pairs), _ROW)
+        rows["number"] = [number for number, _, _ in pairs]
+        texts = [(normalize(source, steps), normalize(target, steps)) for _, source, target in pairs]
+        keys = b"".join(hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest() for pair in texts)
+        rows["pair"] = np.frombuffer(keys, ">u8").reshape(-1, 2)
+        for side in range(2):
+            rows["sides"][:, side] = np.frombuffer(b"".join(key_of(pair[side]) for pair in texts), "<u8")
+            sizes = np.fromiter(map(len, lines[side]), np.int64, len(pairs))
+            rows["begins"][:, side] = np.cumsum(sizes) - sizes
+        return rows
 
-    def close(self) -> None:
-        """Removes the file."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+    def add(self, rows: npt.NDArray, begins: tuple[int, int], *, are_eligible: bool) -> None:
+        """Append rows.
+
+        Args:
+            begins: position in the text file of each side where the lines of these pairs begin.
+            are_eligible: the pairs may be held out.
+        """
+        rows["begins"] += begins
+        rows["is_eligible"] = are_eligible
+        with self._path.open("ab") as file:
+            file.write(rows.tobytes())
+
+    def hold_out(self, wanted: int, kept: npt.NDArray[np.bool_]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
+        """Choose the distinct eligible pairs with the smallest keys, whatever else is in the text.
+
+        Args:
+            wanted: how many; fewer are chosen where there are no more.
+            kept: the pairs that are still in the text, [pairs].
+
+        Returns:
+            The rows of the chosen pairs in the order of the text, and the numbers of all pairs, these included, that
+            share a side with one of them.
+        """
+        best = np.zeros(0, _ROW)
+        for rows in self._kept_rows(kept):
+            candidates = np.concatenate([best, rows[rows["is_eligible"]]])
+            keys = candidates["pair"]
+            candidates = candidates[
+                np.lexsort((keys[:, 1], keys[:, 0]))
+            ]  # stable: the first of equal pairs stays first
+            is_new = np.ones(len(candidates), bool)
+            is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
+            best = candidates[is_new][:wanted]
+        sharing = [np.zeros(0, np.int64)]
+        for rows in self._kept_rows(kept):
+            shares = [np.isin(rows["sides"][:, side], best["sides"][:, side]) for side in range(2)]
+            sharing.append(rows["number"][shares[0] | shares[1]])
+        return best[np.argsort(best["number"])], np.concatenate(sharing)
+
+    def _kept_rows(self, kept: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray]:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                while len(rows := np.fromfile(file, _ROW, _KEYS_AT_ONCE)):
+                    yield rows[kept[rows["number"] - 1]]

@@ -1,16 +1,21 @@
 """The first pass of `prepare`: all training text is read once, examined, cleaned, and spooled as plain text.
 
-    corpora -> blocks of lines (cut at \\n) -> examined and cleaned, by several processes (examination.py)
-            -> counted and spooled in order   -> error | what is kept
-            -> what repeats, from keys on disk -> error | left out | kept
+    corpora -> blocks of lines (cut at \\n) -> examined and cleaned, by several processes (cleaning.py)
+            -> counted and spooled in order   -> error | kept
+            -> copies, found by their keys (repeats.py)    -> error | left out | kept
+            -> pairs held out for validation, and those that share a side with one, left out
 
-Memory does not grow with the text but for one byte a pair.
+Memory does not grow with the text but for one byte per pair.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -18,9 +23,10 @@ import numpy as np
 from nmtkit.config.schema import Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.data.divergence import likely_first_divergent_line
-from nmtkit.data.examination import (
+from nmtkit.data.cleaning import (
     COMPARABLE,
+    EXAMPLES_WITHIN,
+    HELD_OUT_COPY,
     LEFT_OUT,
     MAX_WORDS_SHOWN,
     SPOOLED,
@@ -28,15 +34,19 @@ from nmtkit.data.examination import (
     ExaminedBlock,
     RawBlock,
     errors_of_reading,
+    excerpt,
 )
-from nmtkit.data.findings import LINES_NAMED, Findings, shown_name
+from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.processes import in_order
-from nmtkit.data.repeats import KeyFile
+from nmtkit.data.quality_report import LINES_NAMED, Findings, shown_name
+from nmtkit.data.repeats import KeyFile, PairFile
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader, read_json, write_json
 
+Pair = tuple[str, str]
+
 BLOCK_PAIRS = 10_000
-"""Pairs handled at once: some megabytes of text, a tenth of a second of work."""
+"""Pairs per block: some megabytes of text, a tenth of a second of work."""
 BLOCK_BYTES = 16_000_000
 """Text after which a block of very long lines ends."""
 
@@ -46,20 +56,22 @@ class TextBlock:
     """Pairs of the spool, all of one corpus.
 
     Attributes:
-        corpus: its number, from 0.
+        corpus: its index.
         first: number of the first pair, from 1 through all corpora.
-        states: what is known of each pair that was read, one byte each.
-        source, target: the lines that were spooled.
+        num_before: pairs to train on before these.
+        states: of each pair that was read, one byte each.
+        source, target: the spooled lines.
     """
 
     corpus: int
     first: int
+    num_before: int
     states: bytes
     source: bytes
     target: bytes
 
     def pairs(self) -> Iterator[tuple[int, str, str]]:
-        """Number, source and target of each pair to train on, in order."""
+        """Yield number, source and target of each pair to train on, in order."""
         sources, targets = (iter(side.decode("utf-8").split("\n")) for side in (self.source, self.target))
         for number, state in enumerate(self.states, start=self.first):
             if state & SPOOLED:
@@ -69,12 +81,12 @@ class TextBlock:
 
 
 class TrainingText:
-    """Training pairs that cleaning kept, as plain text on disk.
+    """The training pairs that cleaning kept, as plain text on disk.
 
     Attributes:
         paths: the files of source and target.
-        states: what is known of each pair that was read, one byte each.
-        words: how many lines of the text as it was read have 0, 1, ... words, for each side; the last place: or more.
+        states: of each pair that was read, one byte each.
+        words: for each side, how many lines of the text as it was read have 0, 1, ... words.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,61 +95,56 @@ class TrainingText:
         self.states = bytearray()
         self.words: dict[str, list[int]] = {side: [0] * (MAX_WORDS_SHOWN + 1) for side in ("source", "target")}
         self._blocks: list[tuple[int, int, int, int]] = []
-        """Of each block the number of its corpus, its pairs, and the bytes of its source and target."""
+        """Of each block the index of its corpus, its pairs, and the bytes of its source and target."""
+        self._sums = hashlib.sha256(), hashlib.sha256()
 
     def __len__(self) -> int:
-        """The pairs to train on."""
-        states = np.frombuffer(self.states, np.uint8)
-        return int(np.count_nonzero((states & (SPOOLED | LEFT_OUT)) == SPOOLED))
+        """Return the number of pairs to train on."""
+        return _num_kept(self.states)
 
-    def add(self, corpus: int, block: ExaminedBlock) -> None:
-        """Notes a block whose text was spooled."""
+    def append(self, corpus: int, block: ExaminedBlock, files: tuple[BinaryIO, BinaryIO]) -> None:
+        """Write the next block to the open files of source and target."""
+        for side in range(2):
+            files[side].write(block.texts[side])
+            self._sums[side].update(block.texts[side])
         self.states += block.states
         self._blocks.append((corpus, len(block.states), len(block.texts[0]), len(block.texts[1])))
         for counts, words in zip(self.words.values(), block.words, strict=True):
             for length, count in words.items():
-                counts[length] += count
+                counts[min(length, MAX_WORDS_SHOWN)] += count
 
     def blocks(self) -> Iterator[TextBlock]:
-        """The text, in order."""
-        begin = 0
+        """Yield the text, in order."""
+        begin = num_before = 0
         with self.paths[0].open("rb") as source, self.paths[1].open("rb") as target:
             for corpus, num_pairs, *sizes in self._blocks:
                 states = bytes(self.states[begin : begin + num_pairs])
-                yield TextBlock(corpus, begin + 1, states, source.read(sizes[0]), target.read(sizes[1]))
+                yield TextBlock(corpus, begin + 1, num_before, states, source.read(sizes[0]), target.read(sizes[1]))
                 begin += num_pairs
+                num_before += _num_kept(states)
 
-    def pairs(self) -> Iterator[tuple[int, str, str]]:
-        """Line number (from 1, through all corpora in turn), source and target of each pair to train on, in order."""
-        for block in self.blocks():
-            yield from block.pairs()
-
-    def leave_out(self, number: int) -> None:
-        """Takes a pair, by its line number, out of training."""
-        self.states[number - 1] |= LEFT_OUT
-
-    def save(self) -> None:
-        """Writes what is known of the text beside it."""
+    def save(self) -> dict[str, str]:
+        """Write what is known of the text beside it, and return the sha256 sums of the text by file name."""
         (self._folder / "states.bin").write_bytes(self.states)
         write_json(self._folder / "spool.json", {"words": self.words, "blocks": self._blocks})
+        return {path.name: total.hexdigest() for path, total in zip(self.paths, self._sums, strict=True)}
 
     @classmethod
     def load(cls, folder: Path) -> "TrainingText":
-        """The text that was saved in a folder."""
+        """Return the text that was saved in a folder."""
         text = cls(folder)
         known = read_json(folder / "spool.json")
         text.states = bytearray((folder / "states.bin").read_bytes())
         text.words, text._blocks = known["words"], [tuple(block) for block in known["blocks"]]
         return text
 
-    def remove(self) -> None:
-        """Deletes the text from disk."""
-        for path in self.paths:
-            path.unlink()
+
+def _num_kept(states: bytes | bytearray) -> int:
+    return int(np.count_nonzero((np.frombuffer(states, np.uint8) & (SPOOLED | LEFT_OUT)) == SPOOLED))
 
 
 class TrainingTextReader:
-    """Reads all training text; its methods run in the order in which they stand."""
+    """Reads all training text once."""
 
     def __init__(
         self,
@@ -155,6 +162,7 @@ class TrainingTextReader:
         check_only: nothing is spooled, and no rule ends the reading.
         workers: processes that examine text.
         """
+        self._data = recipe.data
         self._findings = findings
         self._check_only = check_only
         self._folder = folder
@@ -162,72 +170,76 @@ class TrainingTextReader:
         self._errors = errors_of_reading(recipe.cleaning, check_only=check_only)
         self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_apart, check_only)
 
-    def read(self, corpora: list[Corpus], described: Callable[[Corpus, LineReader, LineReader], None]) -> TrainingText:
-        """Reads the corpora in turn.
+    def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
+        """Read the corpora in turn.
 
-        Args:
-            described: told of each corpus when it has been read.
+        Returns:
+            The text, what was counted in each corpus, and the pairs held out for validation if data.valid is a number.
 
         Raises:
-            DataError: a file cannot be read, or a rule's action is "error".
+            DataError: a file cannot be read, a rule's action is "error", or there are too few pairs to hold out.
         """
         text = TrainingText(self._folder)
-        keys = {name: KeyFile(self._folder / f"keys.{name}") for name in ("source", "pair")}
-        try:
-            with (
-                text.paths[0].open("wb") as source,
-                text.paths[1].open("wb") as target,
-                progress("reading", None) as advance,
-            ):
+        counts = []
+        with TemporaryDirectory(dir=self._folder) as keys:
+            self._keys = {
+                rule: KeyFile(Path(keys) / rule, EXAMPLES_WITHIN) for rule in ("duplicate_pair", "duplicate_source")
+            }
+            self._pairs = PairFile(Path(keys) / "pairs")
+            with ExitStack() as stack:
+                files = tuple(stack.enter_context(path.open("wb")) for path in text.paths)
+                advance = stack.enter_context(progress("reading", None))
                 for number, corpus in enumerate(corpora):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(shown_name(corpus.name))
                     before = self._findings.count("source_equals_target")
-                    self._read_corpus(number, readers, text, keys, (source, target), advance)
+                    self._read_corpus(number, readers, text, (files[0], files[1]), advance)
                     self._check_line_count(corpus, *readers)
                     num_equal = self._findings.count("source_equals_target") - before
-                    self._findings.check_sides(
-                        [reader.name for reader in readers], num_equal, min(reader.num_lines for reader in readers)
-                    )
-                    described(corpus, *readers)
-            self._find_repeats(text, keys)
-            # Read again up to the last of them, as a repeat is known only now.
-            pairs = chain.from_iterable(zip(*open_sides(corpus, "surrogateescape"), strict=False) for corpus in corpora)
-            self._findings.note_examples((line, *pair) for line, pair in enumerate(pairs, start=1))
-        finally:
-            for file in keys.values():
-                file.close()
-        return text
+                    counts.append(counts_of(*readers))
+                    self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
+            self._find_repeats(text)
+            self._findings.sort_examples()
+            held_out = None
+            if isinstance(self._data.valid, int) and not self._check_only:
+                held_out = self._hold_out(text, self._data.valid)
+        return text, counts, held_out
 
     def _read_corpus(
         self,
         corpus: int,
         readers: tuple[LineReader, LineReader],
         text: TrainingText,
-        keys: dict[str, KeyFile],
         files: tuple[BinaryIO, BinaryIO],
         advance: Advance,
     ) -> None:
-        """Has the pairs of a corpus examined and cleaned, and puts the blocks together in order."""
+        """Examine and clean the pairs of a corpus, and put the blocks together in order."""
         findings = self._findings
-        pairs = _StoredPairs(*readers)
-        blocks = pairs.blocks(findings.num_pairs + 1)
+        stored = _StoredPairs(*readers)
+        pending: deque[RawBlock] = deque()  # for the text of copies, which are recognised only here
+        entry = self._data.train[corpus]
+        is_tagged = not isinstance(entry, str) and bool(entry.source_prefix)
+        blocks = stored.blocks(findings.num_pairs + 1, pending)
         for block in in_order(BlockExaminer, self._examiner, blocks, self._workers):
+            raw = pending.popleft()
             findings.num_pairs += len(block.states)
-            for rule, number in block.broken:
-                findings.add(rule, 1, (number,))
+            findings.add_block(block)
             if block.fault is not None:
                 raise DataError(block.fault)
-            findings.dropped.update(block.dropped)
-            keys["source"].add(block.keys[0])
-            keys["pair"].add(block.keys[1])
+            comparable = (np.frombuffer(block.states, np.uint8) & COMPARABLE) != 0
+            for rule, keys in zip(self._keys, (block.keys[1], block.keys[0]), strict=True):
+                first = self._keys[rule].add(keys, comparable)
+                if first is not None:
+                    source, target = next(islice(zip(*raw.readers("surrogateescape"), strict=True), first, None))
+                    findings.add_example(rule, raw.first + first, excerpt(source), excerpt(target))
+            if block.rows is not None:
+                self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), are_eligible=not is_tagged)
+            text.append(corpus, block, files)
             for side, reader in enumerate(readers):
-                files[side].write(block.texts[side])
                 reader.carriage_returns += block.carriage_returns[side]
                 reader.has_byte_order_mark |= block.byte_order_marks[side]
-            text.add(corpus, block)
             advance(findings.num_pairs, counted(findings.num_pairs, "pair"))
-        pairs.check_surplus(self._errors)
+        stored.check_surplus(self._errors)
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:
@@ -236,23 +248,46 @@ class TrainingTextReader:
         if self._findings.actions["line_count"] == "error" and not self._check_only:
             raise DataError(message)
         log.warning("%s", message)
-        before = self._findings.num_pairs - min(source.num_lines, target.num_lines)
-        self._findings.add("line_count", abs(source.num_lines - target.num_lines), (before + line,))
+        number = self._findings.num_pairs - min(source.num_lines, target.num_lines) + line
+        self._findings.add("line_count", abs(source.num_lines - target.num_lines), (number,))
+        pairs = zip(*open_sides(corpus, "surrogateescape"), strict=False)
+        for pair in islice(pairs, line - 1, line):
+            self._findings.add_example("line_count", number, *map(excerpt, pair))
 
-    def _find_repeats(self, text: TrainingText, keys: dict[str, KeyFile]) -> None:
-        """Counts copies among all pairs as they were read, and takes them out where that is asked."""
-        states = np.frombuffer(text.states, np.uint8)  # the same memory: what is written here is known there
-        for rule, file in (("duplicate_pair", keys["pair"]), ("duplicate_source", keys["source"])):
+    def _find_repeats(self, text: TrainingText) -> None:
+        """Count copies among all pairs as they were read, and leave them out where the action is "drop"."""
+        states = np.frombuffer(text.states, np.uint8)  # shares its memory with text.states, which is changed through it
+        for rule, file in self._keys.items():
             count, first = 0, np.zeros(0, np.int64)
-            for places in file.repeats((states & COMPARABLE) != 0):
-                count += len(places)
-                first = np.sort(np.concatenate([first, places[:LINES_NAMED]]))[:LINES_NAMED]
+            for indices in file.repeats((states & COMPARABLE) != 0):
+                count += len(indices)
+                first = np.sort(np.concatenate([first, indices[:LINES_NAMED]]))[:LINES_NAMED]
             self._findings.add(rule, count, (first + 1).tolist())
             if self._findings.actions[rule] == "drop" and not self._check_only:
                 still_kept = (states & (SPOOLED | LEFT_OUT | COMPARABLE)) == (SPOOLED | COMPARABLE)
-                for places in file.repeats(still_kept):
-                    states[places] |= LEFT_OUT
-                    self._findings.dropped[rule] += len(places)
+                for indices in file.repeats(still_kept):
+                    states[indices] |= LEFT_OUT
+                    self._findings.dropped[rule] += len(indices)
+
+    def _hold_out(self, text: TrainingText, wanted: int) -> list[Pair]:
+        """Take that many distinct pairs out of training, and every pair that shares a side with one."""
+        states = np.frombuffer(text.states, np.uint8)
+        chosen, sharing = self._pairs.hold_out(wanted, (states & (SPOOLED | LEFT_OUT)) == SPOOLED)
+        if len(chosen) < wanted:
+            raise DataError(
+                f"data.valid = {wanted}: the training corpora hold only {len(chosen)} different pairs "
+                f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning"
+            )
+        states[sharing - 1] |= LEFT_OUT
+        self._findings.dropped[HELD_OUT_COPY] += len(sharing) - len(chosen)
+        lines: list[list[str]] = []
+        for side, path in enumerate(text.paths):
+            with path.open("rb") as file:
+                lines.append([])
+                for begin in chosen["begins"][:, side].tolist():
+                    file.seek(begin)
+                    lines[-1].append(file.readline().decode("utf-8").removesuffix("\n"))
+        return list(zip(*lines, strict=True))
 
 
 class _StoredPairs:
@@ -260,54 +295,65 @@ class _StoredPairs:
 
     def __init__(self, source: LineReader, target: LineReader) -> None:
         self._sides = source, target
-        self._lines = source.raw_lines(), target.raw_lines()
-        self._unpaired: tuple[bytes | None, bytes | None] = (None, None)
+        self._lines = zip_longest(source.raw_lines(), target.raw_lines())
         self._num_pairs = 0
+        self._surplus: tuple[bytes | None, bytes | None] | None = None
+        """The first line without a counterpart."""
 
-    def blocks(self, first: int) -> Iterator[RawBlock]:
-        """The pairs; the first one has the number ``first`` through all corpora."""
+    def blocks(self, first: int, pending: deque[RawBlock]) -> Iterator[RawBlock]:
+        """Yield the pairs, and append each block to ``pending`` before; ``first`` is the number of the first pair."""
         names = self._sides[0].name, self._sides[1].name
-        source_lines, target_lines = self._lines
-        while True:
+        while self._surplus is None:
             block = RawBlock(first + self._num_pairs, self._num_pairs, names, [], [])
             num_bytes = 0
-            while len(block.source) < BLOCK_PAIRS and num_bytes < BLOCK_BYTES:
-                source, target = next(source_lines, None), next(target_lines, None)
+            for source, target in self._lines:
                 if source is None or target is None:
-                    self._unpaired = source, target
+                    self._surplus = source, target
                     break
                 block.source.append(source)
                 block.target.append(target)
                 num_bytes += len(source) + len(target)
-            self._num_pairs += len(block.source)
-            if block.source:
-                yield block
-            if len(block.source) < BLOCK_PAIRS and num_bytes < BLOCK_BYTES:
+                if len(block.source) == BLOCK_PAIRS or num_bytes >= BLOCK_BYTES:
+                    break
+            if not block.source:
                 return
+            self._num_pairs += len(block.source)
+            pending.append(block)
+            yield block
 
     def check_surplus(self, errors: Literal["strict", "surrogateescape"]) -> None:
-        """Reads what the longer side has left, once the pairs are through: it is counted, and its UTF-8 checked."""
-        for reader, lines, unpaired in zip(self._sides, self._lines, self._unpaired, strict=True):
-            if unpaired is not None:
-                surplus = LineReader(
-                    chain([unpaired], lines), name=reader.name, errors=errors, lines_before=self._num_pairs
-                )
-                for _ in surplus:
-                    pass
-                reader.carriage_returns += surplus.carriage_returns
-                reader.has_byte_order_mark |= surplus.has_byte_order_mark
+        """Read the rest of the longer side, once the pairs are read: it is counted, and its UTF-8 checked."""
+        if self._surplus is None:
+            return
+        side = 0 if self._surplus[1] is None else 1
+        reader = self._sides[side]
+        lines = (pair[side] or b"" for pair in chain([self._surplus], self._lines))
+        surplus = LineReader(lines, name=reader.name, errors=errors, lines_before=self._num_pairs)
+        for _ in surplus:
+            pass
+        reader.carriage_returns += surplus.carriage_returns
+        reader.has_byte_order_mark |= surplus.has_byte_order_mark
 
 
 def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
-    """New readers of both sides."""
+    """Return new readers of both sides."""
     source, target = (
         LineReader(side.raw_lines, name=side.name, errors=errors) for side in (corpus.source, corpus.target)
     )
     return source, target
 
 
+def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
+    """Return what readers counted in a corpus, for the manifest."""
+    return {
+        "pairs": min(source.num_lines, target.num_lines),
+        "byte_order_mark_removed": {"source": source.has_byte_order_mark, "target": target.has_byte_order_mark},
+        "carriage_returns_removed": {"source": source.carriage_returns, "target": target.carriage_returns},
+    }
+
+
 def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tuple[int, str]:
-    """The likely first divergent line of a corpus with unequally many lines, and what to say of it."""
+    """Return the likely first divergent line of a corpus with unequally many lines, and the message about it."""
     sides = open_sides(corpus, "surrogateescape")
     lengths = [np.fromiter((min(len(line), 65_535) for line in side), np.uint16) for side in sides]
     line = likely_first_divergent_line(*lengths)

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import listed, log
-from nmtkit.data.ahead import work_ahead
-from nmtkit.data.batch import Batch, make_batch
+from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nmtkit.data.ahead import work_ahead
+from nmtkit.data.batch import work_ahead
 
 
 def threads() -> int:
-    return sum(thread.name == "nmtkit-ahead" for thread in threading.enumerate())
+    return sum(thread.name.startswith("nmtkit-ahead") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

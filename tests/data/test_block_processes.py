@@ -68,7 +68,7 @@ def test_what_making_a_task_raises_is_told_after_all_before_it(workers: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("fatal", "told"), [(-2, r"exit code 7\): what it said stands above"), (-9, r"exit code -9\): it was killed")]
+    ("fatal", "told"), [(-2, r"exit code 7\): its own messages are above"), (-9, r"exit code -9\): it was killed")]
 )
 def test_a_process_that_is_gone_is_told_in_one_line(fatal: int, told: str) -> None:
     with pytest.raises(NmtkitError, match=r"worker process \d of 2 has ended \(" + told) as caught:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.config.schema import CleaningConfig
 from nmtkit.data.cleaning import RULES
-from nmtkit.data.findings import Findings
 from nmtkit.data.prepare import Check, check, prepare
-from nmtkit.data.quality_report import binned
+from nmtkit.data.quality_page import binned
+from nmtkit.data.quality_report import Findings
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
@@ -262,7 +262,7 @@ class TestRules:
         findings.begin_corpus("one")
         for line in (*range(100, 150), *range(1, 11)):
             findings.add("too_long", 1, (line,))
-        found = findings.as_json()["rules"]["too_long"]
+        found = findings.report([], {})["rules"]["too_long"]
         assert (found["count"], found["lines"]) == (60, [*range(1, 11), *range(100, 110)])
 
     def test_uneven_pairs_can_be_kept_in_spite_of_a_limit(self, corpus: Corpus) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data import subword_learning
+from nmtkit.data import encoding, subword_learning
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
@@ -196,5 +196,5 @@ def test_the_sizes_of_the_paper_are_exact_on_real_text_and_it_comes_back(
     tokenizer = Run(tmp_path / "run").tokenizer()
     assert tokenizer.vocab_size("source") == tokenizer.vocab_size("target") == size
     found = round_trip(tmp_path / "run")
-    assert found["lines"] == subword_learning.ROUND_TRIP_LINES
+    assert found["lines"] == encoding.ROUND_TRIP_LINES
     assert found["changed"] == found["unknown"]

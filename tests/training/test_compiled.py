@@ -17,7 +17,7 @@ import torch
 import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
-from nmtkit.data.ahead import work_ahead
+from nmtkit.data.batch import work_ahead
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training import loop
