@@ -507,7 +507,7 @@ def _retry_after(value: str | None) -> float | None:
     """Return the seconds of a Retry-After header, which gives a number or a date; None if it is neither."""
     with contextlib.suppress(ValueError):
         return max(float(value or ""), 0.0)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, TypeError):  # TypeError: a date without a time zone
         return max((parsedate_to_datetime(value or "") - datetime.now(UTC)).total_seconds(), 0.0)
     return None
 

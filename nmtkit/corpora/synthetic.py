@@ -42,7 +42,7 @@ PHENOMENA = {
     "number word": "a number from 1 to 999, one compound in German",
     "object pronoun": "a pronoun as object, close to the finite verb or the conjunction",
     "perfect tense": "haben or sein, the participle at the end of the clause",
-    "prepositional phrase": "a preposition with the case it asks for",
+    "prepositional phrase": "a preposition with the case it governs",
     "separable verb": "a verb whose prefix stands at the end of a main clause (get up: steht ... auf)",
     "subordinate clause": "a clause that begins with a conjunction and ends in the finite verb",
     "weak noun": "a noun that takes -n or -en outside the nominative singular (der Junge, den Jungen)",
@@ -105,19 +105,13 @@ def generate(split: str) -> list[SyntheticPair]:
     while len(pairs) < _SIZES[split]:
         sentence = sample_sentence(rng)
         source, target = english_sentence(sentence), german_sentence(sentence)
+        # Equal sources have equal targets, so a checksum of the target separates the splits on both sides.
+        share = zlib.crc32(target.encode()) % 20
+        its_split = "valid" if share == 0 else "synthetic" if share <= 2 else "train"
         has_good_length = all(_MIN_WORDS <= text.count(" ") + 1 <= _MAX_WORDS for text in (source, target))
-        if has_good_length and split_of(target) == split and target not in pairs:
+        if has_good_length and its_split == split and target not in pairs:
             pairs[target] = SyntheticPair(source, target, frozenset(sentence_phenomena(sentence)))
     return list(pairs.values())
-
-
-def split_of(target: str) -> str:
-    """Return the only split that a German sentence may occur in.
-
-    Equal sources have equal targets, so this separates the splits on both sides.
-    """
-    share = zlib.crc32(target.encode()) % 20
-    return "valid" if share == 0 else "synthetic" if share <= 2 else "train"
 
 
 # ---- clauses and sentences in words

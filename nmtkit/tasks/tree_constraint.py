@@ -11,17 +11,17 @@ from torch import Tensor
 from nmtkit.tasks.task import Constraint
 
 _BARRED, _CONTINUES, _OPENS, _CLOSES, _WORD, _END = range(6)
-"""What an entry of the vocabulary is in the sequence of a tree; those from _OPENS on begin a word of the sequence."""
+"""Roles of vocabulary entries in the sequence of a tree; those from _OPENS on begin a word of the sequence."""
 
 
 @dataclass(frozen=True)
 class TreePieces:
-    """What the entries of a vocabulary are in the sequences that stand for trees (see trees.py).
+    """The roles of the entries of a vocabulary in the sequences of trees (see corpora/trees.py).
 
     Attributes:
-        kinds: a bracket with the beginning of its label, the beginning of what stands for a word, or a continuation.
-        closers: of an opening bracket the closing one of the same label; -1 where none is one entry, and of all else.
-        is_bare: a bracket without any label yet.
+        kinds: role of each entry, such as an opening bracket with the beginning of its label, or a continuation.
+        closers: for an opening bracket the closing one of the same label; -1 if that is several entries or for others.
+        is_bare: True for a bracket without any label yet.
     """
 
     kinds: Int[Tensor, " vocab"]
@@ -30,11 +30,11 @@ class TreePieces:
 
     @classmethod
     def of(cls, pieces: Sequence[str], eos: int, device: torch.device | None = None) -> "TreePieces":
-        """Reads a vocabulary.
+        """Return the roles of the entries of a vocabulary.
 
         Args:
-            pieces: the names of all entries; one that begins a word has U+2581 before it. Those up to ``eos`` are
-                special and never said.
+            pieces: the names of all entries; one that begins a word has U+2581 before it. Those below ``eos`` are
+                special and never generated.
         """
         index = {piece: number for number, piece in enumerate(pieces)}
         kinds = [_BARRED] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]
@@ -52,50 +52,50 @@ class TreePieces:
 def _kind(piece: str) -> int:
     word = piece.removeprefix("\u2581")
     if not word or re.search(r"[()\u2581]|^<0x..>$", word[word != piece :]):
-        return _BARRED  # brackets and blanks stand at the beginning of words only; a byte could be either
+        return _BARRED  # brackets and blanks are allowed at the beginning of words only; a byte could be either
     if word == piece:
         return _CONTINUES
     return {"(": _OPENS, ")": _CLOSES}.get(word[0], _WORD)
 
 
 def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
-    """Only the sequence of one tree over exactly the words of its sentence.
+    """Return the constraint that only the sequence of one tree over exactly the words of a sentence fulfils.
 
-    A hypothesis ends when all phrases are closed and as many words are said as there are; the first phrase closes after
-    the last word, none closes without a word, and a closing bracket has the label of the innermost open phrase. (Where
-    that label takes several pieces, it may be any.)
+    A hypothesis ends when all phrases are closed and all words are generated; the first phrase closes after the last
+    word, none closes without a word, and a closing bracket has the label of the innermost open phrase (any label if
+    that label takes several pieces).
 
     Args:
-        num_words: of each sentence, at least one.
+        num_words: number of words of each sentence, at least one.
     """
 
-    def rule(
+    def constrain(
         step: Float[Tensor, "sentences live vocab"],
         tokens: Int[Tensor, "sentences live length"],
         sentences: Sequence[int],
     ) -> None:
         kinds = pieces.kinds
-        said = tokens[:, :, 1:]
-        if not said.size(2):
+        generated = tokens[:, :, 1:]
+        if not generated.size(2):
             step.masked_fill_(kinds != _OPENS, -torch.inf)
             return
-        place = torch.arange(said.size(2), device=step.device)
-        kind = kinds[said]  # [sentences, live, places]
+        position = torch.arange(generated.size(2), device=step.device)
+        kind = kinds[generated]  # [sentences, live, length]
         opens = kind == _OPENS
         depths = (opens.int() - (kind == _CLOSES).int()).cumsum(2)
         depth = depths[:, :, -1]
 
         def closer_of(level: Int[Tensor, "sentences live"]) -> Int[Tensor, "sentences live"]:
-            """The closing bracket of the last phrase begun at that depth; -1 where its label takes several pieces."""
-            began = torch.where(opens & (depths == level[:, :, None]), place, 0).amax(2, keepdim=True)
-            is_grown = kind.roll(-1, 2).gather(2, began) == _CONTINUES
-            return torch.where(is_grown, -1, pieces.closers[said.gather(2, began)]).squeeze(2)
+            """Return the closing bracket of the last phrase begun at a depth; -1 if its label takes several pieces."""
+            began = torch.where(opens & (depths == level[:, :, None]), position, 0).amax(2, keepdim=True)
+            is_continued = kind.roll(-1, 2).gather(2, began) == _CONTINUES
+            return torch.where(is_continued, -1, pieces.closers[generated.gather(2, began)]).squeeze(2)
 
         words = torch.tensor([num_words[sentence] for sentence in sentences], device=step.device)
         is_short = words[:, None] > (kind == _WORD).sum(2)
-        last_word = torch.where(kind >= _OPENS, place, 0).amax(2, keepdim=True)
+        last_word = torch.where(kind >= _OPENS, position, 0).amax(2, keepdim=True)
         last_kind = kind.gather(2, last_word).squeeze(2)
-        is_labelled = ~pieces.is_bare[said[:, :, -1]]
+        is_labelled = ~pieces.is_bare[generated[:, :, -1]]
         goes_on = is_labelled & is_short & (depth > 0)
         closes = is_labelled & (depth > torch.where(is_short, 1, 0)) & (last_kind != _OPENS)
         closer = closer_of(depth)
@@ -112,4 +112,4 @@ def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
         allowed[row, slot, closer[row, slot]] = True
         step.masked_fill_(~allowed, -torch.inf)
 
-    return rule
+    return constrain

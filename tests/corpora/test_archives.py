@@ -151,8 +151,8 @@ def test_a_damaged_compressed_text_is_one_line(tmp_path: Path, suffix: str, dama
     assert "cut short" in message if damage == "cut" else "damaged or not a" in message
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.zst", "a.tar.xz"])
-@pytest.mark.parametrize("content", [b"", b"<html>no archive</html>" * 100])
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tgz", "a.tar.zst", "a.tar.xz"])
+@pytest.mark.parametrize("content", [b"", b"<html>no archive</html>" * 100, gzip.compress(b"not a tar" * 100, mtime=0)])
 def test_what_is_no_archive_is_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     assert str(tmp_path / name) in fault(Path(f"{store(tmp_path / name, content)}:a.en"))
 
@@ -213,8 +213,11 @@ def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_e
 
 
 def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.zip", zip_of({f"{n}": b"" for n in range(7)}))
-    assert "has no member a.en (it has 0, 1, 2, 3, 4 and 2 more)" in fault(Path(f"{path}:a.en"))
+    members: dict[str, bytes] = {f"{n}": b"" for n in range(7)}
+    for path in (store(tmp_path / "a.zip", zip_of(members)), store(tmp_path / "a.tar", tar_of({**members}))):
+        message = fault(Path(f"{path}:a.en"))
+        assert message.startswith(f"{path}: the archive has no member a.en (it has 0, 1, 2, 3, 4 and 2 more)")
+        assert "delete it and fetch it again" in message
 
 
 def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:
