@@ -52,33 +52,14 @@ class Counters:
         return {field.name: getattr(self, field.name) for field in fields(Counters)}
 
 
-@dataclass(frozen=True)
-class Flops:
-    """Operations of one forward pass, by part of the model.
-
-    Attributes:
-        encoder, decoder: of the layers.
-        output: of the product with the output embedding.
-        attention: of encoder and decoder, those of Q K^T and of the weights times V.
-    """
-
-    encoder: int
-    decoder: int
-    output: int
-    attention: int
-
-    @property
-    def total(self) -> int:
-        """Sum of all parts."""
-        return self.encoder + self.decoder + self.output
-
-
-def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Lengths, target_lengths: Lengths) -> Flops:
-    """Count the operations of a forward pass over sentence pairs of these lengths.
+def forward_flops(
+    config: ModelConfig, target_vocab: int, source_lengths: Lengths, target_lengths: Lengths, factor: int = 1
+) -> Counters:
+    """Return the counters of one forward pass over sentence pairs of those lengths, without padding.
 
     Args:
-        source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs]. With padding, what the
-            pair is padded to.
+        source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs].
+        factor: by which the operations are multiplied, such as TRAINING_FACTOR.
     """
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
@@ -92,13 +73,18 @@ def forward_flops(config: ModelConfig, target_vocab: int, source_lengths: Length
 
     encoder_attention = config.encoder_layers * 2 * source_source * scores
     decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
-    encoder = config.encoder_layers * 2 * source * (projections + feed_forward)
-    decoder = config.decoder_layers * (2 * target * (projections + feed_forward) + (target + source) * projections)
-    return Flops(
-        encoder=encoder + encoder_attention,
-        decoder=decoder + decoder_attention,
-        output=2 * target * width * target_vocab,
-        attention=encoder_attention + decoder_attention,
+    encoder = encoder_attention + config.encoder_layers * 2 * source * (projections + feed_forward)
+    decoder = decoder_attention + config.decoder_layers * (
+        2 * target * (projections + feed_forward) + (target + source) * projections
+    )
+    output = 2 * target * width * target_vocab
+    return Counters(
+        target_tokens=target,
+        flops=factor * (encoder + decoder + output),
+        flops_attention=factor * (encoder_attention + decoder_attention),
+        flops_encoder=factor * encoder,
+        flops_decoder=factor * decoder,
+        flops_output=factor * output,
     )
 
 
@@ -127,8 +113,8 @@ def padding_flops(
     pairs, sizes = np.concatenate(passes), [len(passed) for passed in passes]
     starts = np.cumsum([0, *sizes[:-1]])
     real = source_lengths[pairs], target_lengths[pairs]
-    padded = (np.repeat(np.maximum.reduceat(lengths, starts), sizes) for lengths in real)
-    return forward_flops(config, 0, *padded).total - forward_flops(config, 0, *real).total
+    source, target = (np.repeat(np.maximum.reduceat(lengths, starts), sizes) for lengths in real)
+    return forward_flops(config, 0, source, target).flops - forward_flops(config, 0, *real).flops
 
 
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:

@@ -10,6 +10,7 @@ Source: section 6.1: the base model is the average of the last 5 checkpoints, th
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +44,6 @@ _FACTS = (
     "run", "step", "epoch", "target_tokens", "flops", "seconds", "device", "precision", "data_fingerprint",
     "init_sha256", "recipe",
 )  # fmt: skip
-"""Entries of its last checkpoint's provenance that an average takes over."""
 
 
 def choose_checkpoints(
@@ -92,10 +92,8 @@ def choose_checkpoints(
 def _average_last(folders: list[Path]) -> int:
     """Return average_last of the newest checkpoint whose model.json is readable."""
     for folder in reversed(folders[1:]):
-        try:
+        with suppress(ModelError):  # choose_checkpoints reports it
             return int(read_description(folder)["decoding"]["average_last"])
-        except ModelError:
-            continue  # choose_checkpoints reports it
     return int(read_description(folders[0])["decoding"]["average_last"])
 
 
@@ -119,7 +117,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
     facts = {
         "kind": "average",
         "resumable": False,
-        "average_of": _sources(folders),
+        "average_of": [{"checkpoint": name, "sha256": weights} for name, weights in _sources(folders).items()],
         **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},
     }
     save_model(
@@ -167,7 +165,8 @@ def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | 
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
         return False
-    return bool(read_provenance(output).get("average_of") == _sources(folders))
+    made_of = {entry["checkpoint"]: entry["sha256"] for entry in read_provenance(output)["average_of"]}
+    return made_of == _sources(folders)
 
 
 def _is_average(folder: Path) -> bool:
@@ -175,13 +174,9 @@ def _is_average(folder: Path) -> bool:
     return is_model_folder(folder) and provenance.is_file() and read_provenance(folder).get("kind") == "average"
 
 
-def _sources(folders: list[Path]) -> list[dict[str, str]]:
-    """Return the checkpoints with their sums as recorded, which `choose_checkpoints` and `average` check."""
-    return [{"checkpoint": folder.name, "sha256": _weights_sum(folder)} for folder in folders]
-
-
-def _weights_sum(folder: Path) -> str:
-    return str(read_provenance(folder)["files"]["model.safetensors"])
+def _sources(folders: list[Path]) -> dict[str, str]:
+    """Return the recorded sums of the checkpoints' weights, which `choose_checkpoints` and `average` have checked."""
+    return {folder.name: read_provenance(folder)["files"]["model.safetensors"] for folder in folders}
 
 
 # ---- average --search
@@ -189,13 +184,10 @@ def _weights_sum(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Tried:
-    """One average and its score on the validation set.
+    """The average of the last n checkpoints and its score on the validation set.
 
     Attributes:
-        n: number of checkpoints, the last ones.
-        metric: ``sacrebleu`` (of plain text), ``bleu-tokenized`` or ``nll``.
-        score: by that metric.
-        nll: mean per target token, in nats.
+        metric: ``sacrebleu`` (of plain text), ``bleu-tokenized`` or ``nll``, by which ``score`` is.
         first_step, last_step: the updates of the oldest and the newest checkpoint.
     """
 
@@ -277,7 +269,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     description = check_alike(folders)
     valid = run.valid_text
     made_from = {  # everything that decides the results
-        "checkpoints": {folder.name: _weights_sum(folder) for folder in folders},
+        "checkpoints": _sources(folders),
         "valid": {"source": sha256_of(valid.source), "reference": sha256_of(valid.reference)},
         "criterion": criterion,
         "decoding": recipe.decoding.model_dump(mode="json"),

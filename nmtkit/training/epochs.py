@@ -4,11 +4,7 @@ import itertools
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from nmtkit.config.schema import Recipe
 from nmtkit.console import log
@@ -30,51 +26,8 @@ class NotSampledError(NmtkitError):
     """The subwords of an epoch are missing: sampling failed, or training was stopped while it waited for them."""
 
 
-@runtime_checkable
-class TrainingPairs(Protocol):
-    """Pairs to train on.
-
-    Attributes:
-        folder, lines, pairs_per_epoch: see PairData.
-    """
-
-    folder: Path
-    lines: npt.NDArray[np.int64]
-
-    @property
-    def pairs_per_epoch(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def of_epoch(self, epoch: int) -> PairData:
-        """Return the pairs of an epoch: the same ones in the same order, but their subwords may differ."""
-        ...
-
-    def close(self, *, is_finished: bool = False) -> None:
-        """Stop preparing epochs; with ``is_finished`` nothing is kept for a resume."""
-        ...
-
-
-def training_pairs(
-    recipe: Recipe,
-    run: Run,
-    manifest: dict[str, Any],
-    workers: Workers,
-    wants_to_stop: Callable[[], bool] = lambda: False,
-) -> TrainingPairs:
-    """Return the training pairs of a prepared run.
-
-    Args:
-        wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
-    """
-    prepared = PairData(run.data / "train")
-    if not recipe.training.subword_sampling:
-        return prepared
-    return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)
-
-
 class SampledEpochs:
-    """Pairs whose subwords are sampled for each epoch, by a process that rank 0 starts one epoch ahead."""
+    """Like PairData, but with subwords sampled for each epoch, by a process that rank 0 starts one epoch ahead."""
 
     def __init__(
         self,
@@ -175,3 +128,24 @@ class SampledEpochs:
         if process.returncode:
             return False, message.split("\n")[-1] or f"its process ended with {process.returncode}"
         return True, ""
+
+
+TrainingPairs = PairData | SampledEpochs
+
+
+def training_pairs(
+    recipe: Recipe,
+    run: Run,
+    manifest: dict[str, Any],
+    workers: Workers,
+    wants_to_stop: Callable[[], bool] = lambda: False,
+) -> TrainingPairs:
+    """Return the training pairs of a prepared run.
+
+    Args:
+        wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
+    """
+    prepared = PairData(run.data / "train")
+    if not recipe.training.subword_sampling:
+        return prepared
+    return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)

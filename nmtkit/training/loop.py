@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.model.flops import TRAINING_FACTOR, Counters, Lengths, forward_flops, padding_flops
+from nmtkit.model.flops import TRAINING_FACTOR, Counters, forward_flops, padding_flops
 from nmtkit.training.epochs import TrainingPairs
 from nmtkit.training.loss import CompiledLoss, Loss, batch_loss, r_drop_loss
 from nmtkit.training.nonfinite import count_skipped, reason_to_skip
@@ -43,9 +43,8 @@ class Update(Counters):
         step: its number, from 1.
         loss, nll: sums over its target tokens, in nats.
         real_tokens, padded_tokens: source and target tokens, without and with padding.
-        ends_epoch: whether it was the last of its epoch.
         flags: sums over all processes of what ``local_flags`` returned.
-        skipped: "" if it was made; "nonfinite" or "overflow" (`nonfinite.reason_to_skip`) if the weights are as before.
+        skipped: "" if it was made, else the reason (`nonfinite.reason_to_skip`).
         lines: line numbers of the pairs of a "nonfinite" one, from 1 through all corpora.
     """
 
@@ -85,18 +84,15 @@ class Meter:
             setattr(self, each.name, kept * getattr(self, each.name) + getattr(update, each.name))
 
     @property
-    def mean_loss(self) -> float:
-        """Per target token, in nats."""
+    def mean_loss(self) -> float:  # per target token, in nats
         return self.loss / self.target_tokens
 
     @property
     def mean_nll(self) -> float:
-        """Per target token, in nats."""
         return self.nll / self.target_tokens
 
     @property
-    def padding(self) -> float:
-        """Share of all source and target positions."""
+    def padding(self) -> float:  # share of all source and target positions
         return (self.padded_tokens - self.real_tokens) / self.padded_tokens
 
     @property
@@ -110,12 +106,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """Pairs of an update.
-
-    Attributes:
-        shares: indices of the pairs of each micro-batch, by process.
-        batches: the micro-batches of this process.
-    """
+    """Pairs of an update, those of each micro-batch by process, and the micro-batches of this process."""
 
     pairs: Indices
     shares: list[list[Indices]]
@@ -235,12 +226,9 @@ def micro_batch_seed(seed: int, step: int, rank: int, number: int, rollbacks: in
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Pairs that a device processes at once.
+    """Pairs that a device processes at once: micro-batch ``number`` of the process, from 0, or a half of it.
 
-    Attributes:
-        number: position in the process' share of the update, from 0.
-        half: 1 is the whole micro-batch, 2 and 3 are its halves, 4 and 5 the halves of 2, and so on.
-        pairs: their indices.
+    ``half`` is 1 for the whole micro-batch, 2 and 3 for its halves, 4 and 5 for the halves of 2, and so on.
     """
 
     number: int
@@ -256,14 +244,10 @@ class MicroBatch:
 def run_micro_batch(
     state: TrainingState, batch: Batch, target_tokens: int, training: TrainingConfig, workers: Workers, loss_of: Loss
 ) -> Tensor:
-    """Run forward and backward, and add to the gradients.
+    """Run forward and backward, and return the sums of loss and nll, in nats, on the device [2].
 
-    Args:
-        target_tokens: those of the whole update, by which the loss is divided, so that micro-batches and processes add
-            up to one large batch.
-
-    Returns:
-        Sums of loss and nll, in nats, on the device [2].
+    The loss is divided by the target tokens of the whole update, so that micro-batches and processes add up to one
+    large batch.
     """
     with workers.autocast():
         loss, nll = loss_of(state.model, batch.to(workers.device), training.label_smoothing)
@@ -346,12 +330,12 @@ def _update(
     state.model.train()
     micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, training, workers, loss_of)
     workers.sum_gradients(state.trained_parameters)
+    rate = learning_rate(step, training, state.model.config.d_model)
     sums = torch.zeros(2, dtype=workers.widest_float, device=workers.device)  # of loss and nll
     for each in micro_batch_sums:
         sums += each
     own = torch.tensor([float(num_failures), *local_flags()], dtype=sums.dtype).to(workers.device, non_blocking=True)
     shared = workers.sum(torch.cat([sums, own]))
-    rate = learning_rate(step, training, state.model.config.d_model)
     norm = step_optimizer(state, shared[0], rate, training, workers)
 
     loss, nll, failures, *flags, gradient_norm = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()
@@ -367,9 +351,9 @@ def _update(
         )  # fmt: skip
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     source_lengths, target_lengths = data.source_lengths[planned.pairs], data.target_lengths[planned.pairs]
-    counters = training_counters(config, vocab, training, source_lengths, target_lengths)
-    padding = padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
-    counters.flops_padding = training_factor(training) * padding
+    factor = training_factor(training)
+    counters = forward_flops(config, vocab, source_lengths, target_lengths, factor)
+    counters.flops_padding = factor * padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
     return Update(
         step=step,
         loss=loss,
@@ -420,26 +404,6 @@ def loss_scale(state: TrainingState, workers: Workers) -> float:
 def training_factor(training: TrainingConfig) -> int:
     """Return the operations of an update per operation of one forward pass: with backward, and twice for R-Drop."""
     return TRAINING_FACTOR * (2 if training.r_drop else 1)
-
-
-def training_counters(
-    config: ModelConfig, vocab: int, training: TrainingConfig, source_lengths: Lengths, target_lengths: Lengths
-) -> Counters:
-    """Return the counters of training once on sentence pairs of those lengths, without padding.
-
-    Args:
-        vocab: size of the target vocabulary.
-        source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs].
-    """
-    forward, factor = forward_flops(config, vocab, source_lengths, target_lengths), training_factor(training)
-    return Counters(
-        target_tokens=int(target_lengths.sum()),
-        flops=factor * forward.total,
-        flops_attention=factor * forward.attention,
-        flops_encoder=factor * forward.encoder,
-        flops_decoder=factor * forward.decoder,
-        flops_output=factor * forward.output,
-    )
 
 
 def micro_batch_size(data: PairData, pairs: Indices) -> int:

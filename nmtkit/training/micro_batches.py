@@ -19,6 +19,7 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, is_out_of_memory
+from nmtkit.model.flops import forward_flops
 from nmtkit.training.epochs import TrainingPairs
 from nmtkit.training.loop import (
     lower_limit,
@@ -28,7 +29,7 @@ from nmtkit.training.loop import (
     run_micro_batch,
     step_optimizer,
     too_large,
-    training_counters,
+    training_factor,
     training_loss,
 )
 from nmtkit.training.state import TrainingState
@@ -163,7 +164,7 @@ def first_update_rate(
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
     for pairs in _shares(plan.updates[0], data, state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
         lengths = data.source_lengths[pairs], data.target_lengths[pairs]
-        flops = training_counters(config, vocab, training, *lengths).flops
+        flops = forward_flops(config, vocab, *lengths, training_factor(training)).flops
         all_flops += flops
         if tried_seconds <= TRIED_SECONDS:
             begun = time.perf_counter()
@@ -248,8 +249,7 @@ def fit_limit(measure: Callable[[int], tuple[int, int] | None], available: int, 
     """Return the largest limit whose micro-batches are expected to fit, from a straight line through measurements.
 
     Args:
-        measure: returns the padded tokens of the largest micro-batch of a limit and the bytes it took; None when memory
-            was too small.
+        measure: returns the size of the largest micro-batch of a limit and the bytes it took; None: memory ran out.
         available: bytes.
         needed: the limit with which an update is one micro-batch: more would change nothing.
     """

@@ -29,13 +29,10 @@ class Moment:
 
     Attributes:
         recent: sums over the latest updates.
-        share: how much is done, from 0 to 1, of the nearest limit.
-        limit: that limit, such as "max_steps = 3000".
-        seconds: time spent so far, over all sessions.
-        seconds_left: until the limit, where it can be estimated.
+        share: how much is done, from 0 to 1, of the nearest limit, such as "max_steps = 3000".
+        seconds: time spent so far; seconds_left: until the limit, where it can be estimated.
         at: the time of this moment, by the monotonic clock.
-        memory_bytes: peak memory.
-        skipped: updates skipped so far.
+        memory_bytes: peak memory; skipped: updates skipped so far.
     """
 
     step: int

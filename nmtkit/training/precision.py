@@ -18,8 +18,9 @@ from nmtkit.console import amount, log
 from nmtkit.data.batch import batch_of
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
+from nmtkit.model.flops import forward_flops
 from nmtkit.text.tokenizer import SPECIAL_PIECES
-from nmtkit.training.loop import run_micro_batch, training_counters, training_loss
+from nmtkit.training.loop import run_micro_batch, training_factor, training_loss
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
 
@@ -115,7 +116,7 @@ def trial_rates(
             if is_over:
                 break
         lengths = np.full(num_pairs, length)
-        flops = training_counters(config, vocab, training, lengths, lengths).flops
+        flops = forward_flops(config, vocab, lengths, lengths, training_factor(training)).flops
         rates = {precision: flops / taken for precision, taken in seconds.items()}
         if is_over:
             break

@@ -23,7 +23,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import device_named, device_of, processor_name
 from nmtkit.model.flops import Counters, Lengths, count_parameters, forward_flops, padding_flops
-from nmtkit.training.loop import training_counters
+from nmtkit.training.loop import training_factor
 from nmtkit.training.micro_batches import SAMPLED_UPDATES
 
 ASSUMED_MFU = {
@@ -51,12 +51,10 @@ with a spread of 0.62, and a correlation of the sides of 0.95, is assumed, as in
 
 @dataclass(frozen=True)
 class PairLengths:
-    """Lengths of the training pairs.
+    """Lengths of the training pairs, in tokens, end symbols counted; ``origin`` is their source, in words.
 
     Attributes:
-        source, target: tokens of each pair, end symbols counted.
         num_pairs: pairs per epoch; None where the lengths are an assumed sample.
-        origin: their source, in words.
         parts: the corpora with their weights; none: every pair once per epoch.
     """
 
@@ -92,15 +90,13 @@ class PairLengths:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices of a training.
+    """Devices of a training, one process each; rates and memory are those of one device.
 
     Attributes:
-        devices: number of devices, one process each.
-        device: their name; kind: cpu or gpu.
-        rate: FLOP/s of matrix products on one device in that precision; rate_source: its source, in words.
-        mfu: share of it that training is expected to reach; mfu_source: its source.
-        memory: bytes of one device; None where unknown.
-        sustained: FLOP/s of one device for the paper's estimate of operations.
+        kind: cpu or gpu.
+        rate: FLOP/s of matrix products; mfu: the share of it that training is expected to reach.
+        memory: bytes; None where unknown.
+        sustained: FLOP/s for the paper's estimate of operations.
         processor: model name of this machine's processor, where that computes.
     """
 
@@ -124,9 +120,7 @@ class Hardware:
         """Return this machine's device: by the table of GPUs, else by a measurement of matrix products.
 
         Args:
-            mfu: stated by the user, in place of `ASSUMED_MFU`.
-            rate: a measurement of matrix products made before.
-            reached: FLOP/s that training was measured to reach on one device.
+            mfu: stated by the user; rate: measured before; reached: FLOP/s that training was measured to reach.
         """
         on_gpu = device.type == "cuda"
         name = torch.cuda.get_device_name(device) if on_gpu else device.type
@@ -145,10 +139,7 @@ class Hardware:
 
     @classmethod
     def named(cls, name: str, wanted: Precision, devices: int, *, mfu: float | None = None) -> "Hardware":
-        """Return a GPU of the table.
-
-        Args:
-            wanted: precision of the recipe; auto is bf16 where the GPU has it, as in training.
+        """Return a GPU of the table; auto is bf16 where the GPU has it, as in training.
 
         Raises:
             NmtkitError: there is no such GPU, or it has no rate for that precision.
@@ -203,7 +194,8 @@ def predict(
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
-        return training_counters(recipe.model, vocab_sizes[1], training, lengths.source[pairs], lengths.target[pairs])
+        factor = training_factor(training)
+        return forward_flops(recipe.model, vocab_sizes[1], lengths.source[pairs], lengths.target[pairs], factor)
 
     epoch_work = work(plan.updates)
     updates, limit = _num_updates(training, is_prepared, per_epoch, epoch_work.flops / per_epoch / hardware.speed)
@@ -290,5 +282,5 @@ def _share_of_padding(
         for pairs in share
     ]
     pairs = np.concatenate(micro_batches)
-    real = forward_flops(recipe.model, vocab, lengths.source[pairs], lengths.target[pairs]).total
+    real = forward_flops(recipe.model, vocab, lengths.source[pairs], lengths.target[pairs]).flops
     return padding_flops(recipe.model, lengths.source, lengths.target, micro_batches) / real

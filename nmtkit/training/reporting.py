@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -28,25 +28,18 @@ COLUMNS = ["source", "reference", "hypothesis"]
 """Keys of a sample translation in metrics.jsonl."""
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """The methods used of Accelerate's trackers."""
-
-    name: str
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 class Tracker:
     """TensorBoard or Weights & Biases, which log every line of metrics.jsonl at its update.
 
     They are options of the command, not keys of the recipe, which holds what decides the result.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Any) -> None:
+        """Args:
+        backend: one of Accelerate's trackers.
+        """
         self._backend = backend
+        self.finish = backend.finish
 
     @classmethod
     def open(cls, name: str, recipe: Recipe, run: Run, first_step: int) -> "Tracker":
@@ -63,22 +56,18 @@ class Tracker:
 
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of metrics.jsonl: its numbers, and its sample translations as text."""
-        numbers: dict[str, int | float | str]
-        numbers = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
+        values: dict[str, int | float | str]
+        values = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
         samples = line.get("samples") or []
         if samples and self._backend.name == "tensorboard":
             for number, sample in enumerate(samples, start=1):
                 # A block that markdown leaves as it is.
                 text = "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
-                numbers[f"samples/{number}"] = text
+                values[f"samples/{number}"] = text
         elif samples and self._backend.name == "wandb":
             rows = [[sample[column] for column in COLUMNS] for sample in samples]
-            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])  # type: ignore[attr-defined]
-        self._backend.log(numbers, step=line["step"])
-
-    def finish(self) -> None:
-        """End the session."""
-        self._backend.finish()
+            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])
+        self._backend.log(values, step=line["step"])
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:

@@ -112,7 +112,7 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
 
 
 def _shape(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings that decide the shapes of the weights, which dropout does not."""
+    """Return the settings on which the shapes of the weights depend."""
     shape = {key: value for key, value in config.model_dump().items() if not key.endswith("dropout")}
     shape |= {"d_k": config.key_width, "d_v": config.value_width}
     if config.positions != "learned":

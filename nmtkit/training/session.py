@@ -57,13 +57,7 @@ _SECONDS_OF_ONE_REQUEST = 1.0
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The end of a session of training.
-
-    Attributes:
-        step: updates made in all sessions.
-        reason: why it ended.
-        signal: the number of the signal that stopped it; None when a limit of the recipe ended it.
-    """
+    """The end of a session: the updates made so far, why it ended, and the number of the signal that stopped it."""
 
     step: int
     reason: str
@@ -92,11 +86,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
 
 
 class StopRequest:
-    """A request to stop this process or another one of the run, which training grants after the present update.
-
-    Attributes:
-        number: that of the signal; None without a request.
-    """
+    """A request to stop a process of the run, by the signal ``number``; granted after the present update."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -146,6 +136,7 @@ class _Session:
             start_from_model(self._state, recipe, self._tokenizer)
         self._lengths = lengths_seen(recipe, manifest)
         self._origin = {  # of checkpoints and resume states
+            "run": recipe.name,
             **execution_facts(workers),
             "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": matmul_rate,
@@ -250,10 +241,7 @@ class _Session:
         raise AssertionError("updates have no end")
 
     def _flags(self) -> list[float]:
-        """Return what is summed over the processes with each update.
-
-        These are the request to stop and its signal, the time of rank 0, which holds for all, and the energy measured.
-        """
+        """Return what is summed over the processes: the request to stop, its signal, the time of rank 0, the energy."""
         elapsed = self._seconds_before + time.monotonic() - self._begun if self._workers.is_main else 0.0
         return [float(self._stop.number is not None), float(self._stop.number or 0), elapsed, *self._energy.read()]
 
@@ -334,8 +322,7 @@ class _Session:
         return validation
 
     def _end_so_far(self) -> tuple[bool, bool, Validation | None]:
-        """Return whether the last update is reported, with a validation where there are data for it; whether it has an
-        undamaged checkpoint; and that validation."""
+        """Return whether the last update has its report (and validation) and its checkpoint; and that validation."""
         step = self._state.progress.step
         lines = [line for line in read_metrics(self._run.folder) if line["step"] == step]
         validation = Validation.of_line(lines[-1]) if lines else None
@@ -382,10 +369,8 @@ class _Session:
 
     def _facts(self) -> dict[str, Any]:
         """Return the entries that checkpoints and resume states share."""
-        progress = self._state.progress
-        spent = ("step", "epoch", "seconds", "device_seconds", *ENERGY)
-        spent_so_far = {key: getattr(progress, key) for key in spent}
-        return {"run": self._recipe.name, **spent_so_far, **progress.counters(), **self._origin}
+        progress, keys = self._state.progress, ("step", "epoch", "seconds", "device_seconds", *ENERGY)
+        return {**self._origin, **{key: getattr(progress, key) for key in keys}, **progress.counters()}
 
     def _save_state(self, unfinished: Update | None = None, *, is_regular: bool = False) -> None:
         extra = {

@@ -45,18 +45,13 @@ class Progress(Counters):
     """Where a run is; with the counters of all its updates.
 
     Attributes:
-        step: updates made.
-        epoch: epochs completed.
-        pairs_done: sentence pairs of the present epoch that have been trained on.
-        seconds: time spent training, validating and saving, over all sessions.
-        device_seconds: the same, summed over the processes.
+        step, epoch: updates made and epochs completed; pairs_done: pairs of the present epoch trained on.
+        seconds: time spent training, validating and saving; device_seconds: the same, summed over the processes.
         gpu_joules, gpu_seconds, host_joules, host_seconds: see `energy.ENERGY`.
-        best_cost: cost of the best validation so far by best_metric, smaller being better; best_epoch: its epoch.
-        validations_since_best: validations that did not improve on it.
+        best_cost, best_epoch: cost of the best validation so far, smaller being better, and its epoch.
         last_validation_seconds, last_checkpoint_seconds: values of `seconds`, for intervals in minutes.
         skipped_updates, nonfinite_in_a_row: updates skipped as "nonfinite", in all and in succession.
-        overflows: fp16 updates skipped as "overflow".
-        skipped_in_a_row: updates skipped since the last one that was made.
+        overflows: updates skipped as "overflow"; skipped_in_a_row: of both kinds, in succession.
         rollbacks: how often the run was rolled back to a resume state; the random numbers depend on it.
         loss_scale: of fp16, for the next update; updates_since_scaling: updates without overflow since it changed.
         tokens_per_pass: limit of micro-batches, on which dropout depends; 0 before it was settled.
@@ -121,12 +116,7 @@ class Progress(Counters):
 
 @dataclass
 class TrainingState:
-    """A model in training.
-
-    Attributes:
-        ema_decay: decay of the moving average of the weights; 0 where there is none.
-        average: that average in float32, by the names of the weights.
-    """
+    """A model in training; with ``ema_decay`` also the moving average of its weights, in float32."""
 
     model: Transformer
     optimizer: torch.optim.Optimizer
@@ -164,12 +154,9 @@ class TrainingState:
 
     @torch.no_grad()
     def update_average(self, step: int, is_made: Tensor) -> None:
-        """Add the weights after an update to the moving average, unless the update was skipped.
+        """Add the weights after an update to the moving average if ``is_made``, a truth value on the device.
 
         The decay grows with the updates, min(decay, (1 + n) / (10 + n)), so that the initial weights fade early.
-
-        Args:
-            is_made: a truth value on the device, which is not waited for.
 
         Source: tf.train.ExponentialMovingAverage, num_updates; the same rule is in Marian's exponential smoothing.
         """
@@ -222,10 +209,7 @@ class TrainingState:
         return max(now, (4 if self.average else 3) * self.weight_bytes) + 100_000
 
     def save(self, run: Run, extra: dict[str, Any]) -> Path:
-        """Write RUN/resume/step-..., and then remove all older states but the latest and the good one.
-
-        Args:
-            extra: more for state.json, such as the fingerprint of the data.
+        """Write RUN/resume/step-... with ``extra`` in state.json, and then remove states that are not needed any more.
 
         Raises:
             NmtkitError: it cannot be written, or does not read back as it was written.
@@ -241,10 +225,7 @@ class TrainingState:
         return folder
 
     def load(self, folder: Path, saved: dict[str, Any] | None = None) -> None:
-        """Restore a resume state.
-
-        Args:
-            saved: its state.json, where `read_state` has checked the files already.
+        """Restore a resume state; ``saved`` is its state.json if `read_state` has checked the files already.
 
         Raises:
             ModelError: it is damaged, or does not belong to this model.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,10 +31,8 @@ class Validation:
     """The result of a validation.
 
     Attributes:
-        nll: mean per target token, in nats, without label smoothing; not finite where the training has diverged, which
-            files write as null.
-        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None without translations: where the recipe does
-            not enable it, or the training has diverged.
+        nll: mean per target token, in nats, without label smoothing; not finite (null in files) after a divergence.
+        bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None if not enabled, or after a divergence.
         samples: the same few source lines each time, with reference and translation.
     """
 
@@ -61,6 +60,10 @@ class Validation:
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""
         return -self.bleu if metric == "bleu" and self.bleu is not None else self.nll
+
+
+class _StoppedError(Exception):
+    """A process was requested to stop."""
 
 
 class Validator:
@@ -99,7 +102,7 @@ class Validator:
         """
         was_training = model.training
         model.eval()
-        vote = _Vote(self._workers, wants_to_stop)
+        vote = partial(self._vote, wants_to_stop)
         try:
             nll = self._nll(model, vote)
             if not self._recipe.training.validate_bleu:
@@ -116,12 +119,13 @@ class Validator:
         return Validation(nll, bleu, samples)
 
     @torch.inference_mode()
-    def _nll(self, model: Transformer, vote: "_Vote") -> float:
+    def _nll(self, model: Transformer, vote: Callable[..., Any]) -> float:
         sums = torch.zeros(2, dtype=torch.float64)
         for pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
-            vote.before_batch()
+            vote()
             sums += self._nll_of(model, pairs)
-        vote.after_last_batch()
+        while vote(is_busy=False):
+            continue
         total, tokens = self._workers.sum(sums).tolist()
         return float(total / tokens)
 
@@ -139,47 +143,30 @@ class Validator:
         middle = len(pairs) // 2
         return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])
 
-    def _translate(self, model: Transformer, vote: "_Vote") -> tuple[float | None, list[str]]:
+    def _translate(self, model: Transformer, vote: Callable[..., Any]) -> tuple[float | None, list[str]]:
         rank, processes = self._workers.rank, self._workers.num_processes
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
         mine, diverged = list[str](), False
         try:
-            mine = translator.translate(self._sources[rank::processes], before_batch=vote.before_batch)
+            mine = translator.translate(self._sources[rank::processes], before_batch=vote)
         except ModelError as error:  # updates decide about rolling back, so a validation does not end the training
             log.warning("this validation computes no BLEU: %s", error)
             diverged = True
-        vote.after_last_batch()
+        while vote(is_busy=False):
+            continue
         if any(self._workers.gather([diverged])):
             return None, []
         numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
         hypotheses = [text for _, text in sorted(numbered)]
         return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses
 
+    def _vote(self, wants_to_stop: Callable[[], bool], *, is_busy: bool = True) -> bool:
+        """Return whether any process is busy; raise _StoppedError on every process if one wants to stop.
 
-class _StoppedError(Exception):
-    """A process was requested to stop."""
-
-
-class _Vote:
-    """Lets all processes stop at the same batch, however many batches each of them has.
-
-    Every process votes before each of its batches, and those that are done go on voting until all are.
-    """
-
-    def __init__(self, workers: Workers, wants_to_stop: Callable[[], bool]) -> None:
-        self._workers, self._wants_to_stop = workers, wants_to_stop
-
-    def before_batch(self) -> None:
-        """Raise _StoppedError on every process if one wants to stop."""
-        self._is_any_busy(is_busy=True)
-
-    def after_last_batch(self) -> None:
-        """Return when all processes are done."""
-        while self._is_any_busy(is_busy=False):
-            continue
-
-    def _is_any_busy(self, *, is_busy: bool) -> bool:
-        wish, busy = self._workers.sum(torch.tensor([float(self._wants_to_stop()), float(is_busy)])).tolist()
+        Every process votes before each of its batches, and those that are done go on voting until all are: so all stop
+        at the same batch, however many batches each has.
+        """
+        wish, busy = self._workers.sum(torch.tensor([float(wants_to_stop()), float(is_busy)])).tolist()
         if wish:
             raise _StoppedError
         return bool(busy)

@@ -174,10 +174,10 @@ def test_operations_are_counted_as_they_are_computed(window: int) -> None:
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
         model(source, lengths, target).sum().backward()
-    assert counter.get_total_flops() == TRAINING_FACTOR * expected.total
+    assert counter.get_total_flops() == TRAINING_FACTOR * expected.flops
     full = forward_flops(model_of(None).config, 31, np.full(2, 330), np.full(2, 210))
-    assert expected.attention < full.attention
-    assert full.total - expected.total == full.attention - expected.attention
+    assert expected.flops_attention < full.flops_attention
+    assert full.flops - expected.flops == full.flops_attention - expected.flops_attention
 
 
 @pytest.mark.parametrize("size", [1, 8, 64, 200])

@@ -44,7 +44,7 @@ def test_counted_operations_are_torchs_forward_and_backward(changes: dict[str, o
     model, target_vocab = model_of(changes)
     source, target = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6))
     lengths = torch.tensor([9, 9, 9])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).total
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).flops
     assert counted(lambda: model(source, lengths, target)) == expected
     assert counted(lambda: model(source, lengths, target).sum().backward()) == TRAINING_FACTOR * expected
 
@@ -56,10 +56,10 @@ def test_counted_operations_of_each_part_are_torchs(changes: dict[str, object]) 
     expected = forward_flops(model.config, target_vocab, np.full(2, 9), np.full(2, 6))
     states, mask = model.encode(source, lengths)
     decoded = model.decode(target, states, mask)
-    assert counted(lambda: model.encode(source, lengths)) == expected.encoder
-    assert counted(lambda: model.decode(target, states, mask)) == expected.decoder
-    assert counted(lambda: model.logits(decoded)) == expected.output
-    assert expected.total == expected.encoder + expected.decoder + expected.output
+    assert counted(lambda: model.encode(source, lengths)) == expected.flops_encoder
+    assert counted(lambda: model.decode(target, states, mask)) == expected.flops_decoder
+    assert counted(lambda: model.logits(decoded)) == expected.flops_output
+    assert expected.flops == expected.flops_encoder + expected.flops_decoder + expected.flops_output
 
 
 def test_operations_of_pairs_of_different_lengths_add_up() -> None:
@@ -71,13 +71,13 @@ def test_operations_of_pairs_of_different_lengths_add_up() -> None:
         lengths = torch.tensor([source_length])
         one_by_one += counted(lambda source=source, lengths=lengths, target=target: model(source, lengths, target))
     sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
-    assert forward_flops(model.config, target_vocab, sources, targets).total == one_by_one
+    assert forward_flops(model.config, target_vocab, sources, targets).flops == one_by_one
 
 
 def test_a_padded_batch_is_counted_by_what_its_pairs_are_padded_to() -> None:
     model, target_vocab = model_of({})
     source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 4, 2])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).total
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).flops
     assert counted(lambda: model(source, lengths, target)) == expected
 
 
@@ -94,10 +94,10 @@ def test_counted_operations_of_attention_are_torchs_forward_and_backward(changes
     model, target_vocab = model_of(changes)
     source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 9, 9])
     expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6))
-    assert 0 < expected.attention < expected.encoder + expected.decoder
-    assert attention_as_counted(lambda: model(source, lengths, target)) == expected.attention
+    assert 0 < expected.flops_attention < expected.flops_encoder + expected.flops_decoder
+    assert attention_as_counted(lambda: model(source, lengths, target)) == expected.flops_attention
     found = attention_as_counted(lambda: model(source, lengths, target).sum().backward())
-    assert found == TRAINING_FACTOR * expected.attention
+    assert found == TRAINING_FACTOR * expected.flops_attention
 
 
 @pytest.mark.parametrize("changes", CONFIGS)
@@ -114,7 +114,7 @@ def test_real_operations_and_those_of_padding_are_all_that_a_pass_computes(
     passes = [np.array([4, 0, 9]), np.array([2]), np.array([1, 3, 5, 6, 7, 8, 10])]
 
     padding = padding_flops(model.config, data.source_lengths, data.target_lengths, passes)
-    real = forward_flops(model.config, target_vocab, data.source_lengths, data.target_lengths).total
+    real = forward_flops(model.config, target_vocab, data.source_lengths, data.target_lengths).flops
     assert padding > 0
     batches = [make_batch(data, passed) for passed in passes]
     with torch.no_grad():

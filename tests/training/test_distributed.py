@@ -55,6 +55,7 @@ from nmtkit.training.micro_batches import settle_tokens_per_pass
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.state import TrainingState
 from nmtkit.distributed.workers import Workers, check_processes
+from nmtkit.run import Run
 
 folder, output, model, values, updates = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:6])
 data, training = PairData(folder), TrainingConfig.model_validate(values)

@@ -329,7 +329,7 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
         assert update.target_tokens == targets.sum() <= 60
         assert update.real_tokens == sources.sum() + targets.sum()
         flops = forward_flops(state.model.config, VOCAB, sources, targets)
-        assert (update.flops, update.flops_attention) == (3 * flops.total, 3 * flops.attention)
+        assert (update.flops, update.flops_attention) == (3 * flops.flops, 3 * flops.flops_attention)
         padded = 0
         for passed in share_update(pairs, data.source_lengths, data.target_lengths, 40, 1)[0]:
             batch = make_batch(data, passed)

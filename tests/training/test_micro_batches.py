@@ -261,7 +261,7 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
     assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
     forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
-    assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.total / (0.25 * (len(passes) + 1))
+    assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.flops / (0.25 * (len(passes) + 1))
     assert not timed.optimizer.state
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(timed), before, strict=True))

@@ -162,7 +162,7 @@ def test_a_rate_is_that_of_the_fastest_of_the_longest_passes(monkeypatch: pytest
     clock = itertools.count(0.0, 0.01)  # a pass takes as long as the clock ticks
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
     lengths = np.full(32, 32)
-    flops = (2 if r_drop else 1) * TRAINING_FACTOR * forward_flops(state.model.config, 20, lengths, lengths).total
+    flops = (2 if r_drop else 1) * TRAINING_FACTOR * forward_flops(state.model.config, 20, lengths, lengths).flops
     rates = trial_rates(state, training, ALONE, ["float32"])
     assert rates == {"float32": pytest.approx(flops / 0.01)}
 

@@ -170,7 +170,7 @@ def test_training_measures_the_memory_of_its_heaviest_passes(
 
 
 def flops_per_target_token(name: str, lengths: PairLengths) -> float:
-    forward = forward_flops(load_recipe(name).model, 37_000, lengths.source, lengths.target).total
+    forward = forward_flops(load_recipe(name).model, 37_000, lengths.source, lengths.target).flops
     return TRAINING_FACTOR * forward / int(lengths.target.sum())
 
 
