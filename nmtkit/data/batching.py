@@ -32,15 +32,10 @@ _CORPUS_STREAM = 2**32
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The updates of one epoch.
+    """The updates of one epoch."""
 
-    Attributes:
-        updates: for each update the indices of its pairs, by length.
-        too_long: pairs that alone exceed the budget and are in no update.
-    """
-
-    updates: list[Indices]
-    too_long: Indices
+    updates: list[Indices]  # for each update the indices of its pairs, by length
+    too_long: Indices  # pairs that alone exceed the budget and are in no update
 
     def check(self, tokens_per_update: int) -> None:
         """Raise DataError where there is no update."""

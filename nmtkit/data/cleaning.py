@@ -221,19 +221,12 @@ def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: Clea
 
 @dataclass(frozen=True)
 class RawBlock:
-    """Pairs of one corpus as they are stored.
+    """Pairs of one corpus as they are stored."""
 
-    Attributes:
-        first: number of the first pair, from 1 through all corpora.
-        lines_before: lines of the corpus before it.
-        names: of the sides, for messages.
-        source, target: lines with their line ends, equally many.
-    """
-
-    first: int
-    lines_before: int
-    names: tuple[str, str]
-    source: list[bytes]
+    first: int  # number of the first pair, from 1 through all corpora
+    lines_before: int  # lines of the corpus before it
+    names: tuple[str, str]  # of the sides, for messages
+    source: list[bytes]  # lines with their line ends, equally many
     target: list[bytes]
 
     def readers(self, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
@@ -247,17 +240,12 @@ class RawBlock:
 
 @dataclass
 class BlockFindings:
-    """The rules that the pairs of a block break.
+    """The rules that the pairs of a block break."""
 
-    Attributes:
-        broken: each with the number of the pair, in order.
-        examples: number and excerpts of both sides of the first pair, by rule.
-        dropped: pairs left out, by rule.
-    """
-
-    broken: list[tuple[str, int]] = field(default_factory=list)
+    broken: list[tuple[str, int]] = field(default_factory=list)  # each with the number of the pair, in order
+    # number and excerpts of both sides of the first pair, by rule
     examples: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)  # pairs left out, by rule
 
     def add(self, rule: str, number: int, source: str, target: str) -> None:
         """Note that a pair breaks a rule."""
@@ -268,27 +256,17 @@ class BlockFindings:
 
 @dataclass
 class ExaminedBlock(BlockFindings):
-    """The result of examining a block.
+    """The result of examining a block."""
 
-    Attributes:
-        states: of each pair, one byte each.
-        words: number of lines with 0, 1, ... words, for each side.
-        keys: of the sources and of the pairs, concatenated.
-        rows: of a PairFile, for the pairs kept; None where no pairs are to be held out.
-        texts: source and target of the pairs kept, one line each.
-        carriage_returns: removed at the ends of lines, for each side.
-        byte_order_marks: for each side, whether the corpus began with one.
-        fault: why the next pair could not be read.
-    """
-
-    states: bytearray = field(default_factory=bytearray)
+    states: bytearray = field(default_factory=bytearray)  # of each pair, one byte each
+    # number of lines with 0, 1, ... words, for each side
     words: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
-    keys: tuple[bytes, bytes] = (b"", b"")
-    rows: npt.NDArray | None = None
-    texts: tuple[bytes, bytes] = (b"", b"")
-    carriage_returns: tuple[int, int] = (0, 0)
-    byte_order_marks: tuple[bool, bool] = (False, False)
-    fault: str | None = None
+    keys: tuple[bytes, bytes] = (b"", b"")  # of the sources and of the pairs, concatenated
+    rows: npt.NDArray | None = None  # of a PairFile, for the pairs kept; None where no pairs are to be held out
+    texts: tuple[bytes, bytes] = (b"", b"")  # source and target of the pairs kept, one line each
+    carriage_returns: tuple[int, int] = (0, 0)  # removed at the ends of lines, for each side
+    byte_order_marks: tuple[bool, bool] = (False, False)  # for each side, whether the corpus began with one
+    fault: str | None = None  # why the next pair could not be read
 
 
 class BlockExaminer:

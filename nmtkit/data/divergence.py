@@ -1,13 +1,13 @@
-"""Where two texts that should be each other's translation, line by line, likely stop being so.
+"""The line from which two texts are likely no longer each other's translation, line by line.
 
-For corpora whose sides have unequally many lines: a person then looks at one line instead of at millions.
+For corpora whose sides have unequally many lines: then one line has to be looked at instead of millions.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 _SMOOTHING = 4.0
-"""Characters added to both lengths, so that the ratio of very short lines says little."""
+"""Characters added to both lengths, as the ratio of very short lines means little."""
 _LARGEST_COST = 1.5
 _MAX_SHIFT = 20
 _WINDOW_LINES = 400
@@ -17,71 +17,62 @@ _PAIRS_COMPARED = 100_000
 
 
 def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt.NDArray) -> int:
-    """The line, from 1, from which on two texts of unequally many lines likely belong together no longer.
+    """Return the line, from 1, from which two texts of unequally many lines likely no longer belong together.
 
-    Translations have about the same length ratio throughout; sentences that have nothing to do with each other do not.
-    In two steps: where the costs of the pairs as they stand begin to be those of unrelated lines, and near there the
-    place where it is best to go on with one side some lines ahead.
+    Translations have about the same length ratio throughout; unrelated sentences do not. The search has two steps:
+    where the costs of the pairs as they are begin to be those of unrelated lines, and near there the line from which
+    one side fits best some lines ahead.
 
     Args:
         source_lengths, target_lengths: characters of each line, [lines of that side].
 
     Returns:
-        one more than the lines of the shorter side where nothing before its end looks wrong.
+        One more than the lines of the shorter side where nothing before its end looks wrong.
     """
     common = min(len(source_lengths), len(target_lengths))
     if common == 0:
         return 1
-    source, target = _logs(source_lengths), _logs(target_lengths)
+    source, target = (
+        np.log(np.asarray(lengths, np.float32) + np.float32(_SMOOTHING)) for lengths in (source_lengths, target_lengths)
+    )
     centre = float(np.median(source[:common] - target[:common]))
     cost = _costs(source[:common], target[:common], centre)
-    # Unrelated lines are had by moving one side: only their distribution of lengths then is the same.
+    # One side moved gives unrelated lines whose lengths have the same distribution.
     moved = np.roll(source[:common], common // 2 + 1)[:_PAIRS_COMPARED]
     unrelated = float(_costs(moved, target[: len(moved)], centre).mean())
-    # If the texts part at the very beginning, their ends still belong together.
+    # If the texts diverge at the very beginning, their ends still belong together.
     at_the_end = _best_level(_costs(source[-common:], target[-common:], centre))
-    related = min(_best_level(cost), at_the_end, unrelated)
-    threshold = (related + unrelated) / 2
-    begin = _change(cost, threshold)
-    if begin is None:
+    threshold = (min(_best_level(cost), at_the_end, unrelated) + unrelated) / 2
+    # From the minimum of this sum on, costs are mostly over the threshold.
+    sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
+    begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
+    if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:
         return common + 1
-    place = _best_shift(source, target, centre, begin, common)
-    # Of two places close to each other the second may fit best; then what lies before it does not belong together.
-    while place - begin > _CLOSE_LINES and float(cost[begin:place].mean()) > threshold:
-        earlier = _best_shift(source, target, centre, begin, place)
-        if earlier >= place:
+    line = _best_shift(source, target, centre, begin, common)
+    # Of two divergences close to each other the second may fit best; then the lines before it are unrelated.
+    while line - begin > _CLOSE_LINES and float(cost[begin:line].mean()) > threshold:
+        earlier = _best_shift(source, target, centre, begin, line)
+        if earlier >= line:
             break
-        place = earlier
-    return place + 1
-
-
-def _logs(lengths: npt.NDArray) -> npt.NDArray[np.float32]:
-    return np.log(np.asarray(lengths, np.float32) + np.float32(_SMOOTHING))
+        line = earlier
+    return line + 1
 
 
 def _costs(source: npt.NDArray, target: npt.NDArray, centre: float) -> npt.NDArray[np.float32]:
     return np.minimum(np.abs(source - target - np.float32(centre)), np.float32(_LARGEST_COST))
 
 
-def _change(cost: npt.NDArray, threshold: float) -> int | None:
-    """How many pairs come before the place from which on costs are mostly over a threshold; None: there is no such."""
-    common = len(cost)
-    sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
-    begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
-    if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:
-        return None
-    return begin
-
-
 def _best_level(cost: npt.NDArray) -> float:
-    """The lowest mean cost of a stretch of the text, one of up to twenty."""
+    """Return the lowest mean cost of a stretch of the text, one of up to twenty."""
     edges = np.linspace(0, len(cost), min(20, len(cost)) + 1).astype(int)
     return float((np.add.reduceat(cost, edges[:-1], dtype=np.float64) / np.diff(edges)).min())
 
 
 def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: int, limit: int) -> int:
-    """The place near ``begin`` from which on one side some lines ahead fits best, up to line ``limit``; ``begin`` where
-    none fits better than the lines as they stand."""
+    """Return the line (from 0) near ``begin``, up to ``limit``, from which one side fits best some lines ahead.
+
+    It is ``begin`` where no shift fits better than none.
+    """
     first, last = max(0, begin - _NEAR_LINES), min(limit, begin + _NEAR_LINES)
     end = min(limit, last + _WINDOW_LINES)
     unshifted = np.concatenate([[0.0], np.cumsum(_costs(source[first:end], target[first:end], centre))])
@@ -92,11 +83,11 @@ def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: 
         if length <= 0:
             continue
         costs = _costs(ahead_source[:length], ahead_target[:length], centre)
-        # What has no counterpart when one side is ahead costs as much as an unrelated pair may.
+        # A line without a counterpart, as one side is ahead, costs as much as an unrelated pair may.
         costs = np.concatenate([costs, np.full(end - first - length, _LARGEST_COST / 2, np.float32)])
         shifted = np.concatenate([np.cumsum(costs[::-1])[::-1], [0.0]])
         candidates = (unshifted + shifted)[: last - first + 1]
-        place = int(np.argmin(candidates))
-        if candidates[place] < best_cost:
-            best_cost, best = float(candidates[place]), first + place
+        index = int(np.argmin(candidates))
+        if candidates[index] < best_cost:
+            best_cost, best = float(candidates[index]), first + index
     return best

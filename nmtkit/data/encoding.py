@@ -33,30 +33,19 @@ MAX_TOKENS_SHOWN = 256
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """Pairs as ids.
+    """Pairs as ids."""
 
-    Attributes:
-        ids: of all sentences in one row, for each side.
-        lengths: tokens of each sentence, for each side, [pairs].
-        lines: the number of each pair, [pairs].
-        corpus: index of the corpus of the pairs.
-        words, characters: of the text they were made from, for each side.
-        multi_sentence_sources: source lines with more than one sentence.
-        round_trip: target lines that were joined again, how many of them changed, and of these with an unknown token.
-        num_read: pairs looked at.
-        found: the rules that pairs break by their tokens.
-    """
-
-    ids: tuple[npt.NDArray, npt.NDArray]
-    lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-    lines: npt.NDArray[np.int64]
-    corpus: int
-    words: tuple[int, int]
+    ids: tuple[npt.NDArray, npt.NDArray]  # of all sentences in one row, for each side
+    lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each sentence, for each side, [pairs]
+    lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
+    corpus: int  # index of the corpus of the pairs
+    words: tuple[int, int]  # of the text they were made from, for each side
     characters: tuple[int, int]
-    multi_sentence_sources: int
+    multi_sentence_sources: int  # source lines with more than one sentence
+    # target lines that were joined again, how many of them changed, and of these with an unknown token
     round_trip: npt.NDArray[np.int64]
-    num_read: int
-    found: BlockFindings
+    num_read: int  # pairs looked at
+    found: BlockFindings  # the rules that pairs break by their tokens
 
 
 class BlockEncoder:

@@ -78,32 +78,20 @@ _NO_VALIDATION = "data.valid: no validation pair has text on both sides; look at
 
 @dataclass(frozen=True)
 class Preparation:
-    """The result of `prepare`.
+    """The result of `prepare`."""
 
-    Attributes:
-        manifest: content of RUN/data/manifest.json.
-        is_new: False when nothing had changed and nothing was done.
-    """
-
-    manifest: dict[str, Any]
-    is_new: bool
+    manifest: dict[str, Any]  # content of RUN/data/manifest.json
+    is_new: bool  # False when nothing had changed and nothing was done
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of `prepare --check`.
+    """The result of `prepare --check`."""
 
-    Attributes:
-        report: content of report.json.
-        refused: the rules for which `prepare` would stop, with the number of pairs each concerns.
-        reasons: why `prepare` would stop whatever the rules are.
-        folder: where the report is; None where prepared data with their own report exist.
-    """
-
-    report: dict[str, Any]
-    refused: dict[str, int]
-    reasons: list[str]
-    folder: Path | None
+    report: dict[str, Any]  # content of report.json
+    refused: dict[str, int]  # the rules for which `prepare` would stop, with the number of pairs each concerns
+    reasons: list[str]  # why `prepare` would stop whatever the rules are
+    folder: Path | None  # where the report is; None where prepared data with their own report exist
 
 
 class _Corpora(NamedTuple):

@@ -47,15 +47,10 @@ _TYPES = ("<u2", "<u4")
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive pairs of one corpus.
+    """Consecutive pairs of one corpus."""
 
-    Attributes:
-        pairs: how many.
-        weight: how often an epoch sees each of them.
-    """
-
-    pairs: int
-    weight: float
+    pairs: int  # how many
+    weight: float  # how often an epoch sees each of them
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:

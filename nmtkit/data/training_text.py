@@ -53,21 +53,13 @@ BLOCK_BYTES = 16_000_000
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Pairs of the spool, all of one corpus.
+    """Pairs of the spool, all of one corpus."""
 
-    Attributes:
-        corpus: its index.
-        first: number of the first pair, from 1 through all corpora.
-        num_before: pairs to train on before these.
-        states: of each pair that was read, one byte each.
-        source, target: the spooled lines.
-    """
-
-    corpus: int
-    first: int
-    num_before: int
-    states: bytes
-    source: bytes
+    corpus: int  # its index
+    first: int  # number of the first pair, from 1 through all corpora
+    num_before: int  # pairs to train on before these
+    states: bytes  # of each pair that was read, one byte each
+    source: bytes  # the spooled lines
     target: bytes
 
     def pairs(self) -> Iterator[tuple[int, str, str]]:

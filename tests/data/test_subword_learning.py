@@ -178,7 +178,7 @@ def test_golden_segmented_text_is_taken_as_it_is_and_joined_to_the_words_it_was_
             assert " ".join(tokenizer.pieces(ids, side)) == lines[side][line - 1]
             assert tokenizer.decode(ids, side) == words[line - 1]
     assert round_trip(tmp_path / "run") == {"lines": 1014, "changed": 0, "unknown": 0}
-    _, references = read_text_pair(tmp_path / "run" / "data" / "test" / "test2016")
+    _, references = Run(tmp_path / "run").test_text("test2016").read()
     assert references == read_lines(tok / "test_2016_flickr.lc.norm.tok.de")
 
 
