@@ -22,7 +22,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
-from nmtkit.training import loop, tracking
+from nmtkit.training import loop, reporting
 from nmtkit.training.session import TrainingResult, train
 from tests.conftest import write_corpus
 
@@ -514,7 +514,7 @@ def test_a_tracker_goes_on_where_the_training_does(
         told.append((name, run_dir, first_step))
         return Fake()
 
-    monkeypatch.setattr(tracking, "open_tracker", open_tracker)
+    monkeypatch.setattr(reporting, "open_tracker", open_tracker)
     run = tmp_path / "run"
     shutil.copytree(stopped, run)
     recipe = load_recipe(str(project.recipe), ["training.max_steps=9"])
