@@ -44,7 +44,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up(*, quiet: bool = False, rank: int = 0) -> None:
-    """Sends messages to stderr: everything, or with ``quiet`` (and on other ranks) only warnings and errors."""
+    """Send messages to stderr: everything, or with ``quiet`` (and on other ranks) only warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(message)s"))
     log.handlers = [handler]
@@ -362,7 +362,7 @@ def _column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: 
 def print_heat_map(
     title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float], str]], *, notes: Sequence[str] = ()
 ) -> None:
-    """Prints shares of 1 as percent to stdout, on a terminal with colours: the larger, the stronger.
+    """Print shares of 1 as percent to stdout, on a terminal with colours: the larger, the stronger.
 
     Args:
         columns: short headings of the shares.

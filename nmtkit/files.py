@@ -75,7 +75,7 @@ class LineReader:
         self.invalid_lines: list[int] = []
 
     def __iter__(self) -> Iterator[str]:
-        """Yields each line without its line end.
+        """Yield each line without its line end.
 
         Raises:
             DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is damaged.
@@ -84,7 +84,7 @@ class LineReader:
             yield self._text_of(raw)
 
     def raw_lines(self) -> Iterator[bytes]:
-        """Yields each line as it is stored, with its line end, and counts only these.
+        """Yield each line as it is stored, with its line end, and counts only these.
 
         Raises:
             DataError: the file cannot be read or is damaged.
@@ -140,7 +140,7 @@ class LineReader:
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:
-    """Opens a file for reading its bytes, decompressed if its name says so (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
+    """Open a file for reading its bytes, decompressed if its name says so (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
 
     Raises:
         DataError: it is missing, is a folder or may not be read.
@@ -158,7 +158,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def sync_and_forget(path: Path) -> None:
-    """Writes a file out to its disk and drops it from memory where the system can, so that it is read from there."""
+    """Write a file out to its disk and drops it from memory where the system can, so that it is read from there."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
@@ -166,7 +166,7 @@ def sync_and_forget(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename inside ``folder`` durable."""
+    """Make a rename inside ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -215,7 +215,7 @@ def _is_running(process: int) -> bool:
 
 
 def _clear(entry: Path, original: Path | None = None) -> bool:
-    """Removes a leftover and returns True; a folder whose replacement was interrupted is restored instead."""
+    """Remove a leftover and returns True; a folder whose replacement was interrupted is restored instead."""
     original = original or entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
@@ -332,7 +332,7 @@ def write_atomically(path: Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: Path, lines: Iterator[str] | list[str]) -> None:
-    """Writes one line each, atomically."""
+    """Write one line each, atomically."""
     with write_atomically(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
@@ -433,7 +433,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
-    """Raises NmtkitError unless the file system of ``folder`` has that many bytes free."""
+    """Raise NmtkitError unless the file system of ``folder`` has that many bytes free."""
     free = free_bytes(folder)
     if free < num_bytes:
         raise NmtkitError(
@@ -476,7 +476,7 @@ def sha256_of(path: Path) -> str:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Opens a file for reading its bytes as they are, compressed or not; raises DataError as open_binary does."""
+    """Open a file for reading its bytes as they are, compressed or not; raises DataError as open_binary does."""
     try:
         file = path.open("rb")
         status = os.fstat(file.fileno())
@@ -510,14 +510,14 @@ def as_text(name: str | Path) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes indented JSON, atomically."""
+    """Write indented JSON, atomically."""
     with write_atomically(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
 
 
 def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataError) -> Any:
-    """Reads a JSON file of nmtkit's own.
+    """Read a JSON file of nmtkit's own.
 
     Args:
         shape: what the caller needs of it; other keys are ignored. A type, or several joined by ``|``, where int is a
@@ -536,7 +536,7 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
 
 
 def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[str, Any], str]:
-    """Reads a TOML file, and gives its text too; raises ``error`` when it is missing or no TOML."""
+    """Read a TOML file, and gives its text too; raises ``error`` when it is missing or no TOML."""
     content = _content(path)
     try:
         text = content.decode("utf-8")
@@ -629,7 +629,7 @@ def json_line(value: Any) -> str:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Appends one JSON line and flushes it."""
+    """Append one JSON line and flushes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -640,7 +640,7 @@ def append_json_line(path: Path, value: Any) -> None:
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Writes one JSON line for each value, atomically; a file with the same content is left as it is."""
+    """Write one JSON line for each value, atomically; a file with the same content is left as it is."""
     content = "".join(map(json_line, values))
     if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
         with write_atomically(path) as file:

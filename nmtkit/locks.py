@@ -17,7 +17,7 @@ from nmtkit.errors import NmtkitError
 
 @contextmanager
 def locked(path: Path, what: Path, command: str, option: str) -> Iterator[None]:
-    """Holds a lock while the block runs.
+    """Hold a lock while the block runs.
 
     Args:
         path: the file that is locked; it is made and removed.

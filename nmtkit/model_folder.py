@@ -58,7 +58,7 @@ class LoadedModel:
 
 
 def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
-    """Writes a safetensors file, and reads it back from the disk to see that it holds the same bits.
+    """Write a safetensors file, and reads it back from the disk to see that it holds the same bits.
 
     Raises:
         NmtkitError: it cannot be written, such as on a full disk, or reads back otherwise.
@@ -142,7 +142,7 @@ def save_model(
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Reads provenance.json; raises ModelError where it is missing or damaged."""
+    """Read provenance.json; raises ModelError where it is missing or damaged."""
     return read_json(folder / "provenance.json", _PROVENANCE, ModelError)
 
 
@@ -193,7 +193,7 @@ _DESCRIPTION = {
 
 
 def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedModel:
-    """Reads a model folder.
+    """Read a model folder.
 
     Raises:
         ModelError: it is not one, or is damaged.

@@ -385,7 +385,7 @@ def find_model(path: Path) -> Path:
 def load_ensemble(
     models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
 ) -> list[LoadedModel]:
-    """Reads a model, or several that decode together: model folders, run folders or checkpoints.
+    """Read a model, or several that decode together: model folders, run folders or checkpoints.
 
     Args:
         device: as torch names it, or auto; by default the CPU.

@@ -93,7 +93,7 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe with its bases and ``section.key=value`` overrides.
+    """Read a recipe with its bases and ``section.key=value`` overrides.
 
     Raises:
         RecipeError: it cannot be read, or something in it is wrong; the message names file, line and key.
@@ -106,7 +106,7 @@ def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
-    """Merges layers, the last one winning, and checks the result."""
+    """Merge layers, the last one winning, and checks the result."""
     for layer in layers:
         _check_keys(layer)
     if not any("data" in layer.values for layer in layers):
@@ -119,7 +119,7 @@ def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
 
 
 def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
-    """Raises ValidationError where the layers together are wrong."""
+    """Raise ValidationError where the layers together are wrong."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         _merge(merged, layer.values)
@@ -127,7 +127,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
 
 
 def stored_recipe(path: Path, name: str) -> Recipe:
-    """Reads the resolved recipe of a run (RUN/recipe.toml)."""
+    """Read the resolved recipe of a run (RUN/recipe.toml)."""
     return build_recipe(name, _read_layers(path, seen=()))
 
 
@@ -196,7 +196,7 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
 
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
-    """Makes the paths of local corpora and models absolute; those in a recipe are relative to its file."""
+    """Make the paths of local corpora and models absolute; those in a recipe are relative to its file."""
     for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
         if isinstance(values.get(section, {}).get(key), str):
             values[section][key] = str(folder / Path(values[section][key]).expanduser())

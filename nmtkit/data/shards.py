@@ -153,7 +153,7 @@ class PairData:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises:
+        """Raise:
         DataError: the folder is missing or damaged, or was not written by nmtkit.
         """
         path = folder / "shards.json"
