@@ -165,7 +165,7 @@ def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | 
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
         return False
-    made_of = {entry["checkpoint"]: entry["sha256"] for entry in read_provenance(output)["average_of"]}
+    made_of = {entry["checkpoint"]: entry["sha256"] for entry in read_provenance(output).get("average_of", [])}
     return made_of == _sources(folders)
 
 

@@ -84,7 +84,8 @@ class Meter:
             setattr(self, each.name, kept * getattr(self, each.name) + getattr(update, each.name))
 
     @property
-    def mean_loss(self) -> float:  # per target token, in nats
+    def mean_loss(self) -> float:
+        """Per target token, in nats."""
         return self.loss / self.target_tokens
 
     @property
@@ -92,7 +93,8 @@ class Meter:
         return self.nll / self.target_tokens
 
     @property
-    def padding(self) -> float:  # share of all source and target positions
+    def padding(self) -> float:
+        """Share of all source and target positions."""
         return (self.padded_tokens - self.real_tokens) / self.padded_tokens
 
     @property

@@ -40,7 +40,7 @@ ASSUMED_MFU = {
     ),
 }
 """Share of a device's rate that a training is assumed to reach, including validation and saving; and its source."""
-REACHED = "measured: the rate of trial passes of this model on this device"
+REACHED = "measured: the rate of a short trial of this model on this device"
 
 _ASSUMED_PAIRS = 200_000
 _ASSUMED_MEANS = (132_886_171 / 4_500_966, 137_628_246 / 4_500_966)
