@@ -14,12 +14,15 @@ TASKS: dict[str, Callable[[str], Task]] = {"translation": TranslationTask, "pars
 
 
 def task_of(owner: DataConfig | Tokenizer | str) -> Task:
-    """Return the task of a recipe's data, of the models with a tokenizer, or of a kind of text (`data.text`).
+    """Return the task of a recipe's data, of the models with a tokenizer, or of a name or a kind of text (`data.text`).
 
     Raises:
         RecipeError: there is no such task.
     """
-    name, text = (default_task(owner), owner) if isinstance(owner, str) else (owner.task_name, owner.text)
+    if isinstance(owner, str):
+        name, text = owner if owner in TASKS else default_task(owner), owner
+    else:
+        name, text = owner.task_name, owner.text
     if name not in TASKS:
         raise RecipeError(f'data.task = "{name}": no such task; choose one of {", ".join(sorted(TASKS))}')
     return TASKS[name](text)

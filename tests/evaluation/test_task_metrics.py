@@ -44,7 +44,7 @@ class Labels(Task):
 
 @pytest.fixture(autouse=True)
 def labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TASKS, "labels", Labels())
+    monkeypatch.setitem(TASKS, "labels", lambda text: Labels())
     monkeypatch.setitem(TASK_METRICS, "accuracy", Accuracy())
 
 
