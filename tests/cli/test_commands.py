@@ -358,7 +358,9 @@ class TestPrepare:
         assert "left out of train" in outcome.out
         assert "both_blank" in outcome.out
 
-    def test_what_was_found_is_told_with_lengths_and_vocabulary(self, nmtkit: Command, project: Project) -> None:
+    def test_what_was_found_is_printed_with_the_vocabulary_and_lengths_are_in_the_page(
+        self, nmtkit: Command, project: Project
+    ) -> None:
         with (project.folder / "train.en").open("a") as file:
             file.write("a <b>bold</b> line\n")
         with (project.folder / "train.de").open("a") as file:
@@ -366,7 +368,8 @@ class TestPrepare:
         outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
         assert re.search(r"markup +1 +keep +0 .*\n(.*\n)*markup, lines 121\n    \S.*\n    \S", outcome.out)
-        assert all(title in outcome.out for title in ("Found in 121 training pairs", "Lengths", "tokens per word"))
+        assert all(title in outcome.out for title in ("Found in 121 training pairs", "tokens per word"))
+        assert "Words per line" in (project.run / "data" / "report.html").read_text(encoding="utf-8")
         assert str(project.run / "data" / "report.html") in outcome.err
         again = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert again.out == outcome.out
