@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
-from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, NamedCorpus, Recipe, corpus_name, in_mixture
+from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, in_mixture
 from nmtkit.console import counted, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file
@@ -101,9 +101,6 @@ class _Corpora(NamedTuple):
     valid: list[Corpus]
     tests: dict[str, Corpus]
 
-    def sums(self) -> list[list[str]]:
-        return [[corpus.name, corpus.fingerprint] for corpus in (*self.train, *self.valid, *self.tests.values())]
-
 
 def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Preparation:
     """Write RUN/data and RUN/recipe.toml, unless they exist and nothing has changed.
@@ -124,7 +121,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     if tokenizer is not None:
         tokenizer.check_recipe(recipe.data)
     corpora = _open_corpora(recipe.data, mirror)
-    fingerprint = _fingerprint(recipe, corpora, tokenizer)
+    fingerprint, _ = _fingerprints(recipe, corpora, tokenizer)
 
     if run.is_prepared():
         manifest = read_manifest(run.data)
@@ -233,43 +230,35 @@ def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
         )
 
 
-def _fingerprint(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None) -> str:
-    """Return a sum over all that decides the content of RUN/data: settings and the bytes of the corpora."""
-    settings = _decisive_settings(recipe)
-    for key, entries in _corpora_of(recipe.data).items():
-        settings["data"][key] = [corpus_name(entry) + in_mixture(entry) for entry in entries]
-    settings["data"].pop("tokenizer")
-    if tokenizer is not None:
-        settings["data"]["tokenizer"] = tokenizer.fingerprint()
-    return fingerprint_of(FORMAT, settings, corpora.sums())
-
-
-def _text_fingerprint(recipe: Recipe, corpora: _Corpora) -> str:
-    """Return a sum over all that decides the cleaned text."""
-    settings = _decisive_settings(recipe)
-    for key, entries in _corpora_of(recipe.data).items():
-        settings["data"][key] = [corpus_name(entry) for entry in entries]
-    for key in _SUBWORD_KEYS:
-        settings["data"].pop(key, None)
-    if isinstance(recipe.data.valid, int) and (tagged := _tagged(recipe.data)):
-        settings["data"]["tagged"] = tagged
-    return fingerprint_of("text", FORMAT, settings, corpora.sums(), versions())
-
-
-def _decisive_settings(recipe: Recipe) -> dict[str, Any]:
+def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None) -> tuple[str, str]:
+    """Return a sum over all that decides the content of RUN/data, and one over what decides the cleaned text."""
+    data = recipe.data
     settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
     # A rule at its default is left out, so that data prepared before the rule existed stay valid.
     defaults = CleaningConfig().model_dump(mode="json")
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
-    if recipe.data.subwords != "wordpiece":
+    if data.subwords != "wordpiece":
         settings["data"].pop("wordpiece_characters")
     if recipe.data.task is None:
         settings["data"].pop("task")
     for key in DataConfig.PLACES:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
-    return settings
+    for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
+    valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
+    for key, entries in {"train": data.train, **valid, "test": data.test}.items():
+        settings["data"][key] = [corpus_name(entry) + in_mixture(entry) for entry in entries]
+        for_text["data"][key] = [corpus_name(entry) for entry in entries]
+    settings["data"].pop("tokenizer")
+    if tokenizer is not None:
+        settings["data"]["tokenizer"] = tokenizer.fingerprint()
+    for key in _SUBWORD_KEYS:
+        for_text["data"].pop(key, None)
+    if isinstance(data.valid, int) and (tagged := _tagged(data)):
+        for_text["data"]["tagged"] = tagged
+    sums = [[corpus.name, corpus.fingerprint] for corpus in (*corpora.train, *corpora.valid, *corpora.tests.values())]
+    return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", FORMAT, for_text, sums, versions())
 
 
 def _tagged(data: DataConfig) -> list[int]:
@@ -277,34 +266,24 @@ def _tagged(data: DataConfig) -> list[int]:
     return [number for number, entry in enumerate(data.train) if not isinstance(entry, str) and entry.source_prefix]
 
 
-def _corpora_of(data: DataConfig) -> dict[str, tuple[str | NamedCorpus | LocalPair, ...]]:
-    """Return the corpora of each key that names some; validation pairs held out of train have none."""
-    valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
-    return {"train": data.train, **valid, "test": data.test}
-
-
 def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
-    """Return the local files of a recipe whose text has changed since the data were prepared, as messages."""
+    """Return messages about the local files of a recipe whose text has changed since the data were prepared."""
     changes = []
     for key in ("train", "valid", "test"):
-        entries = getattr(data, key)
         prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
-        pairs = list(zip_longest(entries, prepared)) if isinstance(entries, tuple) else []
-        if any(
-            entry is None or files is None or (isinstance(entry, LocalPair) and not files) for entry, files in pairs
-        ):
-            raise DataError("data/manifest.json and the stored recipe list different corpora; prepare the run again")
-        for entry, files in pairs:
+        if isinstance(getattr(data, key), int):
+            continue
+        for entry, files in zip_longest(getattr(data, key), prepared):
+            if entry is None or files is None or (isinstance(entry, LocalPair) and not files):
+                raise DataError(
+                    "data/manifest.json and the stored recipe list different corpora; prepare the run again"
+                )
             if not isinstance(entry, LocalPair):
-                if is_changed(data, public_name(entry), files):
-                    changes.append(
-                        f"data.{key}: {public_name(entry)} holds another text than when the run was prepared"
-                    )
+                changed = [public_name(entry)] if is_changed(data, public_name(entry), files) else []
             else:
-                for place, before in ((entry.source, files[0]), (entry.target, files[-1])):
-                    path, _ = local_file(place)
-                    if path.is_file() and sha256_of(path) != before["sha256"]:
-                        changes.append(f"data.{key}: {path} holds another text than when the run was prepared")
+                paths = ((local_file(entry.source)[0], files[0]), (local_file(entry.target)[0], files[-1]))
+                changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]
+            changes += [f"data.{key}: {name} holds another text than when the run was prepared" for name in changed]
     given = data.tokenizer if data.tokenizer is not None and data.tokenizer.exists() else None
     if given is not None and Tokenizer.of_model(given).fingerprint() != manifest["tokenizer_sha256"]:
         changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
@@ -330,7 +309,7 @@ class _Preparer:
         self._recipe, self._data, self._workers = recipe, recipe.data, workers
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
         self._train = corpora.train
-        self._text_fingerprint = _text_fingerprint(recipe, corpora)
+        _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
         self._sample: dict[str, int] | None = None
         """Sizes of the sample from which subwords were learned; None where they were given."""
         self._described: list[dict[str, Any]] = []

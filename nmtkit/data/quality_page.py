@@ -1,7 +1,4 @@
-"""The data report as one HTML page: RUN/data/report.html.
-
-Everything is in the file, no script, no network; it follows the reader's light or dark setting and fits a phone.
-"""
+"""The data report as one HTML page without scripts or external files: RUN/data/report.html."""
 
 from html import escape
 from typing import Any
@@ -23,24 +20,47 @@ svg line { stroke: var(--line); }
 """
 
 _LINES = 5
-"""Lines of each rule that are named; report.json has more."""
+"""Lines per rule that are named; report.json has more."""
 _WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
-"""Of a histogram, in the picture's own units: all of it, one length, the room left and right of the bars."""
+"""Of a histogram, in the units of the picture: its width, height per length, and space left and right of the bars."""
+_BINS = 16
 
 
 def report_page(report: dict[str, Any], name: str) -> str:
-    """The page for what report.json holds.
+    """Return the page for the content of report.json.
 
     Args:
         name: of the recipe.
     """
-    subwords = report["subwords"]
+    pairs, left_out, subwords = report["pairs"], report["left_out"], report["subwords"]
+    numbers = [("training pairs read", f"{pairs['read']:,}")]
+    notes = []
+    if left_out.get(HELD_OUT_COPY):
+        notes.append(f"{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.")
+    if pairs["kept"] is None:
+        notes.append("The text was only checked: no pair was removed, and no subwords were learned.")
+    else:
+        share = 100 * pairs["kept"] / max(1, pairs["read"])
+        numbers += [
+            (f"to train on ({share:.1f} %)", f"{pairs['kept']:,}"),
+            ("left out", f"{sum(left_out.values()):,}"),
+        ]
+    if subwords is not None:
+        numbers += [
+            (f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}") for side, part in subwords["train"].items()
+        ]
+    cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
+    rules = [
+        [*row[:4], escape(row[4]), escape(row[5]), "<br>".join(text(side) for side in row[6:])]
+        for row in rule_rows(report)
+    ]
+    columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
     parts = [
         f"<h1>Data report: {escape(name)}</h1>",
-        _headline(report),
+        f'<div class="numbers">{cells}</div>{"".join(f"<p>{note}</p>" for note in notes)}',
         "<h2>Findings in the training text</h2>",
         "<p>Pairs that match each rule, before any rule acts; one pair may match several rules.</p>",
-        _rules_table(report),
+        (table(columns, rules) if rules else "") + f"<p>{num_silent(report)}</p>",
         "<h2>Corpora</h2>",
         table(
             ["corpus", "used for", "pairs"],
@@ -61,9 +81,9 @@ def report_page(report: dict[str, Any], name: str) -> str:
 
 
 def rule_rows(report: dict[str, Any]) -> list[list[str]]:
-    """Rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair where they are known.
+    """Return a row for each rule that concerns a pair.
 
-    Only the rules that concern a pair have a row.
+    Its cells are rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair if known.
     """
     several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
     rows = []
@@ -81,17 +101,17 @@ def rule_rows(report: dict[str, Any]) -> list[list[str]]:
 
 
 def num_silent(report: dict[str, Any]) -> str:
-    """How many rules found nothing."""
+    """Return a sentence on how many rules found nothing."""
     return f"{counted(len(report['rules']) - len(rule_rows(report)), 'other rule')}: nothing found."
 
 
 def coverage_columns(subwords: dict[str, Any]) -> list[str]:
-    """The columns of `coverage_rows`: set and side."""
+    """Return the columns of `coverage_rows`: set and side."""
     return [f"{name}, {side}" for name, sides in subwords.items() for side in sides]
 
 
 def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
-    """What the vocabulary does to the text, one line for each figure."""
+    """Return how well the vocabulary covers the text, one row per figure."""
     parts = [part for sides in subwords.values() for part in sides.values()]
 
     def share(count: int, total: int) -> str:
@@ -110,38 +130,8 @@ def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def _headline(report: dict[str, Any]) -> str:
-    pairs, left_out = report["pairs"], report["left_out"]
-    numbers = [("training pairs read", f"{pairs['read']:,}")]
-    if pairs["kept"] is not None:
-        share = 100 * pairs["kept"] / max(1, pairs["read"])
-        numbers += [
-            (f"to train on ({share:.1f} %)", f"{pairs['kept']:,}"),
-            ("left out", f"{sum(left_out.values()):,}"),
-        ]
-    if report["subwords"] is not None:
-        for side, part in report["subwords"]["train"].items():
-            numbers.append((f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}"))
-    cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
-    notes = ""
-    if left_out.get(HELD_OUT_COPY):
-        notes = f"<p>{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.</p>"
-    if pairs["kept"] is None:
-        notes += "<p>The text was only checked: no pair was removed, and no subwords were learned.</p>"
-    return f'<div class="numbers">{cells}</div>{notes}'
-
-
-def _rules_table(report: dict[str, Any]) -> str:
-    rows = [
-        [rule, count, action, left_out, escape(meaning), escape(lines), "<br>".join(text(side) for side in example)]
-        for rule, count, action, left_out, meaning, lines, *example in rule_rows(report)
-    ]
-    columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
-    return (table(columns, rows) if rows else "") + f"<p>{num_silent(report)}</p>"
-
-
-def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> dict[str, dict[str, int]]:
-    """Return histograms of lengths in the same few equal steps for all sides: counts by label, in order.
+def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, int]]:
+    """Return histograms of lengths in at most 17 equal steps for all sides: counts by label, in order.
 
     The steps end after 99.5 % of all; longer ones are counted under the last label.
 
@@ -149,29 +139,27 @@ def binned(sides: dict[str, dict[str, int]], last: int, num_bins: int = 16) -> d
         sides: for each side, how many have which length.
         last: the length that stands for all longer ones as well.
     """
-    both = np.zeros(last + 1, np.int64)
-    for counts in sides.values():
-        for length, count in counts.items():
-            both[int(length)] += count
+    counts = np.zeros((len(sides), last + 1), np.int64)
+    for row, of_length in zip(counts, sides.values(), strict=True):
+        row[[int(length) for length in of_length]] = list(of_length.values())
+    both = counts.sum(axis=0)
     if not both.any():
         return {}
     end = int(np.searchsorted(np.cumsum(both), 0.995 * both.sum()))
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * num_bins > end)
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * _BINS > end)
     num_steps = end // step + 1
     labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
-    found = {}
-    for side, counts in sides.items():
-        bins = [0] * (num_steps + 1)
-        for length, count in counts.items():
-            bins[min(int(length) // step, num_steps)] += count
-        found[side] = dict(zip([*labels, f"{num_steps * step} or more"], bins, strict=True))
-    if not any(bins[f"{num_steps * step} or more"] for bins in found.values()):
-        found = {side: dict(list(bins.items())[:-1]) for side, bins in found.items()}
-    return found
+    labels.append(f"{num_steps * step} or more")
+    bins = np.add.reduceat(np.pad(counts, ((0, 0), (0, num_steps * step))), np.arange(num_steps + 1) * step, axis=1)
+    shown = len(labels) if bins[:, -1].any() else num_steps
+    return {
+        side: dict(zip(labels[:shown], row[:shown].tolist(), strict=True))
+        for side, row in zip(sides, bins, strict=True)
+    }
 
 
 def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
-    """Bars of both sides, one length under the other, which stays readable on a narrow screen."""
+    """Return bars of both sides, one length under the other, which stays readable on a narrow screen."""
     bins = binned(sides, last)
     if not bins:
         return ""
@@ -183,10 +171,10 @@ def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
     for row, label in enumerate(labels):
         top = row * _ROW
         drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{label}</text>')
-        for place, (side, counts) in enumerate(bins.items()):
+        for index, (side, counts) in enumerate(bins.items()):
             width = counts[label] / highest * (_WIDTH - _LABEL - _NUMBER)
             share = 100 * counts[label] / total[side]
-            y = top + 3 + place * 15
+            y = top + 3 + index * 15
             drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
             drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{share:.1f} %</text>')
     keys = " ".join(f'<span class="key {side}">{side}</span>' for side in sides)

@@ -367,6 +367,7 @@ class TestPrepare:
         assert outcome.code == 0
         assert re.search(r"markup +1 +keep +0 .*\n(.*\n)*markup, lines 121\n    \S.*\n    \S", outcome.out)
         assert all(title in outcome.out for title in ("Found in 121 training pairs", "tokens per word"))
+        assert "Words per line" in (project.run / "data" / "report.html").read_text(encoding="utf-8")
         assert str(project.run / "data" / "report.html") in outcome.err
         again = nmtkit("prepare", project.recipe, "--run-dir", project.run)
         assert again.out == outcome.out

@@ -18,7 +18,7 @@ from nmtkit.data import prepare as preparation
 from nmtkit.data import training_text
 from nmtkit.data.prepare import prepare
 from nmtkit.data.processes import PRELOADED
-from nmtkit.data.training_text import TrainingTextReader
+from nmtkit.data.training_text import TrainingText, TrainingTextReader
 from nmtkit.errors import DataError
 from nmtkit.files import TEMPORARY_MARK, read_json, write_json
 from nmtkit.run import LOCK_NAME, Run
@@ -255,6 +255,24 @@ class TestWhatIsMadeAgain:
         (run / "data" / "manifest.json").unlink()
         assert contents(project.prepare(run.name)) == alone
         assert list(dict.fromkeys(made)) == ["text", "shards"]
+
+
+def test_corpora_are_read_once_and_the_spooled_text_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    open_sides, blocks = training_text.open_sides, TrainingText.blocks
+
+    def opened(corpus: Any, errors: Any) -> Any:
+        read.append(Path(corpus.name).name)
+        return open_sides(corpus, errors)
+
+    def spooled(text: TrainingText) -> Any:
+        read.append("text")
+        return blocks(text)
+
+    monkeypatch.setattr(training_text, "open_sides", opened)
+    monkeypatch.setattr(TrainingText, "blocks", spooled)
+    project.prepare("counted")
+    assert read == ["one.en", "two.en", "text", "text"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
