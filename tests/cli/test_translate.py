@@ -28,7 +28,7 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.files import LineWork, Parts
+from nmtkit.decoding.files import Parts, TranslationJob
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
@@ -585,7 +585,7 @@ class TestGoingOn:
     def test_one_that_was_killed_goes_on_to_the_same_bytes(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 30))
         (tmp_path / "program.py").write_text(
-            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import streams\nstreams.WINDOW_LINES = 20\nmain()\n"
+            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import files\nfiles.WINDOW_LINES = 20\nmain()\n"
         )
 
         def command(name: str) -> list[str]:
@@ -659,9 +659,9 @@ class TestGoingOn:
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))
         options = {"option": ["--beam", "1"], "precision": ["--precision", "bf16"]}.get(change, [])
-        described = LineWork.description
+        described = TranslationJob.description
         if change == "device":
-            monkeypatch.setattr(LineWork, "description", lambda self: {**described(self), "device": "cuda"})
+            monkeypatch.setattr(TranslationJob, "description", lambda self: {**described(self), "device": "cuda"})
         outcome = translate(*where, *options)
         assert outcome.code == 0
         differs = "decoding" if change == "option" else change

@@ -10,10 +10,11 @@ import torch
 
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.decoding import files as streams
+from nmtkit.decoding.engine import BATCH_TOKENS, Batching, Translation, TranslationRequest
 from nmtkit.decoding.files import Parts, Window, Written, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.translator import BATCH_TOKENS, Asked, Batching, Translation, Translator
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import EOS, Tokenizer
 
@@ -63,7 +64,7 @@ def best(
     n_best: int = 1,
 ) -> list[Translation]:  # fmt: skip
     batching = Batching(sentences, tokens)
-    return [found[0] for found in translator.translations(lines, Asked(n_best=n_best), batching=batching)]
+    return [found[0] for found in translator.translations(lines, TranslationRequest(n_best=n_best), batching=batching)]
 
 
 def by_processes(translator: Translator, num_processes: int, folder: Path) -> list[Translation]:
@@ -177,7 +178,7 @@ def test_in_float32_company_only_exchanges_candidates_as_good_as_equal(
 def test_the_translations_of_these_tests_differ_in_length_and_have_others_as_good_as_equal(
     tokenizer: Tokenizer,
 ) -> None:
-    two_best = translator_of(tokenizer, torch.float64, 4).translations(LINES, Asked(n_best=2))
+    two_best = translator_of(tokenizer, torch.float64, 4).translations(LINES, TranslationRequest(n_best=2))
     assert len({len(first.pieces) for first, _ in two_best}) > 4
     gaps = [first.score - second.score for first, second in two_best]
     assert sum(0 < gap < AS_GOOD_AS_EQUAL for gap in gaps) > len(LINES) / 4
@@ -187,6 +188,6 @@ def test_the_translations_of_these_tests_differ_in_length_and_have_others_as_goo
 @pytest.mark.parametrize("n_best", [1, 2, 3])
 def test_in_float64_a_longer_list_begins_with_the_shorter_one(tokenizer: Tokenizer, n_best: int) -> None:
     translator = translator_of(tokenizer, torch.float64, 4)
-    longest, shorter = (translator.translations(LINES, Asked(n_best=count)) for count in (4, n_best))
+    longest, shorter = (translator.translations(LINES, TranslationRequest(n_best=count)) for count in (4, n_best))
     for of_longest, of_shorter in zip(longest, shorter, strict=True):
         assert [one.pieces for one in of_longest[:n_best]] == [one.pieces for one in of_shorter]

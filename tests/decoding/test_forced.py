@@ -9,7 +9,8 @@ from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
-from nmtkit.decoding.search import beam_search, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -117,9 +118,7 @@ def test_a_forced_hypothesis_has_the_log_probability_that_beam_search_reports(
         [len(ids) + 3 for ids in sources],
         beam=4,
         penalty=length_penalty("wu", 0.6),
-        bos=BOS,
-        eos=EOS,
-        forbidden=(PAD, BOS, UNK),
+        suppressed=(PAD, BOS, UNK),
     )
     pairs = [(source, entry) for source, entries in zip(sources, found, strict=True) for entry in entries]
     assert len(pairs) > len(sources)
@@ -182,12 +181,10 @@ def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest
         return log_probs(models, batch)
 
     monkeypatch.setattr(forced, "token_log_probs", recording)
-    before = []
-    decoder_of(tokenizer).score(TEXT * 5, batch_tokens=60, before_batch=lambda: before.append(len(shapes)))
+    decoder_of(tokenizer).score(TEXT * 5, batch_tokens=60)
     assert sum(rows for rows, _ in shapes) == 20
     assert max(rows for rows, _ in shapes) > 1
     assert max(rows * length for rows, length in shapes) <= 60
-    assert before == list(range(len(shapes)))
 
 
 def test_an_ensemble_averages_probabilities(tokenizer: Tokenizer) -> None:

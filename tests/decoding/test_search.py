@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search
-from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -82,9 +83,7 @@ def find(
     forbidden: Sequence[int] = FORBIDDEN,
 ) -> list[list[Hypothesis]]:
     stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
-    return beam_search(
-        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), bos=BOS, eos=EOS, forbidden=forbidden
-    )
+    return beam_search(stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=forbidden)
 
 
 def log_prob_of(table: Table, sentence: int, ids: tuple[int, ...]) -> float:
@@ -292,7 +291,7 @@ def test_search_stops_when_no_live_hypothesis_can_win(monkeypatch: pytest.Monkey
     def steps() -> int:
         stepper = TableStepper(table, [0])
         penalty = length_penalty("none", 0.0)
-        beam_search(stepper, [8], beam=3, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+        beam_search(stepper, [8], beam=3, penalty=penalty, suppressed=FORBIDDEN)
         return stepper.num_steps
 
     early = steps()
@@ -401,7 +400,7 @@ def model_of(seed: int, dtype: torch.dtype, **changes: object) -> Transformer:
 def search_with(models: Sequence[Transformer], beam: int = 4) -> list[list[Hypothesis]]:
     stepper = ModelStepper([StepDecoder(model) for model in models], SOURCE, SOURCE_LENGTHS)
     penalty = length_penalty("wu", 0.6)
-    return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+    return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, suppressed=FORBIDDEN)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

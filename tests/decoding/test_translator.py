@@ -13,8 +13,10 @@ import torch
 import nmtkit
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.source_parts import cut_source
-from nmtkit.decoding.translator import Asked, Batching, Sampling, Translation, Translator
+from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
+from nmtkit.decoding.engine import TranslationRequest as Request
+from nmtkit.decoding.lengths import cut_source
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
@@ -75,7 +77,7 @@ def translator_of(tokenizer: Tokenizer, *models: Transformer, **decoding: object
 def test_bf16_scores_a_little_otherwise_and_fp16_is_refused_on_a_cpu(tokenizer: Tokenizer) -> None:
     model, settings = model_for(tokenizer, torch.float32), DecodingConfig(beam=1, max_length=6)
     exact, rounded = (
-        [one[0] for one in Translator([model], tokenizer, settings, precision).translations(LINES[:4], Asked())]
+        [one[0] for one in Translator([model], tokenizer, settings, precision).translations(LINES[:4], Request())]
         for precision in ("float32", "bf16")
     )
     differences = [abs(a.token_log_probs[0] - b.token_log_probs[0]) for a, b in zip(exact, rounded, strict=True)]
@@ -145,15 +147,14 @@ def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monke
         assert call["max_lengths"] == [length + 4]
         assert call["beam"] == 3
         assert call["penalty"](7) == pytest.approx(expected)
-        assert (call["bos"], call["eos"]) == (BOS, EOS)
-        assert set(call["forbidden"]) == {PAD, BOS, UNK}
+        assert set(call["suppressed"]) == {PAD, BOS, UNK}
 
 
 def test_no_translation_holds_a_tag() -> None:
     corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
     tagged = Tokenizer.learn(data_config(train=[corpus]), lambda: TEXT)
     [tag] = tagged.tag_ids
-    [said] = translator_of(tagged, model_that_says(tag, tagged)).translations(["The dog"], Asked())
+    [said] = translator_of(tagged, model_that_says(tag, tagged)).translations(["The dog"], Request())
     assert "<bt>" not in said[0].pieces
     assert said[0].pieces
 
@@ -254,7 +255,7 @@ def test_a_part_is_one_sentence_unless_training_had_lines_of_several(
     assert translator.translate([" ".join(sentences), " ".join(sentences[2:])])[0] == expected
     assert translator.translate([" ".join(sentences)], max_source_tokens=1000) == whole
     # A line below the limit is not cut, whatever it holds.
-    [[short]] = translator.translations([" ".join(sentences[2:])], Asked())
+    [[short]] = translator.translations([" ".join(sentences[2:])], Request())
     assert short.parts == 1
 
 
@@ -277,7 +278,7 @@ def test_a_translation_of_less_than_a_third_of_the_expected_tokens_is_short(toke
     found = {}
     for ratio in (5.9 / tokens, 6.1 / tokens):
         translator.lengths = TrainingLengths(longest_source=99, target_ratio=ratio, multi_sentence_share=0.0)
-        [[best], [empty]] = translator.translations([line, ""], Asked())
+        [[best], [empty]] = translator.translations([line, ""], Request())
         assert len(best.pieces) == 2
         assert not empty.is_short
         found[ratio] = best.is_short
@@ -325,13 +326,13 @@ def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> No
 )
 def test_one_string_is_not_taken_for_several_phrases(wishes: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="each character of one string would be a phrase"):
-        Asked(**wishes)
+        Request(**wishes)
 
 
 @pytest.mark.parametrize("numbers", [{"n_best": 0}, {"max_source_tokens": 0}, {"first_line": 0}])
 def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="are at least 1"):
-        Asked(**numbers)
+        Request(**numbers)
 
 
 @pytest.mark.parametrize(
@@ -394,8 +395,8 @@ def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
     assert {len(part) for part in parts[:-1]} == {5}
     assert len(parts) == -(-len(ids) // 5)
     assert sorted(index for part in parts for index in part) == sorted(ids)
-    in_parts = [translator_module._Part(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
-    texts = [tokenizer.decode(search([part], [], Asked())[0][0].ids) for part in in_parts]
+    in_parts = [Segment(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
+    texts = [tokenizer.decode(search([part], [], Request())[0][0].ids) for part in in_parts]
     assert found == [" ".join(text for text in texts if text)]
 
 
@@ -476,15 +477,15 @@ def test_a_folder_without_a_model_is_refused_by_name(tokenizer: Tokenizer, tmp_p
 # ---- what can be asked for
 
 
-def asked_of(
-    tokenizer: Tokenizer, asked: Asked, lines: list[str] | None = None, **decoding: object
+def requested(
+    tokenizer: Tokenizer, request: Request, lines: list[str] | None = None, **decoding: object
 ) -> list[list[Translation]]:
-    return translator_of(tokenizer, **decoding).translations(LINES if lines is None else lines, asked)
+    return translator_of(tokenizer, **decoding).translations(LINES if lines is None else lines, request)
 
 
 def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
     plain = translator_of(tokenizer, beam=4).translate(LINES)
-    for line, (text, found) in enumerate(zip(plain, asked_of(tokenizer, Asked(n_best=3), beam=4), strict=True)):
+    for line, (text, found) in enumerate(zip(plain, requested(tokenizer, Request(n_best=3), beam=4), strict=True)):
         assert found[0].text == text
         if not LINES[line]:
             assert found == [Translation("", 0.0, 0.0, (), ())]
@@ -503,17 +504,17 @@ def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
 
 
 def test_the_best_does_not_depend_on_how_many_are_asked_for(tokenizer: Tokenizer) -> None:
-    one, four = (asked_of(tokenizer, Asked(n_best=n_best), beam=4) for n_best in (1, 4))
+    one, four = (requested(tokenizer, Request(n_best=n_best), beam=4) for n_best in (1, 4))
     assert [found[0].text for found in four] == [found[0].text for found in one]
 
 
 def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="5 translations per line need a beam that large, not 4"):
-        asked_of(tokenizer, Asked(n_best=5), beam=4)
+        requested(tokenizer, Request(n_best=5), beam=4)
 
 
 def test_an_alignment_names_a_source_piece_for_each_piece(tokenizer: Tokenizer) -> None:
-    for line, found in zip(LINES, asked_of(tokenizer, Asked(attention=True)), strict=True):
+    for line, found in zip(LINES, requested(tokenizer, Request(attention=True)), strict=True):
         if line:
             length = len(tokenizer.encode([line], "source")[0])
             assert found[0].alignment is not None
@@ -528,7 +529,7 @@ def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair
     lines = [line for line in LINES if line]
     entries = tokenizer.entries("target")
     seen = set()
-    for found in translator_of(tokenizer, model, beam=4).translations(lines, Asked(attention=True, n_best=2)):
+    for found in translator_of(tokenizer, model, beam=4).translations(lines, Request(attention=True, n_best=2)):
         for one in found:
             assert one.source_pieces is not None
             assert one.alignment is not None
@@ -547,11 +548,11 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
     [first] = tokenizer.encode(["The dog sees a cat."], "source")
     whole = tokenizer.encode([line], "source")[0]
     limit = max(len(first), len(whole) - len(first))
-    [[joined]] = asked_of(tokenizer, Asked(max_source_tokens=limit, attention=True), [line])
+    [[joined]] = requested(tokenizer, Request(max_source_tokens=limit, attention=True), [line])
     parts = cut_source(tokenizer, whole, limit)
     assert joined.parts == len(parts) == 2
     texts = [tokenizer.decode(part, "source") for part in parts]
-    [[one], [two]] = asked_of(tokenizer, Asked(attention=True), texts)
+    [[one], [two]] = requested(tokenizer, Request(attention=True), texts)
     assert joined.text == f"{one.text} {two.text}"
     assert joined.log_prob == pytest.approx(one.log_prob + two.log_prob)
     assert joined.pieces == (*one.pieces, "</s>", *two.pieces)
@@ -564,23 +565,23 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
 
 
 def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokenizer) -> None:
-    asked = Asked(n_best=4, sampling=Sampling(seed=7))
+    request = Request(n_best=4, sampling=Sampling(seed=7))
     translator = translator_of(tokenizer)
 
-    def drawn(lines: list[str], asked: Asked, **options: Any) -> list[list[tuple[str, ...]]]:
-        return [[one.pieces for one in found] for found in translator.translations(lines, asked, **options)]
+    def sampled(lines: list[str], request: Request, **options: Any) -> list[list[tuple[str, ...]]]:
+        return [[one.pieces for one in found] for found in translator.translations(lines, request, **options)]
 
-    found = drawn(LINES, asked)
-    assert found == drawn(LINES, asked, batching=Batching(sentences=2))
-    assert found[2:] == drawn(LINES[2:], dataclasses.replace(asked, first_line=3))
-    assert found != drawn(LINES, Asked(n_best=4, sampling=Sampling(seed=8)))
+    found = sampled(LINES, request)
+    assert found == sampled(LINES, request, batching=Batching(sentences=2))
+    assert found[2:] == sampled(LINES[2:], dataclasses.replace(request, first_line=3))
+    assert found != sampled(LINES, Request(n_best=4, sampling=Sampling(seed=8)))
     assert len(set(found[0])) > 1
-    cold = Asked(sampling=Sampling(temperature=1e-6))
+    cold = Request(sampling=Sampling(temperature=1e-6))
     assert [one[0].text for one in translator.translations(LINES, cold)] == translator_of(tokenizer, beam=1).translate(
         LINES
     )
     for option in ({"top_k": 1}, {"top_p": 1e-9}):
-        first = Asked(sampling=Sampling(**option))
+        first = Request(sampling=Sampling(**option))
         assert [one[0].text for one in translator.translations(LINES, first)] == translator_of(
             tokenizer, beam=1
         ).translate(LINES)
@@ -588,8 +589,8 @@ def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokeniz
 
 def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
     prefixes = ["Der Hund", "", "Eine Katze sieht", "", "", "Wer", ""]
-    found = asked_of(tokenizer, Asked(prefixes=prefixes))
-    free = asked_of(tokenizer, Asked())
+    found = requested(tokenizer, Request(prefixes=prefixes))
+    free = requested(tokenizer, Request())
     for line, prefix, one, other in zip(LINES, prefixes, found, free, strict=True):
         if prefix and line:
             assert one[0].text.startswith(prefix)
@@ -599,8 +600,8 @@ def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
 
 def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tokenizer) -> None:
     required = [["Katze", "Haus"], [], ["Hund"], [], [], [], []]
-    found = asked_of(tokenizer, Asked(required=required))
-    free = asked_of(tokenizer, Asked())
+    found = requested(tokenizer, Request(required=required))
+    free = requested(tokenizer, Request())
     for line, phrases, one, other in zip(LINES, required, found, free, strict=True):
         assert all(phrase in one[0].text for phrase in phrases)
         if not phrases or not line:
@@ -609,53 +610,57 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         (piece for one in free for piece in one[0].pieces),
         key=lambda piece: sum(piece in one[0].pieces for one in free),
     )
-    without = asked_of(
-        tokenizer, Asked(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])])
+    without = requested(
+        tokenizer,
+        Request(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])]),
     )
     assert [one[0].text for one in without] != [one[0].text for one in free]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("wanted", "message"),
     [
-        (Asked(prefixes=["a"]), "1 prefixes for 7 lines"),
-        (Asked(required=[["a"]]), "1 lists of required phrases for 7 lines"),
+        (Request(prefixes=["a"]), "1 prefixes for 7 lines"),
+        (Request(required=[["a"]]), "1 lists of required phrases for 7 lines"),
         (
-            Asked(prefixes=["", "", "\u2603", "", "", "", ""], first_line=11),
+            Request(prefixes=["", "", "\u2603", "", "", "", ""], first_line=11),
             "line 13: the prefix '\u2603' has characters",
         ),
-        (Asked(forbidden=["\u2603"]), "the forbidden phrase '\u2603' has characters"),
-        (Asked(forbidden=[" "]), "a forbidden phrase is empty"),
-        (Asked(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' has"),
-        (Asked(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
-        (Asked(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
+        (Request(forbidden=["\u2603"]), "the forbidden phrase '\u2603' has characters"),
+        (Request(forbidden=[" "]), "a forbidden phrase is empty"),
         (
-            Asked(prefixes=["", "Der Hund sieht", *[""] * 5], forbidden=["Katze", "Hund"]),
+            Request(required=[["a"]] * 6 + [["\u2603"]], first_line=11),
+            "line 17: the required phrase '\u2603' has",
+        ),
+        (Request(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
+        (Request(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
+        (
+            Request(prefixes=["", "Der Hund sieht", *[""] * 5], forbidden=["Katze", "Hund"]),
             "line 2: the prefix 'Der Hund sieht' contains a forbidden phrase",
         ),
         (
-            Asked(required=[[], ["Haus", "Hund"], *[[]] * 5], forbidden=["Hund"]),
+            Request(required=[[], ["Haus", "Hund"], *[[]] * 5], forbidden=["Hund"]),
             "line 2: the required phrase 'Hund' contains a forbidden phrase",
         ),
-        (Asked(required=[["a"]] * 7, sampling=Sampling()), "sampling does not support required phrases"),
+        (Request(required=[["a"]] * 7, sampling=Sampling()), "sampling does not support required phrases"),
     ],
 )
-def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, asked: Asked, message: str) -> None:
+def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, wanted: Request, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        asked_of(tokenizer, asked)
+        requested(tokenizer, wanted)
 
 
 def test_what_is_asked_for_is_looked_at_before_anything_is_translated(tokenizer: Tokenizer) -> None:
     translator = translator_of(tokenizer)
-    translator.check(Asked(prefixes=["Der Hund"], required=[["Katze"]]), "mine", "others")
-    for asked, message in (
-        (Asked(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
-        (Asked(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
-        (Asked(n_best=9), "9 translations per line need a beam that large"),
-        (Asked(forbidden=["\u2603"]), "the forbidden phrase"),
+    translator.check(Request(prefixes=["Der Hund"], required=[["Katze"]]), "mine", "others")
+    for request, message in (
+        (Request(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
+        (Request(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
+        (Request(n_best=9), "9 translations per line need a beam that large"),
+        (Request(forbidden=["\u2603"]), "the forbidden phrase"),
     ):
         with pytest.raises(DataError, match=f"^{message}"):
-            translator.check(asked, "mine", "others")
+            translator.check(request, "mine", "others")
 
 
 def test_wishes_longer_than_the_models_positions_are_refused(tokenizer: Tokenizer) -> None:
@@ -663,17 +668,17 @@ def test_wishes_longer_than_the_models_positions_are_refused(tokenizer: Tokenize
     tokens = len(tokenizer.encode(["Eine Katze sieht den Hund"], "target")[0])
     assert tokens > 5
     with pytest.raises(DataError, match=f"^line 1: prefix and required phrases have {tokens} tokens, and .* for 5$"):
-        translator_of(tokenizer, model).translations(["dog"], Asked(prefixes=["Eine Katze sieht den Hund"]))
+        translator_of(tokenizer, model).translations(["dog"], Request(prefixes=["Eine Katze sieht den Hund"]))
 
 
 def test_a_prefix_may_repeat_itself_and_a_phrase_that_other_wishes_forbid_is_told(tokenizer: Tokenizer) -> None:
     translator = translator_of(tokenizer, no_repeat_ngram=1)
-    [[begun]] = translator.translations(LINES[:1], Asked(prefixes=["Hund Hund Hund"]))
+    [[begun]] = translator.translations(LINES[:1], Request(prefixes=["Hund Hund Hund"]))
     assert begun.text.startswith("Hund Hund Hund")
-    assert not begun.is_unmet
-    [[without]] = translator.translations(LINES[:1], Asked(required=[["Hund Hund"]]))
+    assert not begun.is_unsatisfied
+    [[without]] = translator.translations(LINES[:1], Request(required=[["Hund Hund"]]))
     assert "Hund Hund" not in without.text
-    assert without.is_unmet
+    assert without.is_unsatisfied
 
 
 @pytest.mark.parametrize(
@@ -686,22 +691,22 @@ def test_a_prefix_may_repeat_itself_and_a_phrase_that_other_wishes_forbid_is_tol
 )
 def test_lengths_are_bounded_as_the_settings_say(tokenizer: Tokenizer, decoding: dict[str, Any], holds: Any) -> None:
     sources = [len(ids) for ids in tokenizer.encode(LINES, "source")]
-    found = [len(one[0].pieces) for one in asked_of(tokenizer, Asked(), **decoding)]
-    free = [len(one[0].pieces) for one in asked_of(tokenizer, Asked())]
+    found = [len(one[0].pieces) for one in requested(tokenizer, Request(), **decoding)]
+    free = [len(one[0].pieces) for one in requested(tokenizer, Request())]
     assert all(holds(source, pieces) for source, pieces in zip(sources, found, strict=True) if source)
     assert not all(holds(source, pieces) for source, pieces in zip(sources, free, strict=True) if source)
 
 
 def test_no_ngram_is_said_twice_where_the_settings_say_so(tokenizer: Tokenizer) -> None:
     model = model_that_says(tokenizer.encode(["Hund"], "target")[0][0], tokenizer)
-    free = translator_of(tokenizer, model).translations(LINES[:1], Asked())[0][0].pieces
+    free = translator_of(tokenizer, model).translations(LINES[:1], Request())[0][0].pieces
     assert len(set(free)) == 1 < len(free)
-    bound = translator_of(tokenizer, model, no_repeat_ngram=2).translations(LINES[:1], Asked())[0][0].pieces
+    bound = translator_of(tokenizer, model, no_repeat_ngram=2).translations(LINES[:1], Request())[0][0].pieces
     assert len(set(itertools.pairwise(bound))) == len(bound) - 1
 
 
 def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: Tokenizer) -> None:
-    free, bound = (asked_of(tokenizer, Asked(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
+    free, bound = (requested(tokenizer, Request(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
     assert [one[0].text for one in free] != [one[0].text for one in bound]
     assert all(one[0].score < one[0].log_prob / ((6 + len(one[0].pieces)) / 6) ** 0.6 + 1e-9 for one in bound)
 
@@ -722,9 +727,9 @@ def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: T
     assert expected == translator.translate(LINES)
     long = " ".join(["the dog sees a cat and"] * 120)  # beyond the positions that are kept
     kinds = [
-        ([*LINES, long], Asked(attention=True)),
-        (LINES, Asked(n_best=3, sampling=Sampling(seed=3))),
-        (LINES, Asked(required=[["Hund"] if line else [] for line in LINES])),
+        ([*LINES, long], Request(attention=True)),
+        (LINES, Request(n_best=3, sampling=Sampling(seed=3))),
+        (LINES, Request(required=[["Hund"] if line else [] for line in LINES])),
     ]
     alone = [translator.translations(*kind) for kind in kinds]
     with ThreadPoolExecutor(4) as pool:
@@ -746,15 +751,15 @@ def test_the_python_of_the_documentation_runs(
     assert '"runs/quickstart"' in code
     exec(compile(code.replace("runs/quickstart", str(tmp_path / "model")), "decoding.md", "exec"), {})
     told = capsys.readouterr().out.splitlines()
-    three = Translator.load(str(tmp_path / "model")).translations(["The dog sleeps."], Asked(n_best=3, attention=True))[
-        0
-    ]
+    three = Translator.load(str(tmp_path / "model")).translations(
+        ["The dog sleeps."], Request(n_best=3, attention=True)
+    )[0]
     assert told == [" ".join(map(str, (one.text, one.score, one.pieces, one.alignment))) for one in three]
 
 
 def test_what_is_no_text_and_batches_of_nothing_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match=r"line 12 is not valid UTF-8: '\\udcff' in it"):
-        asked_of(tokenizer, Asked(first_line=11), ["the dog", "a \udcff b"])
+        requested(tokenizer, Request(first_line=11), ["the dog", "a \udcff b"])
     for batching in ({"sentences": 0}, {"tokens": 0}):
         with pytest.raises(ValueError, match="a batch has at least one"):
             Batching(**batching)
@@ -763,7 +768,7 @@ def test_what_is_no_text_and_batches_of_nothing_are_refused(tokenizer: Tokenizer
 
 def test_progress_is_told_after_each_batch(tokenizer: Tokenizer) -> None:
     told: list[float] = []
-    translator_of(tokenizer).translations(LINES, Asked(), batching=Batching(sentences=2), advance=told.append)
+    translator_of(tokenizer).translations(LINES, Request(), batching=Batching(sentences=2), advance=told.append)
     assert len(told) == math.ceil(sum(map(bool, LINES)) / 2)
     assert told == sorted(told)
     assert told[-1] == 1.0

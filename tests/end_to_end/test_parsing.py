@@ -18,9 +18,10 @@ from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import changed_text, prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.files import LineWork, Window
+from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.files import TranslationJob, Window
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
+from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.compare import compare_runs
@@ -147,14 +148,14 @@ def test_files_of_trees_are_scored_by_the_command(
 def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) -> None:
     translator = Translator.load(project.run)
     lines = ["( the ) dog(s", "", "  ", "the \u2028 dog\u00a0x", "the dog " * 20, ")NP (S"]
-    found = translator.translations(lines, Asked(n_best=2, max_source_tokens=12), batching=Batching(2))
+    found = translator.translations(lines, TranslationRequest(n_best=2, max_source_tokens=12), batching=Batching(2))
     for line, of_line in zip(lines, found, strict=True):
         assert len(of_line) == (2 if line.strip() else 1)
         for one in of_line:
             trees = list(read_trees([one.text], "parse"))
             assert [word for tree in trees for word in words(tree)] == split_words(line)
             assert one.is_mended is not None
-    work = LineWork(translator, Asked(), Batching(), "text")
+    work = TranslationJob(translator, TranslationRequest(), Batching(), "text")
     status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), (), lambda share: None).status]
     assert "mended" in status[4]
     assert status[1] == ["empty"]
@@ -163,7 +164,7 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
 def test_asked_for_whole_trees_a_search_says_nothing_that_has_to_be_mended(project: Project) -> None:
     translator = Translator.load(project.run, "cpu")
     lines = [*project.sentences()[:3], "( x )", "the dog\u00a0sees  the cat", "the old cat " * 12]
-    asked = Asked(n_best=2, max_source_tokens=20)
+    asked = TranslationRequest(n_best=2, max_source_tokens=20)
     before = translator.translations(lines, asked)
     assert all(one.is_mended for of_line in before for one in of_line), "after eight updates it says no tree by itself"
     translator.decoding = translator.decoding.model_copy(update={"whole_trees": True})
@@ -174,7 +175,7 @@ def test_asked_for_whole_trees_a_search_says_nothing_that_has_to_be_mended(proje
             assert [word for tree in read_trees([one.text], "parse") for word in words(tree)] == split_words(line)
     assert found[5][0].parts > 1
     assert not found[0][0].is_mended
-    drawn = translator.translations(lines[:3], Asked(n_best=4, sampling=Sampling()))
+    drawn = translator.translations(lines[:3], TranslationRequest(n_best=4, sampling=Sampling()))
     assert all(one.hit_limit or not one.is_mended for of_line in drawn for one in of_line)
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
-from nmtkit.decoding.files import LineWork, Wishes
-from nmtkit.decoding.translator import Asked, Batching, Sampling, Translator
+from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.files import LineConstraints, TranslationJob
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import sha256_of
@@ -106,11 +107,11 @@ def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> No
     assert found(run) == ["translated with alpha = 1.0, but the recipe says 0.6"]
 
 
-def options(asked: Asked | None = None, **changes: Any) -> dict[str, Any]:
+def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str, Any]:
     """What `translate` notes besides the search."""
     torch.manual_seed(1)
     translator = Translator([Transformer(MODEL, 7, 7)], TOKENIZER, RECIPE.decoding)
-    described = LineWork(translator, asked or Asked(), Batching(), "text", **changes).description()
+    described = TranslationJob(translator, asked or TranslationRequest(), Batching(), "text", **changes).description()
     del described["decoding"]
     return json.loads(json.dumps(described))
 
@@ -132,20 +133,28 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
 @pytest.mark.parametrize(
     ("asked", "changes", "told"),
     [
-        (Asked(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
-        (Asked(forbidden=("a",)), {}, "made with phrases forbidden"),
+        (TranslationRequest(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
+        (TranslationRequest(forbidden=("a",)), {}, "made with phrases forbidden"),
         (
-            Asked(max_source_tokens=20),
+            TranslationRequest(max_source_tokens=20),
             {},
             "translated with max_source_tokens = 20, but `run` has the limit of the model",
         ),
         (None, {"minimum_risk": "chrf2"}, "chosen from samples by minimum Bayes risk"),
-        (None, {"prefixes": Wishes("--prefix", Path("p"), ["b"])}, "made with the beginning of each line given"),
-        (None, {"required": Wishes("--require", Path("p"), ["b"])}, "made with phrases that its lines had to hold"),
+        (
+            None,
+            {"prefixes": LineConstraints("", Path(), ["b"])},
+            "made with the beginning of each line given",
+        ),
+        (
+            None,
+            {"required": LineConstraints("", Path(), ["b"])},
+            "made with phrases that its lines had to hold",
+        ),
     ],
 )
 def test_what_was_wished_of_translate_is_told(
-    run: Path, asked: Asked | None, changes: dict[str, Any], told: str
+    run: Path, asked: TranslationRequest | None, changes: dict[str, Any], told: str
 ) -> None:
     note(run, options=options(asked, **changes))
     assert found(run) == [told]
@@ -199,8 +208,8 @@ def test_the_record_knows_its_translation(run: Path) -> None:
 
 
 def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set_translated_as(run / "translations" / "news.txt") == (run, "news")
+    assert set_translated_as(run / "translations" / "news.txt") == (Run(run), "news")
     for other in ("translations/olds.txt", "translations/news.json", "news.txt", "data/test/news.source.txt"):
         assert set_translated_as(run / other) is None
     monkeypatch.chdir(run)
-    assert set_translated_as(Path("translations/news.txt")) == (run, "news")
+    assert set_translated_as(Path("translations/news.txt")) == (Run(run), "news")
