@@ -7,7 +7,7 @@ of decoding/search.py (docs/export.md).
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -108,20 +108,13 @@ class CTranslate2Translator(Engine):
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
 
     def search_segments(
-        self,
-        segments: Sequence[Segment],
-        request: TranslationRequest,
-        batching: Batching,
-        before_batch: Callable[[], None],
-        advance: Callable[[float], None],
-    ) -> list[list[Translation]]:
-        before_batch()  # CTranslate2 runs all batches of a call
-        found = self.search([segment.ids for segment in segments], batching)
-        advance(1.0)
-        return [
-            [self._translation(segment, ids, self._limit(len(segment.ids)))]
-            for segment, ids in zip(segments, found, strict=True)
-        ]
+        self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
+    ) -> Iterator[dict[int, list[Translation]]]:
+        found = self.search([segment.ids for segment in segments], batching)  # in batches of its own
+        yield {
+            index: [self._translation(segment, ids, self._limit(len(segment.ids)))]
+            for index, (segment, ids) in enumerate(zip(segments, found, strict=True))
+        }
 
     def search(self, sources: Sequence[list[int]], batching: Batching) -> list[list[int]]:
         """Return the ids of the best translation of each source, without begin and end symbols.

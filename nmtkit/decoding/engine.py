@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,14 +206,9 @@ class Engine(ABC):
 
     @abstractmethod
     def search_segments(
-        self,
-        segments: Sequence[Segment],
-        request: TranslationRequest,
-        batching: Batching,
-        before_batch: Callable[[], None],
-        advance: Callable[[float], None],
-    ) -> list[list[Translation]]:
-        """Return the translations of each segment, see `translations`."""
+        self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
+    ) -> Iterator[dict[int, list[Translation]]]:
+        """Yield, batch by batch, the translations of each segment by its index."""
 
     @property
     @abstractmethod
@@ -272,17 +267,28 @@ class Engine(ABC):
         self.check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
-        found = self.search_segments(segments, request, batching, before_batch, advance)
+        batches = self.search_segments(segments, request, batching)
+        found: dict[int, list[Translation]] = {}
+        total, done = sum(len(segment.ids) for segment in segments), 0
+        while len(found) < len(segments):
+            before_batch()
+            of_batch = next(batches)
+            found.update(of_batch)
+            done += sum(len(segments[index].ids) for index in of_batch)
+            advance(done / total)
         of_lines: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
-        for segment, translations in zip(segments, found, strict=True):
-            of_lines[segment.line].append((segment, translations))
+        for index, segment in enumerate(segments):
+            of_lines[segment.line].append((segment, found[index]))
         results = []
         for number, (line, parts) in enumerate(zip(lines, of_lines, strict=True)):
             lengths = [len(segment.ids) for segment, _ in parts]
             # The best with the best, the second with the second.
             joined = [_join(of_rank, lengths) for of_rank in zip(*(found for _, found in parts), strict=False)]
-            if not parts:  # no text; constraints are not satisfied
-                joined = [_empty_translation(request, number)]
+            if not joined:  # a line without text, which satisfies no constraint
+                has_prefix = bool(request.prefixes and request.prefixes[number].strip())
+                is_constrained = has_prefix or bool(request.required and request.required[number])
+                empty = () if request.attention else None
+                joined = [Translation("", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty)]
             results.append([dataclasses.replace(one, **vars(self.task.output(line, one.text))) for one in joined])
         return results
 
@@ -362,15 +368,6 @@ class Engine(ABC):
             is_short=is_short(len(segment.ids), len(ids), self.lengths),
             **details,
         )
-
-
-def _empty_translation(request: TranslationRequest, line: int) -> Translation:
-    """Return the translation of a line without text, which satisfies no constraint; ``line`` counts from 0."""
-    is_constrained = bool(request.prefixes and request.prefixes[line].strip()) or bool(
-        request.required and request.required[line]
-    )
-    nothing = () if request.attention else None
-    return Translation("", 0.0, 0.0, alignment=nothing, source_pieces=nothing, is_unsatisfied=is_constrained)
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:

@@ -13,7 +13,6 @@ Windows rather than one growing file, as the processes write side by side, and a
 
 import bisect
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
@@ -204,7 +203,7 @@ class TranslationJob:
             advance: called on the way with the share of the window that is done.
 
         Raises:
-            DataError: the request is not possible; prefixes or phrases end before the text.
+            DataError: prefixes or phrases end before the text.
         """
         last_line = window.first_line - 1 + len(window.lines)
         for constraints in (self.prefixes, self.required):
@@ -257,12 +256,7 @@ class Parts:
     """
 
     def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int) -> None:
-        """Name the folder; nothing is read or written yet.
-
-        Args:
-            made_of: what decides the output, as JSON. Batches are not part of it, though between candidates as good as
-                equal the choice may depend on them.
-        """
+        """Name the folder; nothing is read or written yet. ``made_of``: what decides the output, as JSON."""
         self.folder = output.parent / f"{output.name}.parts"
         self.window_lines = window_lines
         self._output = output
@@ -271,9 +265,7 @@ class Parts:
     def locked(self) -> AbstractContextManager[None]:
         """Reserve the output for this process, and those that it works with, while a block runs.
 
-        Raises:
-            NmtkitError: another translation is writing it.
-            DataError: its folder cannot be made.
+        Raises NmtkitError where another translation is writing it, DataError where its folder cannot be made.
         """
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -284,10 +276,7 @@ class Parts:
     def begin(self) -> int:
         """Prepare the folder, by one process before all others; return the number of finished windows.
 
-        Windows of another translation are removed.
-
-        Raises:
-            DataError: something else is in the way; it is left as it is.
+        Windows of another translation are removed; DataError is raised for anything else, which is left as it is.
         """
         self._check_own_folder()
         wanted = self.window_lines
@@ -400,14 +389,14 @@ def translate_windows(
         advance: called with the lines that are done, of this process' windows and of those passed over.
     """
 
-    def advance_within(before: int, window: Window, share: float) -> None:
-        advance(before + int(share * len(window.lines)))
+    def advance_within(share: float) -> None:
+        advance(done + int(share * len(window.lines)))
 
     count = done = 0
     for window in windows(lines, parts.window_lines):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
-            parts.write(window.number, translate(window, functools.partial(advance_within, done, window)))
+            parts.write(window.number, translate(window, advance_within))
         done += len(window.lines)
         advance(done)
     return count
@@ -429,8 +418,7 @@ def translate_file(
     Args:
         status: file for the status of each line.
         strict: raise at invalid UTF-8 instead of replacing it.
-        window_lines: lines per window; by default see `equal_windows`.
-        title: of the progress bar.
+        window_lines: by default see `equal_windows`.
 
     Returns:
         The reader of the source, which knows its invalid lines.

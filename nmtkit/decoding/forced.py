@@ -23,7 +23,7 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import EOS, Side, Tokenizer
+from nmtkit.text.tokenizer import EOS, Tokenizer
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -121,20 +121,19 @@ class ForcedDecoder:
         Raises:
             DataError: a hypothesis is no target of the model's task.
         """
-        task = task_of(self.tokenizer.settings["text"])
-        targets = [
-            task.model_target(hypothesis, repr(hypothesis[:40]))
-            if first_line is None
-            else task.model_target(hypothesis, "the hypotheses", first_line + index)
-            for index, (_, hypothesis) in enumerate(pairs)
-        ]
-        sources = self._encode([task.model_source(source) for source, _ in pairs], "source")
-        hypotheses = self._encode(targets, "target")
-        return self.score_ids(sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens)
-
-    def _encode(self, lines: list[str], side: Side) -> list[list[int]]:
-        normalized = [self.tokenizer.normalize(line, side) for line in lines]
-        return self.tokenizer.encode(normalized, side, torch.get_num_threads())
+        task, tokenizer = task_of(self.tokenizer.settings["text"]), self.tokenizer
+        sources, hypotheses = [], []
+        for index, (source, hypothesis) in enumerate(pairs):
+            name, number = (repr(hypothesis[:40]), 1) if first_line is None else ("the hypotheses", first_line + index)
+            sources.append(tokenizer.normalize(task.model_source(source), "source"))
+            hypotheses.append(tokenizer.normalize(task.model_target(hypothesis, name, number), "target"))
+        threads = torch.get_num_threads()
+        return self.score_ids(
+            tokenizer.encode(sources, "source", threads),
+            tokenizer.encode(hypotheses, "target", threads),
+            batch_tokens=batch_tokens,
+            max_tokens=max_tokens,
+        )
 
     def score_ids(
         self,

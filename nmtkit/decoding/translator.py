@@ -1,6 +1,6 @@
 """The engine of nmtkit itself: beam search and sampling with torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -106,25 +106,16 @@ class Translator(Engine):
         return self.task.well_formed(entries, EOS, self._device)
 
     def search_segments(
-        self,
-        segments: Sequence[Segment],
-        request: TranslationRequest,
-        batching: Batching,
-        before_batch: Callable[[], None],
-        advance: Callable[[float], None],
-    ) -> list[list[Translation]]:
+        self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
+    ) -> Iterator[dict[int, list[Translation]]]:
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         sources = [segment.ids for segment in segments]
-        results: list[list[Translation]] = [[] for _ in segments]
-        total, done = sum(map(len, sources)), 0
         for batch in batching.batches(sources, range(len(segments)), batching.tokens):
-            before_batch()
             found = self._search([segments[index] for index in batch], forbidden, request)
-            for index, hypotheses in zip(batch, found, strict=True):
-                results[index] = [self._finish(segments[index], one) for one in hypotheses[: request.n_best]]
-            done += sum(len(sources[index]) for index in batch)
-            advance(done / total)
-        return results
+            yield {
+                index: [self._finish(segments[index], hypothesis) for hypothesis in hypotheses[: request.n_best]]
+                for index, hypotheses in zip(batch, found, strict=True)
+            }
 
     @torch.inference_mode()
     def _search(
