@@ -362,12 +362,11 @@ def _translate_file(
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.files import translate_file
-    from nmtkit.files import sha256_of
     from nmtkit.run import set_translated_as
 
     is_first = workers is None or workers.rank == 0
     try:
-        reader = translate_file(job, input_, output, status=status, strict=strict, workers=workers)
+        reader, source_sha256 = translate_file(job, input_, output, status=status, strict=strict, workers=workers)
     except SystemExit:  # by a signal
         if is_first:
             console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
@@ -378,7 +377,7 @@ def _translate_file(
             run, test_set = of_run
             options = job.description()
             decoding, sums = options.pop("decoding"), list(job.engine.model_sha256)
-            made_from = {"source_sha256": sha256_of(input_), "decoding": decoding, "options": options}
+            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": options}
             run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
 

@@ -17,9 +17,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.decoding.engine import Ids, contains
@@ -40,11 +40,7 @@ def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
     Source: Paulus et al. 2017 (arXiv 1705.04304), section 2.5.
     """
 
-    def constrain(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         generated = tokens[:, :, 1:]
         if generated.size(2) < size:
             return
@@ -66,11 +62,7 @@ def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
     for phrase in phrases:
         by_length.setdefault(len(phrase), []).append(phrase)
 
-    def constrain(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         for length, of_length in by_length.items():
             if tokens.size(2) < length:  # BOS and what comes before the last token
                 continue
@@ -86,11 +78,7 @@ def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
 def forced_prefixes(prefixes: Sequence[Ids]) -> Constraint:
     """Make each sentence's translation begin with its prefix, which may be empty."""
 
-    def constrain(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         position = tokens.size(2) - 1
         for row, sentence in enumerate(sentences):
             if position < len(prefixes[sentence]):
@@ -135,13 +123,7 @@ def required_phrases(
     """
     ended: dict[int, int] = {}  # for each sentence, the most tokens of phrases in a finished hypothesis
 
-    def select(
-        log_probs: Float[Tensor, "sentences live"],
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[np.ndarray, "sentences live length"],
-        sentences: Sequence[int],
-        beam: int,
-    ) -> Candidates:
+    def select(log_probs: Tensor, step: Tensor, tokens: NDArray, sentences: Sequence[int], beam: int) -> Candidates:
         kept: list[list[_Continuation]] = []
         for row, sentence in enumerate(sentences):
             if not phrases[sentence]:

@@ -283,7 +283,7 @@ class Engine(ABC):
         for number, (line, parts) in enumerate(zip(lines, of_lines, strict=True)):
             lengths = [len(segment.ids) for segment, _ in parts]
             # The best with the best, the second with the second.
-            joined = [_join(of_rank, lengths) for of_rank in zip(*(found for _, found in parts), strict=False)]
+            joined = [_join(of_rank, lengths) for of_rank in zip(*(ranked for _, ranked in parts), strict=False)]
             if not joined:  # a line without text, which satisfies no constraint
                 has_prefix = bool(request.prefixes and request.prefixes[number].strip())
                 is_constrained = has_prefix or bool(request.required and request.required[number])

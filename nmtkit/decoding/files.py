@@ -412,7 +412,7 @@ def translate_file(
     window_lines: int | None = None,
     workers: "Workers | None" = None,
     title: str = "translating",
-) -> LineReader:
+) -> tuple[LineReader, str]:
     """Translate a file, together with other processes if there are any; windows finished before are kept.
 
     Args:
@@ -421,14 +421,15 @@ def translate_file(
         window_lines: by default see `equal_windows`.
 
     Returns:
-        The reader of the source, which knows its invalid lines.
+        The reader of the source, which knows its invalid lines; the sha256 sum of the source as it was read.
     """
     job.check()
     total = sum(1 for _ in LineReader(source, errors="strict" if strict else "replace"))
     job.check_lines(total)
     reader = LineReader(source, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    made_of = {"models": list(job.engine.weights_sha256), "input": sha256_of(source), **job.description()}
+    source_sha256 = sha256_of(source)
+    made_of = {"models": list(job.engine.weights_sha256), "input": source_sha256, **job.description()}
     parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes))
     with ExitStack() as stack:
         finished = 0
@@ -454,4 +455,4 @@ def translate_file(
             workers.wait()
         if rank == 0:
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])])
-    return reader
+    return reader, source_sha256

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.decoding.search import Candidates, CandidateSelection
@@ -28,13 +29,7 @@ def sampled_continuations(
     """
     generators = [np.random.default_rng(seed) for seed in seeds]
 
-    def select(
-        log_probs: Float[Tensor, "sentences live"],
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[np.ndarray, "sentences live length"],
-        sentences: Sequence[int],
-        beam: int,
-    ) -> Candidates:
+    def select(log_probs: Tensor, step: Tensor, tokens: NDArray, sentences: Sequence[int], beam: int) -> Candidates:
         origins = torch.arange(beam, device=step.device).expand(len(sentences), beam)
         if log_probs.size(1) == 1:  # the first step: all samples continue the empty hypothesis
             origins = torch.zeros_like(origins)

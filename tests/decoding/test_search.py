@@ -155,17 +155,6 @@ def test_a_wide_beam_equals_exhaustive_search(
         assert best.score == pytest.approx(score, abs=1e-12)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("seed", range(6))
-def test_a_wide_beam_is_never_worse_than_greedy_search(seed: int, penalty: tuple[str, float]) -> None:
-    """A narrow one can be, as it may give up what greedy search goes on with."""
-    max_lengths = [4, 0, 3, 2]
-    table = history_table(seed)
-    greedy, wide = (find(table, max_lengths, beam=beam, penalty=penalty) for beam in (1, 130))
-    for one, other in zip(greedy, wide, strict=True):
-        assert other[0].score >= one[0].score
-
-
 def test_of_equal_scores_the_hypothesis_that_finished_first_is_the_better_one() -> None:
     # 4 and the end, 1/4 x 1/2; 5, 5 and the end, 1/4 x 1/2 x 1: powers of 2, so that both are exactly -log 8.
     certain, impossible = 0.0, -math.inf
@@ -251,14 +240,6 @@ def test_a_score_is_the_log_probability_over_the_penalty_with_the_end_symbol_cou
     assert len({len(hypothesis.ids) for hypothesis in found}) > 1
     for hypothesis in found:
         assert hypothesis.score == pytest.approx(hypothesis.log_prob / divisor(penalty, len(hypothesis.ids) + 1))
-
-
-def test_log_probabilities_are_those_of_the_model() -> None:
-    table = history_table(5)
-    for sentence, hypotheses in enumerate(find(table, [5, 4, 6], beam=6)):
-        assert hypotheses
-        for hypothesis in hypotheses:
-            assert hypothesis.log_prob == pytest.approx(log_prob_of(table, sentence, hypothesis.ids), abs=1e-12)
 
 
 def test_the_penalty_decides_which_translation_wins() -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nmtkit.config.schema import ModelConfig
-from nmtkit.decoding import search as search_module
 from nmtkit.decoding.constraints import (
     Progress,
     forbidden_phrases,
@@ -315,7 +314,7 @@ def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
         (1, [(4, 5), (5, 6)], [(4, 5), (5, 6)]),  # they overlap
     ],
 )
-def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
+def test_a_phrase_that_cannot_be_generated_without_repeating_is_done_without(
     size: int, phrases: list[Ids], possible: list[Ids], seed: int
 ) -> None:
     table, allows = history_table(seed), no_repeated_ngrams(size)
@@ -414,16 +413,8 @@ def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None
     assert found[0].ids[:3] == (6, 6, 5)
 
 
-def test_without_finite_probabilities_the_model_is_told_even_so() -> None:
-    def table(sentence: int, history: Ids) -> torch.Tensor:
-        return torch.full((VOCAB,), math.nan, dtype=torch.float64)
-
-    with pytest.raises(ModelError, match="probabilities are not finite"):
-        find(table, [4], 3, SearchOptions(select=required_phrases([[(4, 5)]], [4])))
-
-
 @pytest.mark.parametrize("seed", range(6))
-def test_a_phrase_that_cannot_be_said_does_not_keep_a_translation_from_ending(seed: int) -> None:
+def test_a_phrase_that_cannot_be_generated_does_not_keep_a_translation_from_ending(seed: int) -> None:
     options = SearchOptions(constraints=(no_repeated_ngrams(1),), select=required_phrases([[(6, 6)]], [9], 1))
     [found] = find(history_table(seed), [9], 2, options)
     assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(constraints=options.constraints))[0][0].ids
@@ -506,7 +497,7 @@ def test_samples_come_as_drawn_and_one_for_each_asked_for() -> None:
     assert scores != sorted(scores, reverse=True)
 
 
-def test_samples_depend_on_the_seed_and_not_on_the_company() -> None:
+def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
     table = history_table(4, sharpness=1.0)
     alone = [samples(table, 8, 3, [sentence])[0] for sentence in range(3)]
     together = samples(table, 8, 3, [2, 0, 1])
@@ -552,15 +543,3 @@ def test_rules_hold_for_samples_too() -> None:
     [found] = find(history_table(1, sharpness=0.5), [3], 200, options)
     assert all(len(one.ids) >= 2 and not repeats(one.ids, 1) for one in found)
     assert len({one.ids for one in found}) > 3
-
-
-def test_options_are_off_by_default() -> None:
-    assert search_module.SearchOptions() == SearchOptions(
-        n_best=1,
-        min_tokens=0,
-        constraints=(),
-        select=search_module.best_continuations,
-        sampled=False,
-        coverage=0.0,
-        keep_attention=False,
-    )

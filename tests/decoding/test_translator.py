@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.engine import TranslationRequest as Request
@@ -22,37 +22,9 @@ from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tests.decoding.models import TEXT, data_config, model_for
 
-TEXT = [
-    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
-    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
-    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
-    ("The small dog runs home.", "Der kleine Hund rennt heim."),
-]
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog? A cat.", "a a a a"]
-TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-
-
-def data_config(**changes: object) -> DataConfig:
-    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
-    return DataConfig.model_validate({**values, **changes})
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.learn(data_config(), lambda: TEXT)
-
-
-def model_for(
-    tokenizer: Tokenizer, dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object
-) -> Transformer:
-    """Random weights, larger than initial ones so that translations depend on their source."""
-    torch.manual_seed(seed)
-    config = ModelConfig.model_validate({**TINY, **changes})
-    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    for parameter in model.parameters():
-        parameter.data *= 2.0
-    return model.to(dtype).requires_grad_(False).eval()
 
 
 def model_that_says(index: int, tokenizer: Tokenizer, **changes: object) -> Transformer:
@@ -503,25 +475,9 @@ def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
             assert one.hit_limit == (len(one.pieces) == limit)
 
 
-def test_the_best_does_not_depend_on_how_many_are_asked_for(tokenizer: Tokenizer) -> None:
-    one, four = (requested(tokenizer, Request(n_best=n_best), beam=4) for n_best in (1, 4))
-    assert [found[0].text for found in four] == [found[0].text for found in one]
-
-
 def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="5 translations per line need a beam that large, not 4"):
         requested(tokenizer, Request(n_best=5), beam=4)
-
-
-def test_an_alignment_names_a_source_piece_for_each_piece(tokenizer: Tokenizer) -> None:
-    for line, found in zip(LINES, requested(tokenizer, Request(attention=True)), strict=True):
-        if line:
-            length = len(tokenizer.encode([line], "source")[0])
-            assert found[0].alignment is not None
-            assert len(found[0].alignment) == len(found[0].pieces)
-            assert set(found[0].alignment) <= set(range(length))
-        else:
-            assert (found[0].alignment, found[0].source_pieces) == ((), ())
 
 
 def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair(tokenizer: Tokenizer) -> None:
@@ -540,7 +496,10 @@ def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair
             assert torch.allclose(chosen, weights.amax(1), atol=1e-6)
             assert weights.size(1) == 1 or (chosen > weights.amin(1) + 1e-6).all()
             seen |= set(one.alignment)
+            assert len(one.alignment) == len(one.pieces)
     assert len(seen) > 3
+    [[empty]] = requested(tokenizer, Request(attention=True), [""])
+    assert (empty.alignment, empty.source_pieces) == ((), ())
 
 
 def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer) -> None:
