@@ -68,7 +68,7 @@ def _doubts_of_options(options: dict[str, Any], decoding: dict[str, Any]) -> lis
     """What else was asked of `translate` that `run` would not have done.
 
     Args:
-        options: as LineWork and PlainWork describe them.
+        options: as TranslationJob describes them.
     """
     asked = {**options, **options.get("asked", {})}
     found = [said for wish, said in _WISHES.items() if asked.get(wish)]
