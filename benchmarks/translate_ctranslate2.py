@@ -19,8 +19,9 @@ from pathlib import Path
 import ctranslate2
 
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.engine_choice import Export
-from nmtkit.decoding.source_parts import longest_translation
+from nmtkit.decoding.lengths import longest_translation
 from nmtkit.files import read_lines
 
 System = Callable[[list[str]], list[str]]
@@ -62,7 +63,7 @@ def main() -> None:
     overrides: dict[str, object] = {} if arguments.beam is None else {"beam": arguments.beam}
     engine = CTranslate2Translator.load(Export.read(arguments.export), overrides, "cpu", arguments.threads)
     systems: dict[str, System] = {
-        "nmtkit": lambda texts: engine.translate(texts, batch_sentences=arguments.batch),
+        "nmtkit": lambda texts: engine.translate(texts, batching=Batching(arguments.batch)),
         "direct, one thread each": direct(engine, arguments.export, arguments.threads, 1, arguments.batch),
         "direct, all threads": direct(engine, arguments.export, 1, arguments.threads, arguments.batch),
     }

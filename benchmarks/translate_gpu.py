@@ -48,7 +48,8 @@ from train_gpu import VOCABULARY, attempt, environment, lengths, model_of, names
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batch import pad
-from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import SearchOptions, beam_search
 from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2 as ctranslate2_export
@@ -130,9 +131,7 @@ class Nmtkit:
                 [self._length] * len(sources),
                 beam=self._beam,
                 penalty=length_penalty("wu", 0.6),
-                bos=BOS,
-                eos=EOS,
-                forbidden=(PAD, BOS, UNK),
+                suppressed=(PAD, BOS, UNK),
                 device=self._device,
                 options=SearchOptions(min_tokens=self._length),
             )

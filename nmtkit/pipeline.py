@@ -7,15 +7,14 @@ prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> tr
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from nmtkit.config.schema import Recipe
-from nmtkit.console import counted, log, progress
+from nmtkit.console import counted, log
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
-from nmtkit.decoding.file_translation import Parts, Window, Written, translate_windows
-from nmtkit.decoding.translator import TranslationRequest, Translator
+from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
@@ -116,26 +115,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         if translator is None:
             translator = Translator.load([model], device)
             translator.decoding = recipe.decoding
-        _translate_file(translator, source, output, made_from)
+        job, title = TranslationJob(translator), f"translating {output.stem}"
+        translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)
-
-
-def _translate_file(translator: Translator, source: Path, output: Path, made_from: dict[str, Any]) -> None:
-    """Translates a test set in windows, of which a stop loses only the one that it falls into."""
-
-    def translate(window: Window, advance: Callable[[float], None]) -> Written:
-        found = translator.translations(window.lines, TranslationRequest(), advance=advance)
-        return Written([of_line[0].text for of_line in found], [])
-
-    lines = read_lines(source)
-    parts = Parts(output, made_from, _WINDOW_LINES)
-    with parts.locked():
-        there = min(parts.begin() * parts.window_lines, len(lines))
-        if there:
-            log.info("resuming after %s", counted(there, "line"))
-        with progress(f"translating {output.stem}", len(lines), start=there) as advance:
-            count = translate_windows(lines, translate, parts, advance=advance)
-        parts.join(count, [("output", output)])
 
 
 def score_run(

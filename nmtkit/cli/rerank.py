@@ -157,8 +157,8 @@ def _load_features(
 ) -> list["Feature"]:
     """Reads the models; those of a group are an ensemble."""
     from nmtkit.decoding.forced import BATCH_TOKENS, ForcedDecoder
+    from nmtkit.decoding.lengths import length_penalty as penalty_of
     from nmtkit.decoding.rerank import Feature
-    from nmtkit.decoding.search import length_penalty as penalty_of
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import choose_device
 

@@ -4,21 +4,19 @@ import io
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_decoding, check_files
 
 if TYPE_CHECKING:
-    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
-    from nmtkit.decoding.engine_choice import Export
-    from nmtkit.decoding.file_translation import LineWork, Wishes
+    from nmtkit.decoding.engine import Sampling
+    from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
     from nmtkit.decoding.formats import OutputFormat
-    from nmtkit.decoding.plain_work import PlainWork
     from nmtkit.decoding.translator import Precision
     from nmtkit.distributed.workers import Workers
 
@@ -213,6 +211,7 @@ def command(
     """
 
     from nmtkit import console
+    from nmtkit.errors import ModelError
     from nmtkit.files import is_stream
 
     if batch_size is not None and batch_tokens is not None:
@@ -231,8 +230,8 @@ def command(
         raise typer.BadParameter("--alignment needs --json")
     if mbr_metric is not None and mbr is None:
         raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
-    drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    _check_drawing(drawing, beam, is_drawn=sample or mbr is not None)
+    sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
+    _check_sampling(sampling_options, beam, is_sampled=sample or mbr is not None)
     check_files(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
@@ -265,112 +264,94 @@ def command(
         "--precision": precision != "float32",
     }  # fmt: skip
 
+    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, Engine, TranslationRequest
     from nmtkit.decoding.engine_choice import choose_export
+    from nmtkit.decoding.file_translation import TranslationJob
 
     export = choose_export(
         models,
         engine,
         stated,
-        [name for name, is_asked in only_torch.items() if is_asked],
+        [name for name, is_given in only_torch.items() if is_given],
         max_source_tokens=max_source_tokens,
         device=device,
     )
-    fast = _load_fast(export, engine, stated, device, threads) if export is not None else None
-    if export is not None and fast is not None:
-        from nmtkit.decoding.ctranslate2_engine import BATCH_TOKENS as TOKENS_AT_ONCE
-        from nmtkit.decoding.plain_work import PlainWork
-
-        plain = PlainWork(fast, batch_size, batch_tokens or TOKENS_AT_ONCE, max_source_tokens)
-        if from_file_to_file:
-            assert input_ is not None
-            assert output is not None
-            read, of_model = [export.manifest["files"]["model.bin"]], [str(export.manifest["model_sha256"])]
-            _translate_file(plain, read, of_model, input_, output, status, strict=strict, workers=None)
-        else:
-            _translate_stream(plain, input_, output, status, strict=strict)
-        return
-
-    import torch
-
-    from nmtkit.decoding.file_translation import LineWork
-    from nmtkit.decoding.translator import BATCH_TOKENS, Batching, Sampling, TranslationRequest, Translator
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import Workers
-
-    sampling = Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
-    asked = TranslationRequest(
-        n_best=mbr or n_best,
-        sampling=sampling if sample or mbr else None,
-        forbidden=tuple(forbid or ()),
-        attention=alignment,
-        max_source_tokens=max_source_tokens,
-    )
-    output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
-        translator = Translator.load(models, workers.device, cast("Precision", precision))
-        translator.decoding = translator.decoding.model_copy(update=stated)
-        if threads is None and batch_size == 1 and translator.is_small:
-            set_threads(min(2, torch.get_num_threads()))
-        batching = Batching(batch_size, batch_tokens or BATCH_TOKENS)
-        work = LineWork(
+        workers = None
+        translator: Engine | None = None
+        if export is not None:
+            from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+
+            try:
+                translator = CTranslate2Translator.load(export, stated, device, threads)
+            except ModelError as error:
+                if engine != "auto" or export.model is None:
+                    raise
+                console.log.warning("using the torch engine, because the export cannot be used: %s", error)
+        if translator is None:
+            import torch
+
+            from nmtkit.decoding.translator import Translator
+            from nmtkit.distributed.cpu import set_threads
+            from nmtkit.distributed.workers import Workers
+
+            workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
+            translator = by_torch = Translator.load(models, workers.device, cast("Precision", precision))
+            translator.decoding = translator.decoding.model_copy(update=stated)
+            if threads is None and batch_size == 1 and by_torch.is_small:
+                set_threads(min(2, torch.get_num_threads()))
+        request = TranslationRequest(
+            n_best=mbr or n_best,
+            sampling=_sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
+            forbidden=tuple(forbid or ()),
+            attention=alignment,
+            max_source_tokens=max_source_tokens,
+        )
+        output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
+        job = TranslationJob(
             translator,
-            asked,
-            batching,
+            request,
+            Batching(batch_size, batch_tokens or BATCH_TOKENS),
             output_format,
-            _wishes("--prefix", prefix),
-            _wishes("--require", require),
+            _line_constraints("--prefix", prefix),
+            _line_constraints("--require", require),
             (mbr_metric or "chrf2") if mbr else None,
             n_best,
         )
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            sums, others = translator.weights_sha256, workers if launched > 1 else None
-            _translate_file(work, sums, sums, input_, output, status, strict=strict, workers=others)
+            _translate_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
         else:
-            _translate_stream(work, input_, output, status, strict=strict)
+            _translate_stream(job, input_, output, status, strict=strict)
 
 
-def _check_drawing(options: dict[str, float | None], beam: int | None, *, is_drawn: bool) -> None:
-    """Raises BadParameter for options of samples where none are drawn, and the other way round."""
+def _check_sampling(options: dict[str, float | None], beam: int | None, *, is_sampled: bool) -> None:
+    """Raise BadParameter for options of sampling without it, and for those of beam search with it."""
     for name, value in options.items():
-        if value is not None and not is_drawn:
+        if value is not None and not is_sampled:
             raise typer.BadParameter("needs --sample or --mbr", param_hint=name)
         if value is not None and not math.isfinite(value):
             raise typer.BadParameter("must be a finite number", param_hint=name)
-    if beam is not None and is_drawn:
+    if beam is not None and is_sampled:
         raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
 
 
-def _load_fast(
-    export: "Export", engine: str, stated: dict[str, object], device: str, threads: int | None
-) -> "CTranslate2Translator | None":
-    """The engine without torch; None where nobody asked for it and it cannot be used."""
-    from nmtkit import console
-    from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
-    from nmtkit.errors import ModelError
+def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
+    from nmtkit.decoding.engine import Sampling
 
-    try:
-        return CTranslate2Translator.load(export, stated, device, threads)
-    except ModelError as error:
-        if engine != "auto" or export.model is None:
-            raise
-        console.log.warning("using the torch engine, because the export cannot be used: %s", error)
-        return None
+    return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
 
 
-def _wishes(option: str, path: Path | None) -> "Wishes | None":
-    from nmtkit.decoding.file_translation import Wishes
+def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":
+    from nmtkit.decoding.file_translation import LineConstraints
     from nmtkit.files import read_lines
 
-    return Wishes(option, path, read_lines(path)) if path is not None else None
+    return LineConstraints(option, path, read_lines(path)) if path is not None else None
 
 
 def _translate_file(
-    work: "LineWork | PlainWork",
-    weights: Sequence[str],
-    model_sums: Sequence[str],
+    job: "TranslationJob",
     input_: Path,
     output: Path,
     status: Path | None,
@@ -378,80 +359,40 @@ def _translate_file(
     strict: bool,
     workers: "Workers | None",
 ) -> None:
-    """From file to file, with other processes if there are any; what is there of an earlier start is kept.
-
-    Args:
-        weights: sha256 sums of the weights that were read.
-        model_sums: of the models' own weights, which are others where an export was read.
-    """
+    """Translate from file to file, with other processes if there are any, and record the translation of a test set."""
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
-    from nmtkit.decoding.file_translation import Parts, equal_windows, translate_windows
-    from nmtkit.files import LineReader, sha256_of
+    from nmtkit.decoding.file_translation import translate_file
     from nmtkit.run import set_translated_as
 
-    work.check()
-    total = sum(1 for _ in LineReader(input_, errors="strict" if strict else "replace"))
-    work.check_lines(total)
-    reader = LineReader(input_, errors="replace")
-    rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    made_of: dict[str, Any] = {
-        "models": list(weights),
-        "input": sha256_of(input_),
-        **work.description(),
-    }
-    parts = Parts(output, made_of, equal_windows(total, num_processes))
-    with ExitStack() as stack:
-        there = 0
-        if rank == 0:
-            stack.enter_context(parts.locked())
-            there = parts.begin()
-        done_before = min(there * parts.window_lines, total)
-        if there:
-            console.log.info("resuming after %s", console.counted(done_before, "line"))
-        if workers:
-            workers.wait()
-            parts.check()
-        try:
-            with console.progress("translating", total, start=done_before) as advance:
-                count = translate_windows(
-                    reader,
-                    lambda window, tell: work.translate(window, reader.invalid_lines, tell),
-                    parts,
-                    rank=rank,
-                    num_processes=num_processes,
-                    advance=lambda done: advance(done, note=console.counted(done, "line")),
-                )
-                parts.wait_for(count)  # however long that takes, while an exchange has a time limit
-        except SystemExit:  # by a signal
-            if rank == 0:
-                console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
-            raise
-        if workers:
-            workers.wait()
-        if rank == 0:
-            outputs = [("output", output)] + ([("status", status)] if status is not None else [])
-            parts.join(count, outputs)
-            warn_of_invalid_lines(reader)
-            if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
-                options = work.description()
-                stated = {"source_sha256": made_of["input"], "decoding": options.pop("decoding"), "options": options}
-                sums = list(model_sums)
-                run, test_set = of_run
-                run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **stated})
+    is_first = workers is None or workers.rank == 0
+    try:
+        reader, source_sha256 = translate_file(job, input_, output, status=status, strict=strict, workers=workers)
+    except SystemExit:  # by a signal
+        if is_first:
+            console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
+        raise
+    if is_first:
+        warn_of_invalid_lines(reader)
+        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
+            run, test_set = of_run
+            options = job.description()
+            decoding, sums = options.pop("decoding"), list(job.engine.model_sha256)
+            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": options}
+            run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
 
 def _translate_stream(
-    work: "LineWork | PlainWork", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
+    job: "TranslationJob", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
-    """From a pipe, a terminal or a file that is none, or to stdout: as lines come."""
+    """Translate from a pipe, a terminal or a special file, or to stdout: as lines come."""
     from nmtkit import console
     from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
     from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 
-    work.check()
+    job.check()
     if output is None:
         write_stdout_as_text()
     errors: Literal["strict", "replace"] = "strict" if strict else "replace"
@@ -470,7 +411,7 @@ def _translate_stream(
         total = None
         if input_ is not None and input_.is_file():
             total = sum(1 for _ in LineReader(input_, errors=errors))
-            work.check_lines(total)
+            job.check_lines(total)
         advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
         if interactive:
             of_lines = windows(reader, 1)  # from the thread that hears signals, and each answered before the next
@@ -483,7 +424,7 @@ def _translate_stream(
                     done = window.first_line - 1 + int(share * len(window.lines))
                     advance(done, note=console.counted(done, "line"))
 
-            written = work.translate(window, reader.invalid_lines, tell)
+            written = job.translate(window, reader.invalid_lines, tell)
             shown = console.visible if output is None and result.isatty() else str
             result.write("".join(f"{shown(line)}\n" for line in written.output))
             if write_status is not None:
@@ -491,7 +432,7 @@ def _translate_stream(
             if output is None:
                 result.flush()
             tell(1.0)
-        work.check_lines(reader.num_lines)
+        job.check_lines(reader.num_lines)
         result.flush()  # where there is no room for it, the status does not appear either
     warn_of_invalid_lines(reader)
 

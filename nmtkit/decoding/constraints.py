@@ -1,60 +1,68 @@
-"""What a translation may not say: rules of the search, each a function that forbids continuations.
+"""Constraints of the search: what may not be generated, and phrases that must be.
 
-A rule sets log-probabilities to -inf and never raises one, so the rules of a search may stand in any order. Where they
+A constraint sets log-probabilities to -inf and never raises one, so several may be applied in any order. Where they
 leave a hypothesis no continuation at all, the search ends it.
+
+Required phrases are a selection of candidates. The beam's slots are dealt in turn to hypotheses that have got equally
+far with the phrases, and every live hypothesis may begin or continue any phrase it lacks, however unlikely. No
+hypothesis ends before it holds them all, or as many of them as any hypothesis can hold, where `no_repeated_ngrams`
+forbids some.
+
+Source of the latter: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), with slots dealt in turn.
 """
 
-from collections.abc import Sequence
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.decoding.search import Rule
+from nmtkit.decoding.engine import Ids, contains
+from nmtkit.decoding.search import Candidates, CandidateSelection, best_continuations
+from nmtkit.tasks.task import Constraint
+from nmtkit.text.tokenizer import EOS
 
-Ids = tuple[int, ...]
+_MOST_COMBINED = 10
+"""Up to that many phrases every combination is tried."""
 
 
-def no_repeated_ngrams(size: int, given: Sequence[int] = ()) -> Rule:
-    """No ``size`` tokens in a row that the translation has had already.
+def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
+    """Forbid any ``size`` tokens in a row that the translation already has.
 
     Args:
-        given: how many tokens each sentence's translation begins with by force; these may repeat what they like.
+        exempt: number of tokens at the beginning of each sentence's translation that may repeat: its forced prefix.
 
     Source: Paulus et al. 2017 (arXiv 1705.04304), section 2.5.
     """
 
-    def rule(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
-        said = tokens[:, :, 1:]
-        if said.size(2) < size:
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
+        generated = tokens[:, :, 1:]
+        if generated.size(2) < size:
             return
-        ngrams = said.unfold(2, size, 1)  # [sentences, live, places, size]
-        last = said[:, :, said.size(2) - size + 1 :]  # what the next token would complete
-        repeats = (ngrams[..., :-1] == last[:, :, None]).all(3)  # [sentences, live, places]
-        if any(given):
-            is_free = [said.size(2) >= given[sentence] for sentence in sentences]
+        ngrams = generated.unfold(2, size, 1)  # [sentences, live, positions, size]
+        last = generated[:, :, generated.size(2) - size + 1 :]  # what the next token would complete
+        repeats = (ngrams[..., :-1] == last[:, :, None]).all(3)  # [sentences, live, positions]
+        if any(exempt):
+            is_free = [generated.size(2) >= exempt[sentence] for sentence in sentences]
             repeats &= torch.tensor(is_free, device=step.device)[:, None, None]
-        row, slot, place = repeats.nonzero(as_tuple=True)
-        step[row, slot, ngrams[row, slot, place, -1]] = -torch.inf
+        row, slot, position = repeats.nonzero(as_tuple=True)
+        step[row, slot, ngrams[row, slot, position, -1]] = -torch.inf
 
-    return rule
+    return constrain
 
 
-def forbidden_phrases(phrases: Sequence[Ids]) -> Rule:
-    """None of these token sequences."""
+def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
+    """Forbid these token sequences."""
     by_length: dict[int, list[Ids]] = {}
     for phrase in phrases:
         by_length.setdefault(len(phrase), []).append(phrase)
 
-    def rule(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         for length, of_length in by_length.items():
             if tokens.size(2) < length:  # BOS and what comes before the last token
                 continue
@@ -64,23 +72,187 @@ def forbidden_phrases(phrases: Sequence[Ids]) -> Rule:
             ends = torch.tensor([phrase[-1] for phrase in of_length], device=tokens.device)
             step[row, slot, ends[which]] = -torch.inf
 
-    return rule
+    return constrain
 
 
-def forced_prefixes(prefixes: Sequence[Ids]) -> Rule:
-    """Each sentence's translation begins with its prefix; with an empty one it is free."""
+def forced_prefixes(prefixes: Sequence[Ids]) -> Constraint:
+    """Make each sentence's translation begin with its prefix, which may be empty."""
 
-    def rule(
-        step: Float[Tensor, "sentences live vocab"],
-        tokens: Int[Tensor, "sentences live length"],
-        sentences: Sequence[int],
-    ) -> None:
-        place = tokens.size(2) - 1
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
+        position = tokens.size(2) - 1
         for row, sentence in enumerate(sentences):
-            if place < len(prefixes[sentence]):
-                token = prefixes[sentence][place]
+            if position < len(prefixes[sentence]):
+                token = prefixes[sentence][position]
                 kept = step[row, :, token].clone()
                 step[row] = -torch.inf
                 step[row, :, token] = kept
 
-    return rule
+    return constrain
+
+
+# ---- required phrases
+
+_Continuation = tuple[float, int, int]
+"""Log-probability, slot of the live hypothesis, new token."""
+
+
+@dataclass(frozen=True)
+class PhraseProgress:
+    """How far a hypothesis has got with its phrases.
+
+    Attributes:
+        held: tokens of the phrases that it holds.
+        possible: tokens of those that it lacks and can still hold together.
+        begun: tokens so far of the phrase that it is in the middle of, of several the furthest.
+        following: the tokens by which it would get further.
+    """
+
+    held: int
+    possible: int
+    begun: int
+    following: frozenset[int]
+
+
+def required_phrases(
+    phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], no_repeat_ngram: int = 0
+) -> CandidateSelection:
+    """Select continuations by how far they have got with their sentence's phrases, and among those by probability.
+
+    A continuation with too little room for the phrases before the maximum length is selected only where there is no
+    other. ``no_repeat_ngram`` is the size of `no_repeated_ngrams` where that constraint applies.
+    """
+    ended: dict[int, int] = {}  # for each sentence, the most tokens of phrases in a finished hypothesis
+
+    def select(log_probs: Tensor, step: Tensor, tokens: NDArray, sentences: Sequence[int], beam: int) -> Candidates:
+        kept: list[list[_Continuation]] = []
+        for row, sentence in enumerate(sentences):
+            if not phrases[sentence]:
+                one = slice(row, row + 1)
+                best = best_continuations(log_probs[one], step[one], tokens[one], (sentence,), beam)
+                kept.append(list(zip(*(values[0].tolist() for values in best), strict=True)))
+                continue
+            generated = [tuple(so_far[1:]) for so_far in tokens[row].tolist()]  # without BOS
+            progress_of = functools.partial(progress, phrases=phrases[sentence], no_repeat_ngram=no_repeat_ngram)
+            slots = [progress_of(so_far) for so_far in generated]
+            scores = log_probs[row, :, None] + step[row]
+            reachable = _bar_early_ends(scores, log_probs[row], slots, ended.get(sentence, 0))
+            room = max_lengths[sentence] - len(generated[0]) - 1
+            chosen = _select_for_sentence(scores, slots, generated, progress_of, reachable, room, beam)
+            kept.append(chosen)
+            ends = (slots[slot].held for _, slot, token in chosen if token == EOS)
+            ended[sentence] = max(ended.get(sentence, 0), *ends, 0)
+        width = max(1, *(len(chosen) for chosen in kept))
+        # A slot for which there is nothing holds a hypothesis of probability 0.
+        filled = [chosen + [(-math.inf, 0, EOS)] * (width - len(chosen)) for chosen in kept]
+        values, origins, last = ([[entry[field] for entry in chosen] for chosen in filled] for field in range(3))
+        return (
+            torch.tensor(values, dtype=log_probs.dtype, device=step.device),
+            torch.tensor(origins, device=step.device),
+            torch.tensor(last, device=step.device),
+        )
+
+    return select
+
+
+def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> PhraseProgress:
+    """Return how far a hypothesis has got. A phrase counts as held once it was generated whole."""
+    generated = set(_ngrams(tokens, no_repeat_ngram))
+    held, furthest = 0, 0
+    possible, following = [], set()
+    for phrase in phrases:
+        if contains(tokens, phrase):
+            held += len(phrase)
+            continue
+        sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)
+        begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
+        # N-grams to come; those before are part of what was begun. None of them may be a repetition.
+        to_come = _ngrams(phrase, no_repeat_ngram)[max(begun - no_repeat_ngram + 1, 0) :]
+        if len(set(to_come)) < len(to_come) or not generated.isdisjoint(to_come):
+            continue
+        possible.append(phrase)
+        furthest = max(furthest, begun)
+        following.add(phrase[begun])
+    return PhraseProgress(held, _most_together(tuple(possible), no_repeat_ngram), furthest, frozenset(following))
+
+
+def _ngrams(tokens: Ids, size: int) -> list[Ids]:
+    return [tokens[start : start + size] for start in range(len(tokens) - size + 1)] if size else []
+
+
+@functools.lru_cache(maxsize=1024)
+def _most_together(phrases: tuple[Ids, ...], size: int) -> int:
+    """Return the most tokens of phrases that one translation can hold without repeating an n-gram of ``size``."""
+    if not size or len(phrases) < 2:
+        return sum(map(len, phrases))
+    numbers = range(len(phrases))
+    pairs = itertools.combinations(numbers, 2)
+    agree = {(first, second) for first, second in pairs if _agree(phrases[first], phrases[second], size)}
+    if len(phrases) <= _MOST_COMBINED:
+        # Phrases are compared in pairs only.
+        sets = itertools.chain.from_iterable(itertools.combinations(numbers, count + 1) for count in numbers)
+        possible = [chosen for chosen in sets if agree.issuperset(itertools.combinations(chosen, 2))]
+        return max(sum(len(phrases[number]) for number in chosen) for chosen in possible)
+    greedy: list[int] = []
+    for number in numbers:
+        if all((other, number) in agree for other in greedy):
+            greedy.append(number)
+    return sum(len(phrases[number]) for number in greedy)
+
+
+def _agree(first: Ids, second: Ids, size: int) -> bool:
+    """Return whether one translation can hold two phrases without a repetition: apart, overlapping, or nested."""
+    if set(_ngrams(first, size)).isdisjoint(_ngrams(second, size)):
+        return True
+    joined = [first] if contains(first, second) else [second] if contains(second, first) else []
+    for left, right in ((first, second), (second, first)):
+        overlaps = range(1, min(len(left), len(right)))
+        joined += [left + right[shared:] for shared in overlaps if left[-shared:] == right[:shared]]
+    return any(len(set(ngrams)) == len(ngrams) for ngrams in (_ngrams(text, size) for text in joined))
+
+
+def _bar_early_ends(
+    scores: Float[Tensor, "live vocab"], log_probs: Float[Tensor, " live"], slots: list[PhraseProgress], ended: int
+) -> int:
+    """Drop hypotheses that can no longer hold as much as another one, or as ``ended``, and bar early ends of others.
+
+    Returns the tokens of phrases that a translation can hold.
+    """
+    alive = (log_probs > -math.inf).tolist()
+    reach = [slot.held + slot.possible for slot in slots]
+    reachable = max(ended, *(tokens for tokens, is_alive in zip(reach, alive, strict=True) if is_alive), 0)
+    for slot, (tokens, state) in enumerate(zip(reach, slots, strict=True)):
+        if tokens < reachable:
+            scores[slot] = -math.inf
+        elif state.held < reachable:
+            end = scores[slot, EOS].clone()
+            scores[slot, EOS] = -math.inf
+            if scores[slot].amax() == -math.inf:  # at the maximum length nothing else may follow
+                scores[slot, EOS] = end
+    return reachable
+
+
+def _select_for_sentence(
+    scores: Float[Tensor, "live vocab"],
+    slots: list[PhraseProgress],
+    generated: list[Ids],
+    progress_of: Callable[[Ids], PhraseProgress],
+    reachable: int,
+    room: int,
+    beam: int,
+) -> list[_Continuation]:
+    """Select the continuations of one sentence; ``room`` tokens fit after the new one."""
+    candidates = {(slot, token) for slot, state in enumerate(slots) for token in state.following}
+    candidates |= set(enumerate(scores.argmax(1).tolist()))
+    best = scores.flatten().topk(min(beam, scores.numel())).indices.tolist()
+    candidates |= {divmod(index, scores.size(1)) for index in best}
+
+    banks: dict[int, list[_Continuation]] = {}  # by tokens of phrases, held or begun
+    for slot, token in candidates:
+        value = float(scores[slot, token])
+        if value != -math.inf:  # NaN stays, so that the search reports it
+            after = progress_of((*generated[slot], token))
+            banks.setdefault(after.held + after.begun, []).append((value, slot, token))
+    banks = {held: bank for held, bank in banks.items() if reachable - held <= room} or banks
+    in_turn = [sorted(banks[held], reverse=True) for held in sorted(banks, reverse=True)]
+    dealt = [entry for turn in itertools.zip_longest(*in_turn) for entry in turn if entry is not None]
+    return dealt[:beam]

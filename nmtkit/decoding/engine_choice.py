@@ -1,4 +1,4 @@
-"""Which engine translates: torch, or CTranslate2 with an export of the model. Nothing here imports either.
+"""The choice of the engine: torch, or CTranslate2 with an export of the model. Nothing here imports either.
 
 translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
                                        --> None:      decoding/translator.py
@@ -14,20 +14,20 @@ from pydantic import ValidationError
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
-from nmtkit.decoding.source_parts import longest_translation, source_limit
+from nmtkit.decoding.lengths import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import find_model
 
 FORMAT = 1
-"""Of the manifest.json of an export; export/export.py writes it."""
+"""Format of an export's manifest.json, which export/export.py writes."""
 _SHAPE = {
     "quantization": str, "decoding": dict, "max_positions": int, "has_learned_positions": bool,
     "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
     "training_lengths?": read_lengths,
 }  # fmt: skip
-"""What an engine needs of it."""
+"""The part of it that an engine needs."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Export:
     """A folder that `nmtkit export --format ctranslate2` wrote.
 
     Attributes:
-        manifest: what its manifest.json holds.
-        model: the model folder beside which it was found. How to search is then said there: a recipe's [decoding] can
-            change without the weights. None of an export that was named itself.
+        manifest: the content of its manifest.json.
+        model: the model folder beside which it was found, which then decides how to search: a recipe's [decoding] can
+            change without the weights. None for an export that was named itself.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class Export:
 
     @classmethod
     def read(cls, folder: Path) -> "Export":
-        """Raises ModelError when the folder is no such export."""
+        """Raise ModelError where the folder is no such export."""
         manifest = read_json(folder / "manifest.json", dict, ModelError)
         if manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
             raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
@@ -57,38 +57,28 @@ class Export:
         """The type of its weights."""
         return str(self.manifest["quantization"])
 
-    def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
-        """How to search: as the model says, but for the values given."""
-        place, stated = self._stated()
-        try:
-            return DecodingConfig.model_validate({**stated["decoding"], **overrides})
-        except ValidationError as error:
-            reason = " ".join(str(error).split())
-            raise ModelError(f"{place}: its decoding settings are not valid ({reason})") from None
-
     @property
     def lengths(self) -> TrainingLengths | None:
         """The lengths of the model's training pairs, where they are known."""
-        return read_lengths(self._stated()[1].get("training_lengths"))
+        return read_lengths(self._description()[1].get("training_lengths"))
 
-    def _stated(self) -> tuple[Path, dict[str, Any]]:
-        """The file that describes the model, and its content."""
+    def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
+        """Return the settings of the search: the model's, but for the values given."""
+        path, description = self._description()
+        try:
+            return DecodingConfig.model_validate({**description["decoding"], **overrides})
+        except ValidationError as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{path}: its decoding settings are not valid ({reason})") from None
+
+    def _description(self) -> tuple[Path, dict[str, Any]]:
+        """Return the file that describes the model, and its content."""
         if self.model is None:
             return self.folder / "manifest.json", self.manifest
         return self.model / "model.json", read_description(self.model)
 
-    @property
-    def max_positions(self) -> int:
-        """Most tokens of a source, its end symbol counted, and of a translation."""
-        return int(self.manifest["max_positions"])
-
-    @property
-    def has_learned_positions(self) -> bool:
-        """Whether the model, too, has no more positions than the export."""
-        return bool(self.manifest["has_learned_positions"])
-
     def is_made_from(self, model_folder: Path) -> bool:
-        """Whether weights and tokenizer are those of a model folder, by the sums that both state."""
+        """Return whether weights and tokenizer are those of a model folder, by the sums that both state."""
         tokenizer = read_description(model_folder)["tokenizer_sha256"]
         try:
             weights = read_provenance(model_folder)["files"]["model.safetensors"]
@@ -98,29 +88,28 @@ class Export:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder looks like an export for CTranslate2."""
+    """Return whether a folder looks like an export for CTranslate2."""
     return (folder / "manifest.json").is_file() and (folder / "model.bin").is_file()
 
 
 def exports_of(path: Path) -> list[Export]:
-    """The exports that lie beside the model that a MODEL argument means and are made from exactly it; float32 first.
+    """Return the exports beside the model that a MODEL argument means that are made from exactly it; float32 first.
 
     They are looked for in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
     """
     path = path.resolve()  # the parent of "." would be "."
     model = find_model(path)
-    places = dict.fromkeys((path, model, model.parent, model.parent.parent))
-    found = []
-    for folder in (folder for place in places for folder in sorted(place.glob("export/ctranslate2*"))):
-        if is_export(folder):
+    exports = []
+    for parent in dict.fromkeys((path, model, model.parent, model.parent.parent)):
+        for folder in filter(is_export, sorted(parent.glob("export/ctranslate2*"))):
             try:
                 export = Export.read(folder)
             except ModelError as error:
                 log.warning("%s; this export is not used", error)
                 continue
             if export.is_made_from(model):
-                found.append(replace(export, model=model))
-    return sorted(found, key=lambda export: export.quantization != "float32")
+                exports.append(replace(export, model=model))
+    return sorted(exports, key=lambda export: export.quantization != "float32")
 
 
 def choose_export(
@@ -132,28 +121,39 @@ def choose_export(
     max_source_tokens: int | None = None,
     device: str = "auto",
 ) -> Export | None:
-    """What CTranslate2 is to translate with, None where torch is to translate.
+    """Return the export with which CTranslate2 translates, None where torch does.
 
     Args:
         models: the MODEL arguments; an export among them is for CTranslate2 alone.
         engine: auto, torch or ctranslate2. auto takes CTranslate2 only where translations are the same: with an export
             in float32 that is made from exactly this model and has room for every source and translation, and greedy
             search.
-        overrides: values of [decoding] that were asked for.
-        unsupported: options that were asked for and that only torch's search has.
-        max_source_tokens: longer sources are cut; by default the longest source seen in training.
+        overrides: values of [decoding] that were given as options.
+        unsupported: given options that only torch's search has.
         device: auto, cpu, cuda or mps.
 
     Raises:
-        ModelError: CTranslate2 is asked for and cannot do what is asked, or torch for what it cannot read.
+        ModelError: CTranslate2 is requested and cannot do what is requested, or torch for what it cannot read.
     """
     named = [path for path in models if is_export(path) and not is_model_folder(path)]
     if engine == "torch" or (engine == "auto" and not named):
         if named:
             raise ModelError(f"{named[0]}: a CTranslate2 export; name the model itself, or use --engine ctranslate2")
-        return (
-            None if engine == "torch" else _same_translations(models, overrides, unsupported, max_source_tokens, device)
+        if engine == "torch" or len(models) != 1 or not (exports := exports_of(models[0])):
+            return None
+        first, decoding = exports[0], exports[0].decoding(overrides)
+        is_same = (
+            find_spec("ctranslate2") is not None
+            and not unsupported
+            and device != "mps"
+            and decoding.beam == 1
+            and not decoding.well_formed  # its search generates any sequence
+            and first.quantization == "float32"
+            and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
+        if is_same:
+            log.info("engine: ctranslate2, %s: in float32, greedy search gives nmtkit's translations", first.folder)
+        return first if is_same else None
     if len(models) > 1:
         raise ModelError("CTranslate2 takes one model, not an ensemble; choose --engine torch and name models")
     if unsupported:
@@ -164,50 +164,21 @@ def choose_export(
             f"{models[0]}: there is no CTranslate2 export made from exactly this model; "
             f"run `nmtkit export {models[0]} --format ctranslate2`"
         )
-    chosen = exports[0]
-    decoding = chosen.decoding(overrides)
-    beam = decoding.beam
-    if beam > 1 and decoding.coverage_penalty:
+    chosen, decoding = exports[0], exports[0].decoding(overrides)
+    if decoding.beam > 1 and decoding.coverage_penalty:
         raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
     if decoding.well_formed:
         option = f"--no-{decoding.WELL_FORMED.replace('_', '-')}"
         raise ModelError(
             f"CTranslate2 cannot restrict its search to well-formed outputs; use {option} or --engine torch"
         )
-    note = "" if beam == 1 else f"; its beam search differs from nmtkit's, see {chosen.folder / 'manifest.json'}"
+    manifest = chosen.folder / "manifest.json"
+    note = "" if decoding.beam == 1 else f"; its beam search differs from nmtkit's, see {manifest}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
 
 
-def _same_translations(
-    models: Sequence[Path],
-    overrides: dict[str, object],
-    unsupported: Sequence[str],
-    max_source_tokens: int | None,
-    device: str,
-) -> Export | None:
-    """The export that `auto` takes, None where there is none or its translations could be others."""
-    exports = exports_of(models[0]) if len(models) == 1 else []
-    if not exports:
-        return None
-    first = exports[0]
-    decoding = first.decoding(overrides)
-    is_same = (
-        find_spec("ctranslate2") is not None
-        and not unsupported
-        and device != "mps"
-        and decoding.beam == 1
-        and not decoding.well_formed  # its search generates any sequence
-        and first.quantization == "float32"
-        and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
-    )
-    if not is_same:
-        return None
-    log.info("engine: ctranslate2, %s: in float32, greedy search gives nmtkit's translations", first.folder)
-    return first
-
-
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:
-    """Whether an export has positions wherever its model has; learned ones are the model's own limit, too."""
+    """Return whether an export has positions wherever its model has; learned ones are the model's own limit, too."""
     longest = max(max_source_tokens + 1, longest_translation(decoding, max_source_tokens))
-    return export.has_learned_positions or longest <= export.max_positions
+    return bool(export.manifest["has_learned_positions"] or longest <= export.manifest["max_positions"])

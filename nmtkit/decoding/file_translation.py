@@ -1,21 +1,20 @@
-"""Lines translated window by window: in bounded memory, as they come from a pipe; from file to file so that several
-processes share the work and a killed translation goes on.
+"""Text translated window by window: in bounded memory, as lines come from a pipe; from file to file so that several
+processes share the work and a killed translation is resumed.
 
-    .OUTPUT.lock                             held by the first process: nobody else translates to this output
-    OUTPUT.parts/manifest.json               what is translated by what and how: with anything else it begins anew;
-                                             and how many lines a window has
-    OUTPUT.parts/00000000-MADE_OF.output     what was written for the first window of lines, whole or not there
-    OUTPUT.parts/00000000-MADE_OF.status     and its lines for --status
+    .OUTPUT.lock                             held by the first process: no other command translates to this output
+    OUTPUT.parts/manifest.json               models, text and options (with any others it starts over), window size
+    OUTPUT.parts/00000000-MADE_OF.output     the output for the first window of lines, written atomically
+    OUTPUT.parts/00000000-MADE_OF.status     its lines for --status
 
-MADE_OF is a sum over the manifest, so that windows of different translations never come together, even where a file
-system has no locks. Window n is of process n modulo their number. When all are there, the first process joins them and
-removes the folder.
+MADE_OF is a sum over the manifest, so that windows of different translations never mix, even where a file system has no
+locks. Window n belongs to process n modulo their number. At the end the first process joins all and removes the folder.
+Windows rather than one growing file, as the processes write side by side, and a resumed run may have more or fewer.
 """
 
 import bisect
 import dataclasses
-import functools
 import hashlib
+import itertools
 import json
 import math
 import queue
@@ -23,47 +22,50 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from nmtkit.console import counted, listed, log
-from nmtkit.decoding.formats import OutputFormat, oddities, written
-from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit import console
+from nmtkit.console import counted, log
+from nmtkit.decoding.engine import Batching, Engine, TranslationRequest
+from nmtkit.decoding.formats import OutputFormat, format_output, line_status
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import (
     TEMPORARY_MARK,
+    LineReader,
     json_line,
     read_json,
     remove_folder,
     remove_leftovers,
+    sha256_of,
     write_atomically,
     write_json,
 )
 from nmtkit.locks import locked
 
-if TYPE_CHECKING:  # not when it runs: an engine without torch goes window by window, too
-    from nmtkit.decoding.translator import Batching, TranslationRequest, Translator
+if TYPE_CHECKING:  # imports torch, which the engine of CTranslate2 does without
+    from nmtkit.distributed.workers import Workers
 
 WINDOW_LINES = 2000
-"""Most lines of a window."""
+"""Maximum lines per window."""
 GATHERING_SECONDS = 0.02
 """How long the first line of a window waits for others, so that what a pipe brings quickly is translated together."""
 POLL_SECONDS = 0.2
-"""After which it is looked again whether other processes have written their windows."""
+"""Interval at which the windows of other processes are looked for."""
 _MANIFEST = "manifest.json"
 _KIND = "parts of a translation by nmtkit"
 
 
 @dataclass(frozen=True)
 class Window:
-    """Some lines in a row.
+    """Consecutive lines.
 
     Attributes:
         number: from 0.
-        first_line: the number of the first line, from 1.
+        first_line: number of the first line, from 1.
     """
 
     number: int
@@ -73,28 +75,24 @@ class Window:
 
 @dataclass(frozen=True)
 class Written:
-    """What came of a window: lines of output and of status, each without its line end."""
+    """The result for a window: lines of output and of status, without line ends."""
 
     output: list[str]
     status: list[str]
 
 
 def windows(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Cuts lines into windows of that many."""
-    window: list[str] = []
-    number = 0
-    for line in lines:
-        window.append(line)
-        if len(window) == size:
-            yield Window(number, number * size + 1, window)
-            window = []
-            number += 1
-    if window:
+    """Yield windows of ``size`` lines."""
+    rest = iter(lines)
+    for number in itertools.count():
+        window = list(itertools.islice(rest, size))
+        if not window:
+            return
         yield Window(number, number * size + 1, window)
 
 
 def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Windows of the lines that are there, at most that many and never none: nobody waits long for a full one."""
+    """Yield non-empty windows of up to ``size`` lines as input arrives."""
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
     def read() -> None:
@@ -102,13 +100,13 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
             for line in lines:
                 waiting.put(line)
             waiting.put(None)
-        except BaseException as error:  # it is raised where the lines are taken
+        except BaseException as error:  # raised again where the lines are used
             waiting.put(error)
 
     threading.Thread(target=read, daemon=True).start()
     number, first_line = 0, 1
-    ended: BaseException | bool | None = False
-    while ended is False:
+    item: str | BaseException | None = ""
+    while isinstance(item, str):
         window: list[str] = []
         until = math.inf
         while len(window) < size:
@@ -116,183 +114,158 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
                 item = waiting.get(timeout=max(0.0, until - time.monotonic()) if window else None)
             except queue.Empty:
                 break
+            if not isinstance(item, str):
+                break
             if not window:
                 until = time.monotonic() + GATHERING_SECONDS
-            if not isinstance(item, str):
-                ended = item
-                break
             window.append(item)
         if window:
             yield Window(number, first_line, window)
         number, first_line = number + 1, first_line + len(window)
-    if isinstance(ended, BaseException):
-        raise ended
+    if item is not None:
+        raise item
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """A file that says something of the translation of each line of the whole text.
-
-    Attributes:
-        option: with which it was given.
-    """
+class LineConstraints:
+    """A file with a constraint on the translation of each line of the whole text; ``option`` named it."""
 
     option: str
     path: Path
     lines: list[str]
 
+    def unequal(self, other: str) -> DataError:
+        """Return the error for another number of lines than ``other`` states."""
+        lines = counted(len(self.lines), "line")
+        return DataError(f"{self.path} ({self.option}) has {lines} and {other}; the numbers must be equal")
+
 
 @dataclass(frozen=True)
-class LineWork:
-    """What is done with each line.
+class TranslationJob:
+    """How the lines of a text are translated, and what is written for each.
 
     Attributes:
-        prefixes, required: None, or what the translation of each line begins with, and the phrases it holds, between
-            tabs.
-        minimum_risk: None, or the metric by which of the samples asked for those most like all others are chosen.
-        kept: how many of these.
+        prefixes: the beginning of each line's translation.
+        required: the phrases that the translation of each line holds, separated by tabs.
+        minimum_risk: metric by which the samples most similar to all others are chosen; None: all are kept.
+        kept: number of samples chosen.
     """
 
-    translator: "Translator"
-    asked: "TranslationRequest"
-    batching: "Batching"
-    output: OutputFormat
-    prefixes: Wishes | None = None
-    required: Wishes | None = None
+    engine: Engine
+    request: TranslationRequest = field(default_factory=TranslationRequest)
+    batching: Batching = field(default_factory=Batching)
+    output: OutputFormat = "text"
+    prefixes: LineConstraints | None = None
+    required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
 
     def check(self) -> None:
-        """Raises DataError where what is asked for is not possible, whatever the text."""
+        """Raise DataError where the request is not possible, whatever the text."""
         if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
-            _refuse(self.required, f"that of --prefix {len(self.prefixes.lines)}")
-        asked = dataclasses.replace(
-            self.asked,
-            prefixes=() if self.prefixes is None else self.prefixes.lines,
-            required=() if self.required is None else [_phrases(line) for line in self.required.lines],
-        )
-        files = ("" if wishes is None else str(wishes.path) for wishes in (self.prefixes, self.required))
-        self.translator.check(asked, *files)
+            raise self.required.unequal(f"that of --prefix {len(self.prefixes.lines)}")
+        files = ("" if constraints is None else str(constraints.path) for constraints in (self.prefixes, self.required))
+        self.engine.check(self._request(1, None), *files)
 
     def check_lines(self, num_lines: int) -> None:
-        """Raises DataError where prefixes or phrases are not one line for each line of the text."""
-        for wishes in (self.prefixes, self.required):
-            if wishes is not None and len(wishes.lines) != num_lines:
-                _refuse(wishes, f"the text {num_lines}")
+        """Raise DataError where there is not one prefix or list of phrases for each line of the text."""
+        for constraints in (self.prefixes, self.required):
+            if constraints is not None and len(constraints.lines) != num_lines:
+                raise constraints.unequal(f"the text {num_lines}")
+
+    def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
+        prefixes, required = (
+            () if constraints is None else tuple(constraints.lines[first_line - 1 : last_line])
+            for constraints in (self.prefixes, self.required)
+        )
+        phrases = tuple([phrase for phrase in line.split("\t") if phrase.strip()] for line in required)
+        return dataclasses.replace(self.request, prefixes=prefixes, required=phrases, first_line=first_line)
 
     def description(self) -> dict[str, Any]:
-        """All that decides what is written for a text, as JSON."""
-        asked = dataclasses.asdict(self.asked)
-        asked |= {"prefixes": _sum_of(self.prefixes), "required": _sum_of(self.required)}
+        """Return everything but weights and text that decides what is written, as JSON."""
+        request = dataclasses.asdict(self.request)
+        for key, constraints in (("prefixes", self.prefixes), ("required", self.required)):
+            text = None if constraints is None else "\n".join(constraints.lines).encode("utf-8", "surrogatepass")
+            request[key] = text if text is None else hashlib.sha256(text).hexdigest()  # the lines may be many
         return {
-            "decoding": self.translator.decoding.model_dump(mode="json"),
-            "device": self.translator.device,
-            "precision": self.translator.precision,
-            "training_lengths": self.translator.lengths and self.translator.lengths.model_dump(),
-            "asked": json.loads(json.dumps(asked)),
+            **self.engine.description(),
+            "asked": json.loads(json.dumps(request)),
             "output": self.output,
             "minimum_risk": self.minimum_risk,
             "kept": self.kept,
         }
 
     def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:
-        """What is written for the lines of a window.
+        """Translate a window.
 
         Args:
             invalid_lines: numbers of lines whose invalid UTF-8 was replaced, in order.
-            advance: told on the way which share of the window is done.
+            advance: called on the way with the share of the window that is done.
 
         Raises:
-            DataError: what is asked for is not possible; prefixes or phrases end before the text.
+            DataError: prefixes or phrases end before the text.
         """
-        lines = slice(window.first_line - 1, window.first_line - 1 + len(window.lines))
-        for wishes in (self.prefixes, self.required):
-            if wishes is not None and len(wishes.lines) < lines.stop:
-                _refuse(wishes, "the text more")  # a pipe: how many lines will come is not known before
-        asked = dataclasses.replace(
-            self.asked,
-            prefixes=() if self.prefixes is None else self.prefixes.lines[lines],
-            required=() if self.required is None else [_phrases(line) for line in self.required.lines[lines]],
-            first_line=window.first_line,
-        )
-        # Of minimum risk two steps, to sample and to compare; which takes longer is not known before.
+        last_line = window.first_line - 1 + len(window.lines)
+        for constraints in (self.prefixes, self.required):
+            if constraints is not None and len(constraints.lines) < last_line:
+                raise constraints.unequal("the text more")  # a pipe: the number of lines is not known before
+        # Minimum risk has two steps, to sample and to compare; which takes longer is not known before.
         steps = 1 if self.minimum_risk is None else 2
-        found = self.translator.translations(
-            window.lines, asked, batching=self.batching, advance=lambda share: advance(share / steps)
+        found = self.engine.translations(
+            window.lines,
+            self._request(window.first_line, last_line),
+            batching=self.batching,
+            advance=lambda share: advance(share / steps),
         )
         if self.minimum_risk is not None:
-            utility = sentence_utility(self.minimum_risk, self.translator.tokenizer.settings["target_language"])
-            for place, of_line in enumerate(found, start=1):
-                order = by_expected_utility([one.text for one in of_line], utility)[: self.kept]
-                found[place - 1] = [of_line[number] for number in order]
-                advance(0.5 + 0.5 * place / len(found))
-        output: list[str] = []
-        status: list[str] = []
+            from nmtkit.decoding.sampling import by_expected_utility  # imports torch
+
+            utility = sentence_utility(self.minimum_risk, self.engine.tokenizer.settings["target_language"])
+            for index, samples in enumerate(found):
+                order = by_expected_utility([sample.text for sample in samples], utility)[: self.kept]
+                found[index] = [samples[number] for number in order]
+                advance(0.5 + 0.5 * (index + 1) / len(found))
+        written = Written([], [])
         invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
-        for number, (source, of_line) in enumerate(zip(window.lines, found, strict=True), window.first_line):
-            output += written(self.output, number, source, of_line)
-            odd = oddities(source, of_line[0], invalid_utf8=number in invalid)
-            status.append(json_line({"line": number, "status": odd}).rstrip("\n"))
-        unmet = [
-            number
-            for number, (line, of_line) in enumerate(zip(window.lines, found, strict=True), window.first_line)
-            if of_line[0].is_unmet and self.translator.task.words(line)
-        ]
-        if unmet:
-            log.warning("prefix or required phrases left out, as they contradict other constraints: %s", listed(unmet))
-        return Written(output, status)
-
-
-def _sum_of(wishes: Wishes | None) -> str | None:
-    """sha256 of the lines, in the place of the lines themselves, which may be many."""
-    return (
-        None if wishes is None else hashlib.sha256("\n".join(wishes.lines).encode("utf-8", "surrogatepass")).hexdigest()
-    )
-
-
-def _refuse(wishes: Wishes, other: str) -> NoReturn:
-    there = counted(len(wishes.lines), "line")
-    raise DataError(f"{wishes.path} ({wishes.option}) has {there} and {other}; the numbers must be equal")
-
-
-def _phrases(line: str) -> list[str]:
-    return [phrase for phrase in line.split("\t") if phrase.strip()]
+        unsatisfied = []
+        for number, (source, translations) in enumerate(zip(window.lines, found, strict=True), window.first_line):
+            written.output.extend(format_output(self.output, number, source, translations))
+            status = line_status(source, translations[0], invalid_utf8=number in invalid)
+            written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
+            if translations[0].is_unsatisfied and self.engine.task.words(source):
+                unsatisfied.append(number)
+        if unsatisfied:
+            log.warning(
+                "prefix or required phrases left out, as they contradict other constraints: %s",
+                console.listed(unsatisfied),
+            )
+        return written
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
-    """Lines of a window, at most ``WINDOW_LINES``, so that no process has more than its share."""
+    """Return the lines per window, at most ``WINDOW_LINES``, with which all processes have equal shares."""
     rounds = max(1, math.ceil(num_lines / (WINDOW_LINES * num_processes)))
     return max(1, math.ceil(num_lines / (rounds * num_processes)))
 
 
 class Parts:
-    """The folder of windows that are translated already.
+    """The folder of finished windows.
 
     Attributes:
-        folder: where they are.
-        window_lines: lines of a window; where some windows are there already, those that they have.
+        window_lines: lines per window; where windows exist already, those that they have.
     """
 
     def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int) -> None:
-        """Names it; nothing is read or written yet.
-
-        Args:
-            made_of: what decides the output, as JSON; but batches depend on windows, and among candidates as good as
-                equal the choice may depend on the batch.
-            window_lines: lines of a window.
-        """
+        """Name the folder; nothing is read or written yet. ``made_of``: what decides the output, as JSON."""
         self.folder = output.parent / f"{output.name}.parts"
         self.window_lines = window_lines
         self._output = output
         self._made_of = made_of
-        self._told = json.dumps(made_of, sort_keys=True)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keeps the output for the first process, and those that it works with, while a block runs.
+        """Reserve the output for this process, and those that it works with, while a block runs.
 
-        Raises:
-            NmtkitError: another translation is writing it.
-            DataError: its folder cannot be made.
+        Raises NmtkitError where another translation is writing it, DataError where its folder cannot be made.
         """
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -301,50 +274,49 @@ class Parts:
         return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, "translate", "--output")
 
     def begin(self) -> int:
-        """Makes the folder ready, by one process before all others; returns the windows that are there already.
+        """Prepare the folder, by one process before all others; return the number of finished windows.
 
-        Windows of another translation are removed.
-
-        Raises:
-            DataError: something that is not ours is in the way; it is left as it is.
+        Windows of another translation are removed; DataError is raised for anything else, which is left as it is.
         """
-        self._check_is_ours()
+        self._check_own_folder()
         wanted = self.window_lines
-        if self.folder.exists() and not self._go_on():
+        if self.folder.exists() and not self._resume():
             if any(TEMPORARY_MARK not in entry.name for entry in self.folder.iterdir()):
-                log.info("%s belongs to a different translation%s; starting over", self.folder, self._what_differs())
+                made_of = (self._manifest() or {}).get("made_of")
+                old = made_of if isinstance(made_of, dict) else self._made_of
+                keys = ", ".join(key for key, value in self._made_of.items() if old.get(key) != value)
+                differs = f" ({keys})" if keys else ""
+                log.info("%s belongs to a different translation%s; starting over", self.folder, differs)
             remove_folder(self.folder)
-        if not self._there():
+        if not self._count():
             self.window_lines = wanted
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
-        write_json(
-            self.folder / _MANIFEST, {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
-        )
-        return self._there()
-
-    def _there(self) -> int:
-        """Windows that are there."""
-        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
+        manifest = {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
+        write_json(self.folder / _MANIFEST, manifest)
+        return self._count()
 
     def check(self) -> None:
-        """For the other processes, once the folder is ready: raises DataError where it is for something else."""
-        if not self._go_on():
+        """Raise DataError where the folder that another process has prepared is for a different translation."""
+        if not self._resume():
             raise DataError(
                 f"{self.folder}: the processes found different models, text or devices; do not change them while "
                 "they are in use, and run the same command again"
             )
 
-    def _check_is_ours(self) -> None:
-        """Raises DataError where the folder's name is that of anything else: it would be removed."""
-        if not (self.folder.exists() or self.folder.is_symlink()):
-            return
-        if not self.folder.is_dir() or self.folder.is_symlink():
-            other: str | None = "it is not a folder"
-        else:
+    def _count(self) -> int:
+        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
+
+    def _check_own_folder(self) -> None:
+        """Raise DataError where the folder's name is that of anything else, which would be removed."""
+        other = None
+        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
+            other = "it is not a folder"
+        elif self.folder.exists():
+            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status)|{re.escape(_MANIFEST)}")
             names = [entry.name for entry in self.folder.iterdir()]
-            other = next((f"{name} in it" for name in names if not _is_own_name(name)), None)
-            if other is None and _MANIFEST in names and self._found() is None:
+            other = next((f"{x} in it" for x in names if not own.fullmatch(x) and TEMPORARY_MARK not in x), None)
+            if other is None and _MANIFEST in names and self._manifest() is None:
                 other = f"{_MANIFEST} in it"
         if other is not None:
             raise DataError(
@@ -352,69 +324,53 @@ class Parts:
                 "take another --output"
             )
 
-    def _found(self) -> dict[str, Any] | None:
-        """What is told of the windows that are there; None where nothing is."""
+    def _manifest(self) -> dict[str, Any] | None:
         try:
             manifest = read_json(self.folder / _MANIFEST)
         except DataError:
             return None
         return manifest if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
 
-    def _what_differs(self) -> str:
-        made_of = (self._found() or {}).get("made_of")
-        if not isinstance(made_of, dict):
-            return ""
-        keys = [key for key, value in self._made_of.items() if made_of.get(key) != value]
-        return f" ({', '.join(keys)})" if keys else ""
-
-    def _go_on(self) -> bool:
-        """Whether the windows that are there are of this translation; if so, the others will have as many lines."""
-        found = self._found() or {}
-        window_lines = found.get("window_lines")
-        if found.get("made_of") != self._made_of or not isinstance(window_lines, int) or window_lines < 1:
+    def _resume(self) -> bool:
+        """Return whether the finished windows belong to this translation; if so, take over their window size."""
+        manifest = self._manifest() or {}
+        window_lines = manifest.get("window_lines")
+        if manifest.get("made_of") != self._made_of or not isinstance(window_lines, int) or window_lines < 1:
             return False
         self.window_lines = window_lines
         return True
 
     @property
     def _mark(self) -> str:
-        return hashlib.sha256(f"[{self._told}, {self.window_lines}]".encode()).hexdigest()[:12]
+        made_of = json.dumps(self._made_of, sort_keys=True)
+        return hashlib.sha256(f"[{made_of}, {self.window_lines}]".encode()).hexdigest()[:12]
+
+    def _file(self, number: int, kind: str) -> Path:
+        return self.folder / f"{number:08d}-{self._mark}.{kind}"
 
     def has(self, number: int) -> bool:
-        """Whether that window is there."""
+        """Return whether a window is finished."""
         return self._file(number, "output").is_file()
 
     def wait_for(self, count: int) -> None:
-        """Returns when all windows are there; the heartbeat ends this process where one that owes some is gone."""
+        """Wait for all windows; the heartbeat ends this process where one that owes some is gone."""
         for number in range(count):
             while not self.has(number):
                 time.sleep(POLL_SECONDS)
 
     def write(self, number: int, written: Written) -> None:
-        """Puts a window there; of its two files the output comes last."""
+        """Write a window; of its two files the output comes last."""
         for kind, lines in (("status", written.status), ("output", written.output)):
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
 
     def join(self, count: int, outputs: Sequence[tuple[str, Path]]) -> None:
-        """Writes all windows in a row, then removes the folder.
-
-        Args:
-            outputs: kind and file of what is wanted: "output", "status".
-        """
+        """Write all windows in order to each output, a kind ("output", "status") and its file; remove the folder."""
         for kind, path in outputs:
             with write_atomically(path) as file:
                 for number in range(count):
                     file.write(self._file(number, kind).read_bytes().decode("utf-8"))
         remove_folder(self.folder)
-
-    def _file(self, number: int, kind: str) -> Path:
-        return self.folder / f"{number:08d}-{self._mark}.{kind}"
-
-
-def _is_own_name(name: str) -> bool:
-    is_window = re.fullmatch(r"\d{8}-[0-9a-f]{12}\.(output|status)", name) is not None
-    return is_window or name == _MANIFEST or TEMPORARY_MARK in name
 
 
 def translate_windows(
@@ -426,21 +382,77 @@ def translate_windows(
     num_processes: int = 1,
     advance: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Translates the windows of one process that are not there yet; returns how many windows there are in all.
+    """Translate the unfinished windows of one process; return the number of windows of all.
 
     Args:
-        translate: translates a window, and may tell on the way which share of it is done.
-        advance: told the lines that are done, of this process' windows and of those passed over.
+        translate: translates a window, and may call its argument with the share of it that is done.
+        advance: called with the lines that are done, of this process' windows and of those passed over.
     """
+
+    def advance_within(share: float) -> None:
+        advance(done + int(share * len(window.lines)))
+
     count = done = 0
     for window in windows(lines, parts.window_lines):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
-            parts.write(window.number, translate(window, functools.partial(_tell_share, advance, done, window)))
+            parts.write(window.number, translate(window, advance_within))
         done += len(window.lines)
         advance(done)
     return count
 
 
-def _tell_share(advance: Callable[[int], None], done_before: int, window: Window, share: float) -> None:
-    advance(done_before + int(share * len(window.lines)))
+def translate_file(
+    job: TranslationJob,
+    source: Path,
+    output: Path,
+    *,
+    status: Path | None = None,
+    strict: bool = False,
+    window_lines: int | None = None,
+    workers: "Workers | None" = None,
+    title: str = "translating",
+) -> tuple[LineReader, str]:
+    """Translate a file, together with other processes if there are any; windows finished before are kept.
+
+    Args:
+        status: file for the status of each line.
+        strict: raise at invalid UTF-8 instead of replacing it.
+        window_lines: by default see `equal_windows`.
+
+    Returns:
+        The reader of the source, which knows its invalid lines; the sha256 sum of the source as it was read.
+    """
+    job.check()
+    total = sum(1 for _ in LineReader(source, errors="strict" if strict else "replace"))
+    job.check_lines(total)
+    reader = LineReader(source, errors="replace")
+    rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
+    source_sha256 = sha256_of(source)
+    made_of = {"models": list(job.engine.weights_sha256), "input": source_sha256, **job.description()}
+    parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes))
+    with ExitStack() as stack:
+        finished = 0
+        if rank == 0:
+            stack.enter_context(parts.locked())
+            finished = min(parts.begin() * parts.window_lines, total)
+        if finished:
+            log.info("resuming after %s", counted(finished, "line"))
+        if workers:
+            workers.wait()
+            parts.check()
+        with console.progress(title, total, start=finished) as advance:
+            count = translate_windows(
+                reader,
+                lambda window, tell: job.translate(window, reader.invalid_lines, tell),
+                parts,
+                rank=rank,
+                num_processes=num_processes,
+                advance=lambda done: advance(done, note=counted(done, "line")),
+            )
+            parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+        if workers:
+            workers.wait()
+        if rank == 0:
+            parts.join(count, [("output", output), *([("status", status)] if status is not None else [])])
+    return reader, source_sha256

@@ -1,14 +1,14 @@
-"""Forced decoding: how likely a model finds a translation that is given to it.
+"""Forced decoding: the probability of a given translation under a model.
 
-line pair -> normalised -> ids -> (cut where longer than the limit) -> batches of like length -> one pass over whole
-     targets -> the log-probability of each token; one score for each pair, in the order of the input
+line pair -> normalised -> ids -> (cut where longer than the limit) -> batches of like length -> one forward pass over
+     whole targets -> the log-probability of each token; one score per pair, in the order of the input
 
 Nothing is left out: an empty side is the end symbol alone, and of a side that is too long the first tokens count. The
-score says so in its remarks.
+score's remarks tell.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,24 +23,24 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import EOS, Side, Tokenizer
+from nmtkit.text.tokenizer import EOS, Tokenizer
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
 _LOGITS_AT_ONCE = 2**24
-"""Most logits that are held at a time: 64 MiB of float32. The logits of a batch can be gigabytes."""
+"""Maximum logits held at a time: 64 MiB of float32. The logits of a batch can be gigabytes."""
 _LARGEST_EXPONENT = 709.0
 """e to the power of more is no floating-point number."""
 
 
 @dataclass(frozen=True)
 class ForcedScore:
-    """How likely a hypothesis is, given its source.
+    """The probability of a hypothesis, given its source.
 
     Attributes:
         ids: the tokens that were scored; the end symbol is the last, unless the hypothesis was cut.
         log_probs: natural logarithm of each token's probability, given the source and the tokens before it.
-        remarks: "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis"; none as a rule.
+        remarks: any of "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis".
     """
 
     ids: tuple[int, ...]
@@ -54,12 +54,12 @@ class ForcedScore:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only the first tokens of the source or the hypothesis were taken."""
+        """Whether only the first tokens of the source or the hypothesis were used."""
         return any(remark.startswith("cut_") for remark in self.remarks)
 
     @property
     def perplexity(self) -> float:
-        """exp(-log_prob / tokens): how many equally likely tokens the model hesitates between on average."""
+        """exp(-log_prob / tokens): the number of equally likely tokens that would be as uncertain, on average."""
         return math.exp(min(-self.log_prob / len(self.ids), _LARGEST_EXPONENT))
 
 
@@ -67,8 +67,8 @@ class ForcedDecoder:
     """Scores given translations with one model, or with several of the same vocabulary as an ensemble.
 
     Attributes:
-        tokenizer: text to ids and back.
-        decoding: how the first model translates; its length penalty is that of its scores.
+        tokenizer: from text to ids and back.
+        decoding: settings of the first model; its length penalty applies to scores.
     """
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
@@ -77,7 +77,7 @@ class ForcedDecoder:
         self.decoding = decoding
         self._device = models[0].output_embedding.device
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
-        self._most_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol comes to it
+        self._max_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
 
     @classmethod
     def load(
@@ -86,25 +86,24 @@ class ForcedDecoder:
         device: torch.device | str | None = None,
         precision: str | None = None,
     ) -> "ForcedDecoder":
-        """Reads a model, or several as an ensemble: model folders, run folders or checkpoints.
+        """Read a model, or several as an ensemble: model folders, run folders or checkpoints.
 
         Args:
-            precision: float64 or float32. By default float64 on a CPU, where that takes half as long again and what is
-                scored together then makes no difference that could be seen (in float32 some 1e-5), else float32.
+            precision: float64 or float32. By default float64 on a CPU, where that takes half as long again and the
+                batch then makes no visible difference (in float32 some 1e-5), else float32.
 
         Raises:
-            ModelError: one is not there or damaged, or their vocabularies differ.
+            ModelError: one does not exist or is damaged, or their vocabularies differ.
             NmtkitError: float64 on a device that has none.
         """
-        place = torch.device("cpu" if device is None else device)
-        if precision == "float64" and place.type == "mps":
+        device = torch.device("cpu" if device is None else device)
+        if precision == "float64" and device.type == "mps":
             raise NmtkitError("precision float64 is not available on mps; choose float32, or --device cpu")
-        loaded = load_ensemble(models, place)
-        first = loaded[0]
+        loaded = load_ensemble(models, device)
         if precision is None:
-            precision = "float64" if place.type == "cpu" else "float32"
+            precision = "float64" if device.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
-        return cls([entry.model.to(dtype) for entry in loaded], first.tokenizer, first.decoding)
+        return cls([entry.model.to(dtype) for entry in loaded], loaded[0].tokenizer, loaded[0].decoding)
 
     def score(
         self,
@@ -112,28 +111,28 @@ class ForcedDecoder:
         *,
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
-        before_batch: Callable[[], None] = lambda: None,
         first_line: int | None = None,
     ) -> list[ForcedScore]:
-        """One score for each pair of a source line and a hypothesis line; see score_ids.
+        """Return one score per pair of a source line and a hypothesis line; see score_ids.
 
         Args:
-            first_line: the number of the first hypothesis in its text, for messages, which quote it otherwise.
+            first_line: number of the first hypothesis in its text, for messages, which quote it otherwise.
 
         Raises:
             DataError: a hypothesis is no target of the model's task.
         """
-        task = task_of(self.tokenizer)
-        targets = [
-            task.model_target(hypothesis, repr(hypothesis[:40]))
-            if first_line is None
-            else task.model_target(hypothesis, "the hypotheses", first_line + index)
-            for index, (_, hypothesis) in enumerate(pairs)
-        ]
-        sources = self._encode([task.model_source(source) for source, _ in pairs], "source")
-        hypotheses = self._encode(targets, "target")
+        task, tokenizer = task_of(self.tokenizer), self.tokenizer
+        sources, hypotheses = [], []
+        for index, (source, hypothesis) in enumerate(pairs):
+            name, number = (repr(hypothesis[:40]), 1) if first_line is None else ("the hypotheses", first_line + index)
+            sources.append(tokenizer.normalize(task.model_source(source), "source"))
+            hypotheses.append(tokenizer.normalize(task.model_target(hypothesis, name, number), "target"))
+        threads = torch.get_num_threads()
         return self.score_ids(
-            sources, hypotheses, batch_tokens=batch_tokens, max_tokens=max_tokens, before_batch=before_batch
+            tokenizer.encode(sources, "source", threads),
+            tokenizer.encode(hypotheses, "target", threads),
+            batch_tokens=batch_tokens,
+            max_tokens=max_tokens,
         )
 
     def score_ids(
@@ -143,63 +142,53 @@ class ForcedDecoder:
         *,
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
-        before_batch: Callable[[], None] = lambda: None,
     ) -> list[ForcedScore]:
-        """One score for each pair of ids without special symbols.
+        """Return one score per pair of ids without special symbols.
 
         Args:
-            batch_tokens: source or hypothesis tokens scored at once, padding counted.
-            max_tokens: of a longer source the first tokens are seen, of a longer hypothesis they are scored.
-            before_batch: called before each batch; what it raises ends the scoring.
+            batch_tokens: maximum source or hypothesis tokens per batch, padding counted.
+            max_tokens: only the first tokens of a longer source or hypothesis are used.
 
         Raises:
             ModelError: a probability is not a number.
         """
-        limit = min(max_tokens, self._most_tokens or max_tokens)
+        limit = min(max_tokens, self._max_tokens or max_tokens)
         pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         longest = [max(len(ids) for ids in pairs[index]) + 1 for index in order]
         log_probs: dict[int, list[float]] = {}
         for start, stop in cut_by_padded_tokens(longest, batch_tokens, apart=True):
-            before_batch()
-            here = order[start:stop]
-            batch = batch_of([pairs[index][0] for index in here], [pairs[index][1] for index in here])
-            found = token_log_probs(self._models, batch.to(self._device)).cpu()
-            if not bool(found.isfinite().all()):
+            indices = order[start:stop]
+            batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices])
+            of_batch = token_log_probs(self._models, batch.to(self._device)).cpu()
+            if not bool(of_batch.isfinite().all()):
                 raise ModelError(
                     "the model's probabilities are not finite: its weights are damaged or its training diverged"
                 )
-            of_pairs = found.split(batch.target_lengths.tolist())
-            log_probs.update((index, part.tolist()) for index, part in zip(here, of_pairs, strict=True))
-        return [
-            _scored(source, hypothesis, log_probs[index], limit)
-            for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True))
-        ]
-
-    def _encode(self, lines: list[str], side: Side) -> list[list[int]]:
-        normalized = [self.tokenizer.normalize(line, side) for line in lines]
-        return self.tokenizer.encode(normalized, side, torch.get_num_threads())
-
-
-def _scored(source: Sequence[int], hypothesis: Sequence[int], log_probs: list[float], limit: int) -> ForcedScore:
-    remarks = []
-    for name, ids in (("source", source), ("hypothesis", hypothesis)):
-        if not ids:
-            remarks.append(f"empty_{name}")
-        elif len(ids) > limit:
-            remarks.append(f"cut_{name}")
-    ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)  # a cut one does not end
-    return ForcedScore(ids, tuple(log_probs[: len(ids)]), tuple(remarks))
+            of_pairs = of_batch.split(batch.target_lengths.tolist())
+            log_probs.update((index, values.tolist()) for index, values in zip(indices, of_pairs, strict=True))
+        scores = []
+        for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
+            remarks = []
+            for name, tokens in (("source", source), ("hypothesis", hypothesis)):
+                if not tokens:
+                    remarks.append(f"empty_{name}")
+                elif len(tokens) > limit:
+                    remarks.append(f"cut_{name}")
+            # A hypothesis that was cut does not end.
+            ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)
+            scores.append(ForcedScore(ids, tuple(log_probs[index][: len(ids)]), tuple(remarks)))
+        return scores
 
 
 @torch.inference_mode()
 def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor, " tokens"]:
-    """The log-probability of each target token, end symbols counted, sentence by sentence without padding.
+    """Return the log-probability of each target token, end symbols counted, sentence by sentence without padding.
 
     The probabilities of several models are averaged, as in decoding.
     """
-    found = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
-    return found[0] if len(models) == 1 else torch.logsumexp(found, dim=0) - math.log(len(models))
+    of_models = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
+    return of_models[0] if len(models) == 1 else torch.logsumexp(of_models, dim=0) - math.log(len(models))
 
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
@@ -209,9 +198,9 @@ def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
     if batch.target_rows is not None:
         states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
     rows = max(1, _LOGITS_AT_ONCE // model.output_embedding.size(0))
-    parts = []
+    chunks = []
     for some_states, some_targets in zip(states.split(rows), targets.split(rows), strict=True):
         logits = model.logits(some_states)  # [tokens, vocab]
         log_probs = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
-        parts.append(log_probs.gather(1, some_targets[:, None])[:, 0])  # [tokens]
-    return torch.cat(parts)
+        chunks.append(log_probs.gather(1, some_targets[:, None])[:, 0])  # [tokens]
+    return torch.cat(chunks)

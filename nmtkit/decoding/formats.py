@@ -1,13 +1,11 @@
-"""What `nmtkit translate` writes for a line: text, an n-best list or JSON; and what is odd about a translation."""
+"""The output of `nmtkit translate` for a line: text, an n-best list or JSON; and the status of a translation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from nmtkit.decoding.engine import Translation
 from nmtkit.files import json_line
 from nmtkit.text.leftovers import leftovers
-
-if TYPE_CHECKING:  # not when it runs: an engine without torch writes text, too
-    from nmtkit.decoding.translator import Translation
 
 OutputFormat = Literal["text", "n-best", "json"]
 
@@ -15,67 +13,67 @@ _LONGEST_REPEATED_WORDS = 4
 _REPETITIONS = 3
 
 
-def written(output: OutputFormat, line: int, source: str, found: "Sequence[Translation]") -> list[str]:
-    """The lines of output for one line of input, of which ``line`` is the number, from 1.
+def format_output(output: OutputFormat, line: int, source: str, translations: Sequence[Translation]) -> list[str]:
+    """Return the lines of output for one line of input, of which ``line`` is the number, from 1.
 
     text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, as Moses and its
     rescoring tools have it. json: one object with all that is known.
     """
     if output == "text":
-        return [found[0].text]
+        return [translations[0].text]
     if output == "n-best":
-        return [f"{line} ||| {one.text} ||| log_prob={one.log_prob:.6f} ||| {one.score:.6f}" for one in found]
+        return [f"{line} ||| {one.text} ||| log_prob={one.log_prob:.6f} ||| {one.score:.6f}" for one in translations]
+    hypotheses = []
+    for one in translations:
+        hypothesis: dict[str, Any] = {
+            "text": one.text,
+            "score": one.score,
+            "log_prob": one.log_prob,
+            "tokens": list(one.pieces),
+            "token_log_probs": list(one.token_log_probs),
+        }
+        if one.alignment is not None:
+            hypothesis["alignment"] = [[target, source] for target, source in enumerate(one.alignment)]
+        hypotheses.append(hypothesis)
     content: dict[str, Any] = {"line": line, "source": source}
-    if found[0].source_pieces is not None:
-        content["source_tokens"] = list(found[0].source_pieces)
-    return [json_line({**content, "hypotheses": [_as_json(one) for one in found]}).rstrip("\n")]
+    if translations[0].source_pieces is not None:
+        content["source_tokens"] = list(translations[0].source_pieces)
+    return [json_line({**content, "hypotheses": hypotheses}).rstrip("\n")]
 
 
-def _as_json(translation: "Translation") -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "text": translation.text,
-        "score": translation.score,
-        "log_prob": translation.log_prob,
-        "tokens": list(translation.pieces),
-        "token_log_probs": list(translation.token_log_probs),
-    }
-    if translation.alignment is not None:
-        content["alignment"] = [[target, source] for target, source in enumerate(translation.alignment)]
-    return content
+def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[str]:
+    """Return what a user should know of a line and its translation; ["ok"] for nothing.
 
-
-def oddities(source: str, best: "Translation", *, invalid_utf8: bool) -> list[str]:
-    """What somebody should know of a line and its translation; ["ok"] for nothing.
-
-    empty: there is no text to translate, or none came of it. invalid_utf8: bytes of the line were replaced. split: the
-    source was too long and was translated in parts. length_limit: the translation was ended by the maximum length.
-    short: it, or a part of it, has less than a third of the tokens that the training pairs' length ratio predicts.
-    unmet: it does not begin as asked for, or lacks a required phrase. copied_source: it is the source. repeats: up to
-    four words stand in it three times in a row. leftover: it holds markup, entities or subword marks that the source
-    does not. mended (of trees, instead of these three): what the model said was no tree over the words.
+    empty: there is no text to translate, or no text in the translation. invalid_utf8: bytes of the line were replaced.
+    split: the source was too long and was translated in segments. length_limit: the translation was ended by the
+    maximum length. short: it, or a segment of it, has less than a third of the tokens that the training pairs' length
+    ratio predicts. unmet: it lacks the requested beginning or a required phrase. copied_source: it is the source.
+    repeats: up to four words stand in it three times in a row. leftover: it holds markup, entities or subword marks
+    that the source does not. mended (of trees, instead of these three): the model's output was no tree over the words.
     """
+    words = best.text.split()
     is_text = best.is_mended is None
-    found = {
-        "empty": not best.text.strip(),
+    status = {
+        "empty": not words,
         "invalid_utf8": invalid_utf8,
         "split": best.parts > 1,
         "length_limit": best.hit_limit,
-        "short": best.is_short and bool(best.text.strip()),
-        "unmet": best.is_unmet,
-        "copied_source": is_text and bool(best.text.strip()) and best.text.split() == source.split(),
-        "repeats": is_text and _repeats(best.text.split()) and not _repeats(source.split()),
+        "short": best.is_short and bool(words),
+        "unmet": best.is_unsatisfied,
+        "copied_source": is_text and bool(words) and words == source.split(),
+        "repeats": is_text and _repeats(words) and not _repeats(source.split()),
         "leftover": is_text and bool(leftovers(best.text).keys() - leftovers(source).keys()),
         "mended": bool(best.is_mended),
     }
-    return [name for name, is_so in found.items() if is_so] or ["ok"]
+    return [name for name, applies in status.items() if applies] or ["ok"]
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Whether some words stand several times in a row."""
+    """Return whether some words stand several times in a row."""
     for size in range(1, _LONGEST_REPEATED_WORDS + 1):
         equal = 0  # words in a row that are the same as ``size`` words before
-        for place in range(size, len(words)):
-            equal = equal + 1 if words[place] == words[place - size] else 0
+        for index in range(size, len(words)):
+            equal = equal + 1 if words[index] == words[index - size] else 0
             if equal == size * (_REPETITIONS - 1):
                 return True
     return False

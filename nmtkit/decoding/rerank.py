@@ -1,4 +1,4 @@
-"""N-best lists: read, scored anew by models, put into a new order, and written in the form they came in.
+"""N-best lists: read, scored anew by models, sorted, and written in the form they came in.
 
 A list is either a line of JSON for each source line, as `nmtkit translate --n-best N --json` writes it,
 
@@ -6,7 +6,7 @@ A list is either a line of JSON for each source line, as `nmtkit translate --n-b
 
 or lines of fields divided by |||, NUMBER ||| HYPOTHESIS ||| FEATURES ||| SCORE, as Moses, Marian and their rescoring
 tools have them, which count source lines from 0, and `nmtkit translate --n-best N`, which counts from 1. Every source
-line gives one list, be it an empty one.
+line gives one list, which may be empty.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nmtkit.decoding.forced import ForcedScore
-from nmtkit.decoding.search import LengthPenalty
+from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
 
@@ -30,8 +30,7 @@ class Candidate:
     Attributes:
         text: one line.
         score: the list's own; None where it gives none.
-        fields: the JSON object it came in; or of the other form "features", if there are any, and what follows the
-            score as "further".
+        fields: the JSON object it came in; in the other form "features", and what follows the score as "further".
     """
 
     text: str
@@ -44,13 +43,13 @@ class NBestList:
     """The hypotheses of a source line.
 
     Attributes:
-        place: how messages call it: the file and the line.
+        location: file and line, for messages.
         source: one line.
-        fields: the JSON object it came in; None for the other form.
+        fields: the JSON object it came in; None in the other form.
         number: of the source line in the other form, as it is counted there; None for JSON.
     """
 
-    place: str
+    location: str
     source: str
     candidates: tuple[Candidate, ...]
     fields: dict[str, Any] | None = None
@@ -59,10 +58,10 @@ class NBestList:
 
 @dataclass(frozen=True)
 class Feature:
-    """What a model, or an ensemble, adds to the score of a hypothesis: weight * log P / penalty(tokens).
+    """The addition of a model, or an ensemble, to the score of a hypothesis: weight * log P / penalty(tokens).
 
     Attributes:
-        score: gives one score for each pair of source and hypothesis (see ForcedDecoder.score).
+        score: returns one score per pair of source and hypothesis (see ForcedDecoder.score).
     """
 
     score: Callable[[list[tuple[str, str]]], list[ForcedScore]]
@@ -77,7 +76,7 @@ class Ranked:
     Attributes:
         score: the weighted sum.
         model_scores: log P / penalty(tokens) by each feature, without its weight.
-        is_cut: whether a model saw only the first tokens of the source or the hypothesis.
+        is_cut: a model saw only the first tokens of the source or the hypothesis.
     """
 
     candidate: Candidate
@@ -87,12 +86,9 @@ class Ranked:
 
 
 def rerank(
-    lists: Sequence[NBestList],
-    features: Sequence[Feature],
-    *,
-    original_weight: float = 0.0,
+    lists: Sequence[NBestList], features: Sequence[Feature], *, original_weight: float = 0.0
 ) -> list[list[Ranked]]:
-    """The hypotheses of each list, best first; equal scores stay in the order of the list.
+    """Return the hypotheses of each list, best first; equal scores stay in the order of the list.
 
     Args:
         original_weight: of the list's own scores.
@@ -101,34 +97,30 @@ def rerank(
         DataError: a hypothesis has no score of its own, but that has a weight.
     """
     pairs = [(entry.source, candidate.text) for entry in lists for candidate in entry.candidates]
-    originals = [_original(entry, candidate, original_weight) for entry in lists for candidate in entry.candidates]
-    columns = []
-    is_cut = [False] * len(pairs)
-    for feature in features:
-        found = feature.score(pairs)
-        columns.append([score.log_prob / feature.penalty(len(score.ids)) for score in found])
-        is_cut = [before or score.is_cut for before, score in zip(is_cut, found, strict=True)]
-    rows = iter(zip(is_cut, originals, *columns, strict=True))
+    for entry in lists:
+        if original_weight and any(candidate.score is None for candidate in entry.candidates):
+            raise DataError(
+                f"{entry.location}: a hypothesis has no numeric score; correct the list, or give the original score no "
+                "weight"
+            )
+    columns = [feature.score(pairs) for feature in features]
+    index = 0
     rankings = []
     for entry in lists:
         ranked = []
         for candidate in entry.candidates:
-            cut, original, *scores = next(rows)
+            forced = [column[index] for column in columns]
+            index += 1
+            scores = [
+                score.log_prob / feature.penalty(len(score.ids))
+                for feature, score in zip(features, forced, strict=True)
+            ]
+            original = original_weight * candidate.score if original_weight and candidate.score is not None else 0.0
             weighted = (feature.weight * score for feature, score in zip(features, scores, strict=True))
-            ranked.append(Ranked(candidate, math.fsum([original, *weighted]), tuple(scores), cut))
+            is_cut = any(score.is_cut for score in forced)
+            ranked.append(Ranked(candidate, math.fsum([original, *weighted]), tuple(scores), is_cut))
         rankings.append(sorted(ranked, key=lambda hypothesis: -hypothesis.score))
     return rankings
-
-
-def _original(entry: NBestList, candidate: Candidate, weight: float) -> float:
-    """The weighted score of the list; 0 without a weight, whatever stands there."""
-    if weight == 0:
-        return 0.0
-    if candidate.score is None:
-        raise DataError(
-            f"{entry.place}: a hypothesis has no numeric score; correct the list, or give the original score no weight"
-        )
-    return weight * candidate.score
 
 
 # ---- reading
@@ -137,15 +129,14 @@ def _original(entry: NBestList, candidate: Candidate, weight: float) -> float:
 def read_lists(
     lines: LineReader, sources: Sequence[str] | None = None, count_from: int | None = None
 ) -> Iterator[NBestList]:
-    """All lists of a file, one for each source line; the first line tells the form.
+    """Return all lists of a file, one per source line; the first line shows the form.
 
     Args:
         sources: the source lines, which only the form with ||| needs.
-        count_from: the number of the first source line, 0 or 1; None: as the first line of the list tells.
+        count_from: number of the first source line, 0 or 1; None: as the first line of the list shows.
 
     Raises:
-        DataError: a line is of neither form, the sources are missing or not needed, or it cannot be told from which
-            number they are counted.
+        DataError: a line is of neither form, the sources are missing or not needed, or the first number is unclear.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -159,94 +150,83 @@ def read_lists(
     if first is None or sources is None:
         return _divided_lists(lines.name, rest, sources or [], 0)
     if count_from is None:
-        count_from = _count_from(lines.name, first)
+        _, count_from, candidate = _parse_divided(f"{lines.name}, line 1", first)
+        # Any other beginning may be a list without hypotheses for its first lines; a wrong guess would pair each
+        # hypothesis with its neighbour's source.
+        is_own = candidate.fields["features"].startswith("log_prob=")
+        if not (count_from == 0 or (count_from == 1 and is_own)):
+            raise DataError(
+                f"{lines.name}: begins with line {count_from}; give the first source line's number, --count-from 0 or 1"
+            )
     return _divided_lists(lines.name, rest, sources, count_from)
-
-
-def _count_from(name: str, first: str) -> int:
-    """0 for a list that begins with line 0, 1 for one of our own that begins with line 1.
-
-    Another list may have nothing for its first lines, so of any other beginning nothing follows, and a wrong guess
-    would pair each hypothesis with its neighbour's source.
-    """
-    _, number, candidate = _divided(f"{name}, line 1", first)
-    if number == 0:
-        return 0
-    if number == 1 and candidate.fields["features"].startswith("log_prob="):
-        return 1
-    raise DataError(f"{name}: begins with line {number}; give the first source line's number, --count-from 0 or 1")
 
 
 def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
     for number, line in enumerate(lines, start=1):
-        place = f"{name}, line {number}"
+        location = f"{name}, line {number}"
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: not valid JSON ({error}); each line holds one list") from None
+            raise DataError(f"{location}: not valid JSON ({error}); each line holds one list") from None
         if not (isinstance(fields, dict) and isinstance(fields.get("source"), str)):
-            raise DataError(f'{place}: not a JSON object with a string "source"')
+            raise DataError(f'{location}: not a JSON object with a string "source"')
         hypotheses = fields.get("hypotheses")
         if not isinstance(hypotheses, list):
-            raise DataError(f'{place}: "hypotheses" is not a list')
+            raise DataError(f'{location}: "hypotheses" is not a list')
         candidates = []
         for hypothesis in hypotheses:
             if not (isinstance(hypothesis, dict) and isinstance(hypothesis.get("text"), str)):
-                raise DataError(f'{place}: a hypothesis is not an object with a string "text"')
+                raise DataError(f'{location}: a hypothesis is not an object with a string "text"')
             score = hypothesis.get("score")
             if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
-                raise DataError(f'{place}: the "score" of a hypothesis is not a number')
+                raise DataError(f'{location}: the "score" of a hypothesis is not a number')
             candidates.append(Candidate(_one_line(hypothesis["text"]), _number(score), hypothesis))
-        yield NBestList(place, _one_line(fields["source"]), tuple(candidates), fields)
+        yield NBestList(location, _one_line(fields["source"]), tuple(candidates), fields)
 
 
 def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], count_from: int) -> Iterator[NBestList]:
-    """Lists of the form with |||, and empty ones for the source lines that have none."""
+    """Yield lists of the form with |||, and empty ones for the source lines that have none."""
 
     def empty(numbers: Iterable[int]) -> Iterator[NBestList]:
         for number in numbers:
             yield NBestList(f"{name}, source line {number}", sources[number - count_from], (), number=number)
 
     expected, end = count_from, count_from + len(sources)
-    parsed = (_divided(f"{name}, line {number}", line) for number, line in enumerate(lines, start=1))
+    parsed = (_parse_divided(f"{name}, line {number}", line) for number, line in enumerate(lines, start=1))
     for number, group in itertools.groupby(parsed, key=lambda entry: entry[1]):
         entries = list(group)
-        place = entries[0][0]
+        location = entries[0][0]
         if number < expected:
             raise DataError(
-                f"{place}: found source line {number} where {expected} or later was expected; keep the hypotheses of a "
-                "line together, and the lines in order"
+                f"{location}: found source line {number} where {expected} or later was expected; keep the hypotheses "
+                "of a line together, and the lines in order"
             )
         if number >= end:
             raise DataError(
-                f"{place}: source line {number} does not exist (there are {len(sources)}, from {count_from}); give "
+                f"{location}: source line {number} does not exist (there are {len(sources)}, from {count_from}); give "
                 "the source that the list was made from"
             )
         yield from empty(range(expected, number))
         source = sources[number - count_from]
-        yield NBestList(place, source, tuple(entry[2] for entry in entries), number=number)
+        yield NBestList(location, source, tuple(entry[2] for entry in entries), number=number)
         expected = number + 1
     yield from empty(range(expected, end))
 
 
-def _divided(place: str, line: str) -> tuple[str, int, Candidate]:
-    """Number ||| text, number ||| text ||| score, or number ||| text ||| features ||| score and whatever follows."""
+def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
+    """Parse NUMBER ||| TEXT, then nothing, ||| SCORE, or ||| FEATURES ||| SCORE and further fields."""
     number, *fields = [field.strip(" ") for field in line.split("|||")]
     if not fields or not re.fullmatch(r"[0-9]{1,15}", number):
-        raise DataError(f"{place}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")
-    text, features, score, further = fields[0], "", None, fields[3:]
-    if len(fields) == 2:
-        score = fields[1]
-    elif len(fields) > 2:
-        features, score = fields[1:3]
-    value = None if score is None else _number(score)
+        raise DataError(f"{location}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")
+    features, score = fields[1:3] if len(fields) > 2 else ("", fields[1] if len(fields) == 2 else None)
+    value = _number(score)
     if score is not None and value is None:
-        raise DataError(f"{place}: its score, {score[:40]!r}, is not a number")
-    return place, int(number), Candidate(text, value, {"features": features, "further": further})
+        raise DataError(f"{location}: its score, {score[:40]!r}, is not a number")
+    return location, int(number), Candidate(fields[0], value, {"features": features, "further": fields[3:]})
 
 
 def _number(value: str | int | float | None) -> float | None:
-    """None for what is no number, infinite or too large."""
+    """Return None for what is no number, infinite or too large."""
     try:
         number = math.nan if value is None else float(value)
     except (ValueError, OverflowError):
@@ -255,7 +235,7 @@ def _number(value: str | int | float | None) -> float | None:
 
 
 def _one_line(text: str) -> str:
-    """A text of JSON as a line: line ends become blanks, and halves of characters U+FFFD, as they cannot be written."""
+    """Return a text of JSON as a line: line ends become blanks, and halves of characters U+FFFD."""
     return _whole_characters(text.replace("\n", " "))
 
 
@@ -267,30 +247,25 @@ def _whole_characters(text: str) -> str:
 
 
 def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
-    """A list in its new order, in the form it came in; the old score is kept beside the new one.
+    """Return a list in its new order, in the form it came in; the old score is kept beside the new one.
 
     JSON: `score` is the new score, `original_score` the old one, `model_scores` those of the features. The other form
     has the new score last, and `original= ` and `model1= ` after the features.
     """
-    if entry.fields is None:
-        return [_as_divided(entry.number, ranked) for ranked in ranking]
-    hypotheses = [_as_object(ranked) for ranked in ranking]
-    return [_whole_characters(json.dumps({**entry.fields, "hypotheses": hypotheses}, ensure_ascii=False))]
-
-
-def _as_object(ranked: Ranked) -> dict[str, Any]:
-    added = {
-        "score": ranked.score,
-        "original_score": ranked.candidate.score,
-        "model_scores": list(ranked.model_scores),
-    }
-    return {**ranked.candidate.fields, **added}
-
-
-def _as_divided(number: int | None, ranked: Ranked) -> str:
-    features = [ranked.candidate.fields["features"]]
-    if ranked.candidate.score is not None:
-        features.append(f"original= {ranked.candidate.score:g}")
-    features += [f"model{place}= {score:.6f}" for place, score in enumerate(ranked.model_scores, start=1)]
-    fields = [str(number), ranked.candidate.text, " ".join(features).strip(), f"{ranked.score:.6f}"]
-    return " ||| ".join([*fields, *ranked.candidate.fields["further"]])
+    if entry.fields is not None:
+        hypotheses = []
+        for ranked in ranking:
+            old, scores = ranked.candidate, list(ranked.model_scores)
+            new = {"score": ranked.score, "original_score": old.score, "model_scores": scores}
+            hypotheses.append({**old.fields, **new})
+        return [_whole_characters(json.dumps({**entry.fields, "hypotheses": hypotheses}, ensure_ascii=False))]
+    lines = []
+    for ranked in ranking:
+        old = ranked.candidate
+        features = [old.fields["features"]]
+        if old.score is not None:
+            features.append(f"original= {old.score:g}")
+        features += [f"model{number}= {score:.6f}" for number, score in enumerate(ranked.model_scores, start=1)]
+        fields = [str(entry.number), old.text, " ".join(features).strip(), f"{ranked.score:.6f}"]
+        lines.append(" ||| ".join([*fields, *old.fields["further"]]))
+    return lines

@@ -1,7 +1,4 @@
-"""What beam search sees of a model: log-probabilities of the next token, and keeping or dropping hypotheses.
-
-One model, an ensemble, or a table of numbers in a test can stand behind it.
-"""
+"""The model as the search sees it: log-probabilities of the next token, and keeping or dropping hypotheses."""
 
 import math
 from collections.abc import Sequence
@@ -16,18 +13,18 @@ from nmtkit.model.step_decoder import StepDecoder
 
 @runtime_checkable
 class Stepper(Protocol):
-    """The next-token distribution of every hypothesis."""
+    """The next-token distribution of every hypothesis: of a model, an ensemble, or a table of numbers in a test."""
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
-        """Log-probabilities of the token after ``last_ids``, given all earlier ones; the caller may overwrite them."""
+        """Return log-probabilities of the next token, given ``last_ids`` and all earlier ones; they may be changed."""
         ...
 
     def attention(self) -> Float[Tensor, "rows source"]:
-        """Where the last step looked in the source: weights that add up to 1, none on padding."""
+        """Return the attention of the last step to the source: weights that add up to 1, none on padding."""
         ...
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
-        """Row i becomes what row ``rows.flatten()[i]`` was; each line of ``rows`` is of one sentence."""
+        """Make row i what row ``rows.flatten()[i]`` was; each line of ``rows`` belongs to one sentence."""
         ...
 
 
@@ -42,12 +39,11 @@ class ModelStepper:
         *,
         keep_attention: bool = False,
     ) -> None:
-        """Encodes the source; one hypothesis a sentence at first.
+        """Encode the source, given as padded ids with the end symbol; each sentence has one hypothesis at first.
 
         Args:
-            source: ids with the end symbol, padded.
-            source_lengths: their tokens, on the CPU.
-            keep_attention: whether `attention` will be asked for.
+            source_lengths: on the CPU.
+            keep_attention: must be set for `attention`.
         """
         self._decoders = decoders
         self._states = [decoder.start(source, source_lengths) for decoder in decoders]
@@ -63,9 +59,9 @@ class ModelStepper:
         return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
 
     def attention(self) -> Float[Tensor, "rows source"]:
-        """Of the last decoder layer, the mean of its heads; the mean of several models."""
-        seen = [state.attention for state in self._states]
-        return torch.stack([weights for weights in seen if weights is not None]).mean(0)
+        """Return the mean over the heads of the last decoder layer, and over the models."""
+        weights = [state.attention for state in self._states]
+        return torch.stack([entry for entry in weights if entry is not None]).mean(0)
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         for state in self._states:

@@ -1,56 +1,51 @@
-"""A model as CTranslate2 has it: its names of weights, nmtkit's own position table, the vocabulary in the order of ids.
+"""Conversion for CTranslate2: its names of weights, nmtkit's own position table, the vocabulary in the order of ids.
 
-Every nmtkit model but one with an attention window has a place there. What needs care:
+Every nmtkit model but one with an attention window can be converted. What needs care:
 
 - CTranslate2's own position table is another one (sines, then cosines; from position 1), so the table is written out.
 - It projects queries, keys and values of self-attention at once and cuts the result into equal parts. Where d_k and d_v
   differ, the narrower heads are filled up with zeros, which changes no product.
 """
 
-import importlib.metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import sinusoidal_positions
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
-"""Types of weights; what a machine cannot compute in, CTranslate2 turns into what it can when it loads the model."""
+"""Types of weights; those that a machine cannot compute in, CTranslate2 converts when it loads the model."""
 SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
-"""What `translate --precision` calls two of them."""
-FEWEST_POSITIONS = 2048
+"""The names of two of them in `translate --precision`."""
+MIN_POSITIONS = 2048
 
 Array = npt.NDArray[np.float32]
 
 
-def version() -> str:
-    """The installed version of CTranslate2."""
-    return importlib.metadata.version("ctranslate2")
-
-
 def check(loaded: LoadedModel) -> None:
-    """Raises ModelError when CTranslate2 has no place for something in the model."""
+    """Raise ModelError where CTranslate2 does not support something in the model."""
     window = loaded.model.config.attention_window
     if window is not None:
         raise ModelError(f"CTranslate2 does not support attention_window = {window}; translate with nmtkit")
 
 
 def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:
-    """Positions that the export holds: as many as nmtkit ever needs, or as were learned."""
+    """Return the positions of the export: as many as nmtkit ever needs, or as were learned."""
     if config.positions == "learned":
         return config.max_positions
-    return max(FEWEST_POSITIONS, MAX_SOURCE_TOKENS + 1, longest_translation(decoding, MAX_SOURCE_TOKENS))
+    return max(MIN_POSITIONS, MAX_SOURCE_TOKENS + 1, longest_translation(decoding, MAX_SOURCE_TOKENS))
 
 
 def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
-    """Writes model.bin, config.json and the vocabulary into ``folder``."""
+    """Write model.bin, config.json and the vocabulary into ``folder``."""
     from ctranslate2 import specs
 
     config = loaded.model.config
@@ -66,13 +61,12 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     encoder.embeddings[0].weight = source
     decoder.embeddings.weight = target
     decoder.projection.weight = weights.get("embeddings.output", target)
-    for side, stack in (("source", encoder), ("target", decoder)):
+    for side, name, stack in (("source", "encoder", encoder), ("target", "decoder", decoder)):
         table = weights.get(f"positions.{side}")
         if table is None:
             positions = num_positions(config, loaded.decoding)
             table = sinusoidal_positions(positions, config.d_model).to(torch.float32).numpy()
         stack.position_encodings.encodings = table
-    for name, stack in (("encoder", encoder), ("decoder", decoder)):
         if is_pre:
             _set_norm(stack.layer_norm, weights, f"{name}_norm")
         for number, layer in enumerate(stack.layer):
@@ -86,7 +80,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     spec.config.decoder_start_token = SPECIAL_PIECES[BOS]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = next(
-        part.eps for part in loaded.model.modules() if isinstance(part, torch.nn.LayerNorm)
+        module.eps for module in loaded.model.modules() if isinstance(module, torch.nn.LayerNorm)
     )
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -94,7 +88,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
 
 
 def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
-    """The pieces in the order of their ids; CTranslate2 tells tokens by their pieces."""
+    """Return the pieces in the order of their ids; CTranslate2 tells tokens apart by their pieces."""
     pieces = loaded.tokenizer.entries(side)
     if len(set(pieces)) < len(pieces):
         twice = next(piece for piece in pieces if pieces.count(piece) > 1)
@@ -102,40 +96,37 @@ def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
     return pieces
 
 
-def _set_layer(layer: object, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
-    """Fills a layer of the encoder, or of the decoder, which attends to the source too."""
-    attention = [("self_attention", layer.self_attention)]  # type: ignore[attr-defined]
+def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
+    """Fill a layer of the encoder, or of the decoder, which attends to the source too."""
+    attention = [("self_attention", layer.self_attention)]
     if hasattr(layer, "attention"):
         attention.append(("source_attention", layer.attention))
     for number, (kind, spec) in enumerate(attention):
         _set_attention(spec, weights, f"{name}.{kind}", config)
         _set_norm(spec.layer_norm, weights, f"{name}.residuals.{number}.norm")
-    feed_forward = layer.ffn  # type: ignore[attr-defined]
-    _set_linear(feed_forward.linear_0, *_linear(weights, f"{name}.feed_forward.inner"))
-    _set_linear(feed_forward.linear_1, *_linear(weights, f"{name}.feed_forward.outer"))
-    _set_norm(feed_forward.layer_norm, weights, f"{name}.residuals.{len(attention)}.norm")
+    _set_linear(layer.ffn.linear_0, *_linear(weights, f"{name}.feed_forward.inner"))
+    _set_linear(layer.ffn.linear_1, *_linear(weights, f"{name}.feed_forward.outer"))
+    _set_norm(layer.ffn.layer_norm, weights, f"{name}.residuals.{len(attention)}.norm")
 
 
-def _set_attention(spec: object, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
-    """Fills an attention: self-attention joins queries, keys and values, the other one keys and values."""
+def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
+    """Fill an attention: self-attention joins queries, keys and values, attention to the source keys and values."""
     width = max(config.key_width, config.value_width)
-    parts = [_linear(weights, f"{name}.{part}") for part in ("query", "key", "value")]
     padded = [
-        (_pad_heads(weight, config.num_heads, width), _pad_heads(bias, config.num_heads, width))
-        for weight, bias in parts
+        tuple(_pad_heads(rows, config.num_heads, width) for rows in _linear(weights, f"{name}.{kind}"))
+        for kind in ("query", "key", "value")
     ]
-    *inner, outer = spec.linear  # type: ignore[attr-defined]
+    *inner, outer = spec.linear
     groups = [padded] if len(inner) == 1 else [padded[:1], padded[1:]]
     for linear, group in zip(inner, groups, strict=True):
-        joined_weight, joined_bias = (np.concatenate(of_group) for of_group in zip(*group, strict=True))
-        _set_linear(linear, joined_weight, joined_bias)
+        _set_linear(linear, *(np.concatenate(arrays) for arrays in zip(*group, strict=True)))
     weight, bias = _linear(weights, f"{name}.output")
     _set_linear(outer, np.ascontiguousarray(_pad_heads(weight.T, config.num_heads, width).T), bias)
-    spec.queries_scale = float(config.key_width**-0.5)  # type: ignore[attr-defined]
+    spec.queries_scale = float(config.key_width**-0.5)
 
 
 def _pad_heads(rows: Array, num_heads: int, width: int) -> Array:
-    """Fills each head's rows up to ``width`` with zeros."""
+    """Fill each head's rows up to ``width`` with zeros."""
     heads = rows.reshape(num_heads, -1, *rows.shape[1:])
     missing = [(0, 0), (0, width - heads.shape[1])] + [(0, 0)] * (rows.ndim - 1)
     return np.pad(heads, missing).reshape(num_heads * width, *rows.shape[1:])
@@ -145,9 +136,9 @@ def _linear(weights: dict[str, Array], name: str) -> tuple[Array, Array]:
     return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
-def _set_linear(spec: object, weight: Array, bias: Array) -> None:
-    spec.weight, spec.bias = weight, bias  # type: ignore[attr-defined]
+def _set_linear(spec: Any, weight: Array, bias: Array) -> None:
+    spec.weight, spec.bias = weight, bias
 
 
-def _set_norm(spec: object, weights: dict[str, Array], name: str) -> None:
-    spec.gamma, spec.beta = _linear(weights, name)  # type: ignore[attr-defined]
+def _set_norm(spec: Any, weights: dict[str, Array], name: str) -> None:
+    spec.gamma, spec.beta = _linear(weights, name)

@@ -4,6 +4,7 @@ model folder --convert--> temporary folder --parity.py--> manifest.json --> rena
                                            --> refused: nothing is left
 """
 
+import importlib.metadata
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
+from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.engine_choice import FORMAT, Export
 from nmtkit.errors import DataError
 from nmtkit.export import ctranslate2, huggingface
@@ -20,7 +22,11 @@ from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import find_model
 from nmtkit.tasks.known import task_of
 
-FORMATS = ("ctranslate2", "huggingface")
+_PLAIN: dict[str, object] = {
+    "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
+}  # fmt: skip
+"""The check compares models, so further options of the search are off."""
+_TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 
 
 def export(
@@ -31,33 +37,34 @@ def export(
     output: Path | None = None,
     sample_file: Path | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Writes a model for another library, whole and checked, or not at all.
+    """Write a model for another library, whole and checked, or not at all.
 
     Args:
         path: a model folder, a run folder or a checkpoint.
-        to: one of FORMATS.
+        to: ctranslate2 or huggingface.
         quantization: one of ctranslate2.QUANTIZATIONS; only for ctranslate2.
         output: the new folder; by default export/<format>[-<quantization>] in ``path``.
         sample_file: text to check the export on, by default the run's validation source.
 
     Returns:
-        The folder, and what its manifest says.
+        The folder, and the content of its manifest.
 
     Raises:
-        ModelError: the library is not there, it has no place for this model, or it translates otherwise.
+        ModelError: the library is not installed, does not support this model, or translates differently.
         DataError: the sample cannot be used, or the folder holds something else.
     """
-    (ctranslate2_engine if to == "ctranslate2" else huggingface).check_installed()
+    by_ctranslate2 = to == "ctranslate2"
+    (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
-    (ctranslate2 if to == "ctranslate2" else huggingface).check(loaded)
+    (ctranslate2 if by_ctranslate2 else huggingface).check(loaded)
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
     sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
     log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
     ours = {
-        beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
+        beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
         for beam in sorted({1, loaded.decoding.beam})
     }
     manifest: dict[str, Any] = {
@@ -72,10 +79,14 @@ def export(
         "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS},
     }
     with write_folder_atomically(folder) as temporary:
-        write = _write_ctranslate2 if to == "ctranslate2" else _write_huggingface
-        write(temporary, loaded, sample, ours, manifest)
-        readme = _readme(manifest, task_of(loaded.tokenizer).description)
-        (temporary / "README.md").write_text(readme, encoding="utf-8")
+        write = _write_ctranslate2 if by_ctranslate2 else _write_huggingface
+        manifest["parity"] = parity = {"sample": sample.origin, **write(temporary, loaded, sample, ours, manifest)}
+        greedy, ties = parity["greedy"], counted(len(parity["greedy"]["near_ties"]), "near tie")
+        log.info("greedy translations of %s (%s) agree, %s", counted(greedy["lines"], "line"), sample.origin, ties)
+        for name, facts in parity.items():
+            if isinstance(facts, dict) and "bleu" in facts:
+                log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
+        (temporary / "README.md").write_text(_readme(manifest, task_of(loaded.tokenizer).description), encoding="utf-8")
         for file in (path for path in temporary.rglob("*") if path.is_file()):
             follow_umask(file)
         manifest["files"] = sha256_of_files(temporary)
@@ -83,15 +94,8 @@ def export(
     return folder, manifest
 
 
-_BARE: dict[str, object] = {
-    "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
-}  # fmt: skip
-"""The gate compares models, so it leaves out what a search may be asked for besides."""
-_TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
-
-
 def _check_output(folder: Path) -> None:
-    """Raises DataError when the folder holds anything but an export, for it is replaced."""
+    """Raise DataError where the folder, which is replaced, holds anything but an export."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -108,19 +112,12 @@ def _check_output(folder: Path) -> None:
 
 def _write_ctranslate2(
     folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
-) -> None:
-    """float32 first, which has to pass the gate; then what is asked for."""
-    config = loaded.model.config
-    manifest["max_positions"] = ctranslate2.num_positions(config, loaded.decoding)
-    manifest["has_learned_positions"] = config.positions == "learned"
-    manifest["versions"] = {**versions(), "ctranslate2": ctranslate2.version()}
-    parity: dict[str, Any] = {"sample": sample.origin}
-
-    def theirs(beam: int) -> list[Ids]:
-        written = Export(folder, {**manifest, "files": sha256_of_files(folder)})
-        engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_BARE}, "cpu")
-        return engine.search(sample.sources)
-
+) -> dict[str, Any]:
+    """Write float32 first, which must pass the check, then the requested type; return how translations compare."""
+    manifest["max_positions"] = ctranslate2.num_positions(loaded.model.config, loaded.decoding)
+    manifest["has_learned_positions"] = loaded.model.config.positions == "learned"
+    manifest["versions"] = {**versions(), "ctranslate2": importlib.metadata.version("ctranslate2")}
+    parity: dict[str, Any] = {}
     for kind in dict.fromkeys(("float32", manifest["quantization"])):
         log.info("converting to %s for CTranslate2 and translating the same lines with it", kind)
         if any(folder.iterdir()):
@@ -128,62 +125,46 @@ def _write_ctranslate2(
             folder.mkdir()
         ctranslate2.write(folder, loaded, kind)
         loaded.tokenizer.save(folder / "tokenizer")
-        greedy = theirs(1)
-        if kind == "float32":
-            parity["greedy"] = check_greedy(loaded, sample, ours[1], greedy, "ctranslate2")
-        else:
-            parity[f"greedy_{kind}"] = compare(loaded, ours[1], greedy)
-        for beam in (beam for beam in ours if beam > 1):
-            name = "beam" if kind == "float32" else f"beam_{kind}"
-            parity[name] = {"beam": beam, **compare(loaded, ours[beam], theirs(beam))}
-    manifest["parity"] = parity
-    _report(parity)
+        written = Export(folder, {**manifest, "files": sha256_of_files(folder)})
+        suffix = "" if kind == "float32" else f"_{kind}"
+        for beam in ours:
+            engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_PLAIN}, "cpu")
+            theirs = engine.search(sample.sources, Batching())
+            if beam > 1:
+                parity[f"beam{suffix}"] = {"beam": beam, **compare(loaded, ours[beam], theirs)}
+            elif kind == "float32":
+                parity["greedy"] = check_greedy(loaded, sample, ours[beam], theirs, "ctranslate2")
+            else:
+                parity[f"greedy{suffix}"] = compare(loaded, ours[beam], theirs)
+    return parity
 
 
 def _write_huggingface(
     folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
-) -> None:
+) -> dict[str, Any]:
+    """Write the model and its tokenizer; return how translations compare."""
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
     model, tokenizer = huggingface.load(folder)
     huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
-    manifest["versions"] = {**versions(), "transformers": huggingface.version()}
-    parity: dict[str, Any] = {"sample": sample.origin}
+    manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
+    parity: dict[str, Any] = {}
     for beam in ours:
-        theirs = huggingface.search(model, sample.sources, loaded.decoding.model_copy(update={"beam": beam, **_BARE}))
+        theirs = huggingface.search(model, sample.sources, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
         if beam == 1:
             parity["greedy"] = check_greedy(loaded, sample, ours[1], theirs, "transformers")
         else:
             parity["beam"] = {"beam": beam, **compare(loaded, ours[beam], theirs)}
-    manifest["parity"] = parity
-    _report(parity)
-
-
-def _report(parity: dict[str, Any]) -> None:
-    greedy = parity["greedy"]
-    log.info(
-        "greedy translations of %s (%s) agree, %s", counted(greedy["lines"], "line"), parity["sample"],
-        counted(len(greedy["near_ties"]), "near tie"),
-    )  # fmt: skip
-    for name, facts in parity.items():
-        if isinstance(facts, dict) and "bleu" in facts:
-            log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
-
-
-def _steps_after(text: dict[str, Any]) -> list[str]:
-    """What a translation is not yet, in words: a line or none."""
-    if "moses-tokenize" not in text["normalize"]:
-        return []
-    return [f"- To be done to each translation after: Moses' detokenizer for {text['target_language']} (sacremoses)"]
+    return parity
 
 
 def _readme(manifest: dict[str, Any], kind: str) -> str:
-    """What a user of the folder has to know, in words."""
+    """Return what a user of the folder must know, in words."""
     text, decoding = manifest["text"], manifest["decoding"]
+    detokenizer = f"Moses' detokenizer for {text['target_language']} (sacremoses)"
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
-    after = f"Moses' detokenizer for {text['target_language']} (sacremoses)"
     lines = [
         f"# {text['source_language']} to {text['target_language']}, exported by nmtkit for {manifest['to']}",
         "",
@@ -192,7 +173,7 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
         "",
         f"- Text: {kind}",
         f"- To be done to each line before: {before}",
-        *([f"- To be done to each translation after: {after}"] if "moses-tokenize" in text["normalize"] else []),
+        *([f"- To be done to each translation after: {detokenizer}"] if "moses-tokenize" in text["normalize"] else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
         f"{decoding['max_length_offset']}",

@@ -1,4 +1,4 @@
-"""A model as a Marian model (post-norm) or a Pegasus model (pre-norm), which the transformers library loads.
+"""Conversion for transformers: a Marian model (post-norm) or a Pegasus model (pre-norm).
 
 The names of weights and the position table are the same in both. The table holds nmtkit's sines and cosines, but all
 sines first. So the width axis of every weight is put in that order: one permutation everywhere, under which every
@@ -6,7 +6,7 @@ product and every norm stays what it was. Both are the paper's Transformer and n
 beyond its sizes is refused. The tokenizer is Marian's with either.
 """
 
-import importlib.metadata
+import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Model: TypeAlias = MarianMTModel | PegasusForConditionalGeneration
 
 MAX_LENGTH = 512
-"""Of generation_config.json: a limit by the length of each source has no place in it."""
+"""In generation_config.json, which cannot hold a limit by the length of each source."""
 
 _IDS: dict[str, Any] = {
     "pad_token_id": PAD,
@@ -49,24 +49,19 @@ HOSTILE_LINES = (
     "A" * 300,
     "\ufdd0 \U0010ffff \ue000",
 )
-"""Lines on which the two tokenizers have to agree besides the sample."""
+"""Lines on which the two tokenizers must agree besides the sample."""
 
 
 def check_installed() -> None:
-    """Raises ModelError where transformers is not installed."""
+    """Raise ModelError where transformers is not installed."""
     if find_spec("transformers") is None:
         raise ModelError("transformers is not installed; run `pip install 'nmtkit[huggingface]'`")
 
 
-def version() -> str:
-    """The installed version of transformers."""
-    return importlib.metadata.version("transformers")
-
-
 def check(loaded: LoadedModel) -> None:
-    """Raises ModelError when neither class has a place for something in the model, naming all of it."""
+    """Raise ModelError where neither class supports something in the model, naming all of it."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
-    if config.attention_window is not None:  # CTranslate2 has no place for it either
+    if config.attention_window is not None:  # nor does CTranslate2 support it
         raise ModelError(
             f"no transformers model class supports attention_window = {config.attention_window}; translate with nmtkit"
         )
@@ -90,28 +85,31 @@ def check(loaded: LoadedModel) -> None:
 
 
 def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """The weights under the names of Marian and Pegasus, their width axis in the order of the position table."""
+    """Return the weights under the names of Marian and Pegasus, their width axis in the order of the position table."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    found = {"model.shared.weight": weights["embeddings.shared"][:, order]}
-    for side in ("encoder", "decoder"):
-        found[f"model.{side}.embed_tokens.weight"] = found["model.shared.weight"]
-    found["lm_head.weight"] = found["model.shared.weight"]
+    shared = weights["embeddings.shared"][:, order]
+    names = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    converted = {f"{name}.weight": shared for name in names}
     for name, tensor in weights.items():
         if name.startswith("embeddings."):
             continue
         if name.startswith(("encoder_norm.", "decoder_norm.")):
-            found[f"model.{name.replace('_norm', '.layer_norm')}"] = tensor[order]
+            converted[f"model.{name.replace('_norm', '.layer_norm')}"] = tensor[order]
             continue
-        side, number, kind, *rest, what = name.split(".")  # encoder, 0, self_attention, query, weight
-        if rest[0] in ("query", "key", "value", "inner"):  # from the width
+        side, number, kind, part, *_, what = name.split(".")  # encoder, 0, self_attention, query, weight
+        if part in ("query", "key", "value", "inner"):  # from the width
             tensor = tensor[:, order] if what == "weight" else tensor
         else:  # to the width: output, outer, a norm
             tensor = tensor[order]
-        place = _NORMS[side][int(rest[0])] if kind == "residuals" else _THEIR_NAMES[kind, rest[0]]
-        found[f"model.{side}.layers.{number}.{place}.{what}"] = tensor
-    return {name: tensor.clone() for name, tensor in found.items()}
+        theirs = _NORMS[side][int(part)] if kind == "residuals" else _THEIR_NAMES[kind, part]
+        converted[f"model.{side}.layers.{number}.{theirs}.{what}"] = tensor
+    return {name: tensor.clone() for name, tensor in converted.items()}
 
 
+_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
 _THEIR_NAMES = {
     ("feed_forward", "inner"): "fc1",
     ("feed_forward", "outer"): "fc2",
@@ -123,14 +121,8 @@ _THEIR_NAMES = {
 }
 
 
-_NORMS = {
-    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-}
-
-
 def write(folder: Path, loaded: LoadedModel) -> None:
-    """Writes weights, configuration and tokenizer into ``folder``."""
+    """Write weights, configuration and tokenizer into ``folder``."""
     from safetensors import SafetensorError
     from transformers import GenerationConfig, MarianMTModel, PegasusForConditionalGeneration
     from transformers.utils import logging
@@ -177,19 +169,16 @@ def write(folder: Path, loaded: LoadedModel) -> None:
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
-    """Marian's tokenizer: the subword model for each side, and its pieces in the order of their ids."""
+    """Write Marian's tokenizer: the subword model for each side, and its pieces in the order of their ids."""
     from transformers import MarianTokenizer
 
     tokenizer = loaded.tokenizer
-    sources = folder / "subwords"
-    tokenizer.save(sources)
-    (sources / "tokenizer.json").unlink()
+    subwords = folder / "subwords"
+    tokenizer.save(subwords)
     for side in ("source", "target"):
-        joint = sources / "joint.model"
-        (folder / f"{side}.spm").write_bytes((joint if joint.is_file() else sources / f"{side}.model").read_bytes())
-    for path in sources.iterdir():
-        path.unlink()
-    sources.rmdir()
+        joint = subwords / "joint.model"
+        shutil.copyfile(joint if joint.is_file() else subwords / f"{side}.model", folder / f"{side}.spm")
+    shutil.rmtree(subwords)
     pieces = tokenizer.entries("target")
     write_json(folder / "vocab.json", {piece: index for index, piece in enumerate(pieces)})
     MarianTokenizer(
@@ -207,7 +196,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
 
 
 def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
-    """Reads the model and its tokenizer, as a user of transformers does."""
+    """Read the model and its tokenizer, as a user of transformers does."""
     from transformers import AutoModelForSeq2SeqLM, MarianTokenizer
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
@@ -215,21 +204,21 @@ def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
 
 
 def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
-    """Raises ModelError where the two tokenizers give other ids to a line; lines are normalised first."""
+    """Raise ModelError where the two tokenizers give different ids to a line; lines are normalised first."""
     for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
         ours = [*loaded.tokenizer.encode([line], "source")[0], EOS]
         ids = list(theirs(line).input_ids)
         if ids != ours:
-            place = next(i for i in range(max(len(ours), len(ids))) if ours[i : i + 1] != ids[i : i + 1])
+            index = next(i for i in range(max(len(ours), len(ids))) if ours[i : i + 1] != ids[i : i + 1])
             raise ModelError(
-                f"not exported: Marian's tokenizer cuts the line {line!r} differently, first at token {place + 1}: "
-                f"nmtkit has {ours[place : place + 1]}, Marian {ids[place : place + 1]}"
+                f"not exported: Marian's tokenizer cuts the line {line!r} differently, first at token {index + 1}: "
+                f"nmtkit has {ours[index : index + 1]}, Marian {ids[index : index + 1]}"
             )
 
 
 @torch.inference_mode()
 def search(model: "Model", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
-    """The ids that transformers translates each source to, with nmtkit's limits of length."""
+    """Return the ids of the translations by transformers, with nmtkit's limits of length."""
     by_length: dict[int, list[int]] = {}
     for index, ids in enumerate(sources):
         by_length.setdefault(len(ids), []).append(index)

@@ -1,4 +1,4 @@
-"""The gate of an export: a sample of lines is translated by nmtkit and by the other library, and compared.
+"""The check of an export: a sample of lines is translated by nmtkit and by the other library, and compared.
 
 sample --> nmtkit's search   --> ids |  greedy: all alike, but for near ties, or no export
        --> the other library --> ids |  beam and quantised weights: how much is alike is reported
@@ -16,8 +16,9 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import log
 from nmtkit.corpora import synthetic
 from nmtkit.data.batch import pad
-from nmtkit.decoding.source_parts import MAX_SOURCE_TOKENS
-from nmtkit.decoding.translator import TranslationRequest, Translator
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_lines
@@ -28,7 +29,7 @@ from nmtkit.text.tokenizer import BOS, EOS
 
 SAMPLE_LINES = 100
 NEAR_TIE = 1e-4
-"""Log-probabilities that are no further apart than that may be ranked otherwise by another order of the same sums."""
+"""Log-probabilities no further apart than that may be ranked differently by another order of the same sums."""
 
 Ids = list[int]
 
@@ -38,9 +39,9 @@ class ParitySample:
     """Lines that are translated both ways.
 
     Attributes:
-        origin: where they come from.
+        origin: file or corpus.
         numbers: of the lines there, from 1.
-        lines: each with at least one token, and as many as the model takes at once.
+        lines: each with at least one token, and no more than the model takes at once.
         sources: their ids.
     """
 
@@ -50,16 +51,16 @@ class ParitySample:
     sources: list[Ids]
 
 
-def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) -> ParitySample:
-    """Up to SAMPLE_LINES lines: of a file, else of the validation source of a run, else of the built-in corpus.
+def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None) -> ParitySample:
+    """Return up to SAMPLE_LINES lines: of a file, else of a run's validation source, else of the built-in corpus.
 
     Args:
-        places: folders that may be the run.
+        folders: those that may be the run.
 
     Raises:
         DataError: the file cannot be read or has no line with text.
     """
-    valid = [Run(place).valid_text.source for place in places]
+    valid = [Run(folder).valid_text.source for folder in folders]
     files = [file] if file is not None else [path for path in valid if path.is_file()]
     if files:
         origin, lines = str(files[0]), read_lines(files[0])
@@ -70,12 +71,9 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
-    task = task_of(loaded.tokenizer)
-    words = [task.model_source(line) for _, line in texts]
-    encoded = loaded.tokenizer.encode([loaded.tokenizer.normalize(line) for line in words], "source")
-    fitting = (
-        (number, line, ids) for (number, line), ids in zip(texts, encoded, strict=True) if 0 < len(ids) <= longest
-    )
+    task, tokenizer = task_of(loaded.tokenizer), loaded.tokenizer
+    encoded = tokenizer.encode([tokenizer.normalize(task.model_source(line)) for _, line in texts], "source")
+    fitting = ((*text, ids) for text, ids in zip(texts, encoded, strict=True) if 0 < len(ids) <= longest)
     kept = list(itertools.islice(fitting, SAMPLE_LINES))
     if not kept:
         raise DataError(f"{origin}: there is no text to check the export on; give another file with --sample")
@@ -84,59 +82,52 @@ def take_sample(loaded: LoadedModel, places: Sequence[Path], file: Path | None) 
 
 
 def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) -> list[Ids]:
-    """The ids that nmtkit translates each line to."""
+    """Return the ids of nmtkit's translations."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
-    pieces = loaded.tokenizer.entries("target")
-    index = {piece: number for number, piece in enumerate(pieces)}
-    return [
-        [index[piece] for piece in best.pieces]
-        for best, *_ in translator.translations(sample.lines, TranslationRequest())
-    ]
+    index = {piece: number for number, piece in enumerate(loaded.tokenizer.entries("target"))}
+    found = translator.translations(sample.lines, TranslationRequest())
+    return [[index[piece] for piece in best.pieces] for best, *_ in found]
 
 
 def check_greedy(
     loaded: LoadedModel, sample: ParitySample, ours: list[Ids], theirs: list[Ids], to: str
 ) -> dict[str, Any]:
-    """Refuses an export whose greedy translations are others; near ties are listed.
+    """Refuse an export whose greedy translations differ; list near ties.
 
     Raises:
         ModelError: a line differs where nmtkit's two choices are not within NEAR_TIE; the message shows the first one.
     """
     ties = []
-    for number, line, source, one, other in zip(
+    for number, line, source, our, their in zip(
         sample.numbers, sample.lines, sample.sources, ours, theirs, strict=True
     ):
-        if one == other:
+        if our == their:
             continue
-        place = next(i for i in range(len(one) + 1) if one[i : i + 1] != other[i : i + 1])
-        choices = [(ids + [EOS])[place] for ids in (one, other)]
-        log_probs = _log_probs_after(loaded, source, one[:place])
+        index = next(i for i in range(len(our) + 1) if our[i : i + 1] != their[i : i + 1])
+        choices = [(ids + [EOS])[index] for ids in (our, their)]
+        with torch.inference_mode():
+            prefix = torch.tensor([[BOS, *our[:index]]])
+            logits = loaded.model(pad([source], end=EOS), torch.tensor([len(source) + 1]), prefix)
+            log_probs = torch.log_softmax(logits[0, -1].double(), dim=-1)
         gap = float(log_probs[choices[0]] - log_probs[choices[1]])
         if not abs(gap) <= NEAR_TIE:
             pieces = loaded.tokenizer.pieces(choices, "target")
             raise ModelError(
                 f"not exported: {to} translates line {number} of {sample.origin} differently; {line!r} becomes "
-                f"{loaded.tokenizer.decode(one)!r} in nmtkit and {loaded.tokenizer.decode(other)!r} in {to}, first at "
-                f"token {place + 1}, {pieces[0]!r} against {pieces[1]!r}, {gap:.6f} apart in log-probability"
+                f"{loaded.tokenizer.decode(our)!r} in nmtkit and {loaded.tokenizer.decode(their)!r} in {to}, first at "
+                f"token {index + 1}, {pieces[0]!r} against {pieces[1]!r}, {gap:.6f} apart in log-probability"
             )
-        ties.append({"line": number, "token": place + 1, "gap": gap})
-    return {"lines": len(ours), "identical": _share_of_same(ours, theirs), "near_ties": ties}
-
-
-@torch.inference_mode()
-def _log_probs_after(loaded: LoadedModel, source: Ids, prefix: Ids) -> torch.Tensor:
-    """nmtkit's log-probabilities of the token after ``prefix``."""
-    logits = loaded.model(pad([source], end=EOS), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *prefix]]))
-    return torch.log_softmax(logits[0, -1].double(), dim=-1)
+        ties.append({"line": number, "token": index + 1, "gap": gap})
+    return {"lines": len(ours), "identical": _share_identical(ours, theirs), "near_ties": ties}
 
 
 def compare(loaded: LoadedModel, ours: list[Ids], theirs: list[Ids]) -> dict[str, float]:
-    """How much translations are alike: the share of lines that are identical, and BLEU with nmtkit's as reference."""
+    """Return the share of lines that are identical, and BLEU with nmtkit's translations as reference."""
     hypotheses, references = ([loaded.tokenizer.translation(ids) for ids in side] for side in (theirs, ours))
     language = loaded.tokenizer.settings["target_language"]
     scores = score(hypotheses, references, target_language=language, text="plain", metrics=["sacrebleu"])
-    return {"identical": _share_of_same(ours, theirs), "bleu": scores["sacrebleu"].score}
+    return {"identical": _share_identical(ours, theirs), "bleu": scores["sacrebleu"].score}
 
 
-def _share_of_same(ours: list[Ids], theirs: list[Ids]) -> float:
-    return sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(ours)
+def _share_identical(ours: list[Ids], theirs: list[Ids]) -> float:
+    return sum(our == their for our, their in zip(ours, theirs, strict=True)) / len(ours)

@@ -28,7 +28,7 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.file_translation import LineWork, Parts
+from nmtkit.decoding.file_translation import Parts, TranslationJob
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
@@ -660,9 +660,9 @@ class TestGoingOn:
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))
         options = {"option": ["--beam", "1"], "precision": ["--precision", "bf16"]}.get(change, [])
-        described = LineWork.description
+        described = TranslationJob.description
         if change == "device":
-            monkeypatch.setattr(LineWork, "description", lambda self: {**described(self), "device": "cuda"})
+            monkeypatch.setattr(TranslationJob, "description", lambda self: {**described(self), "device": "cuda"})
         outcome = translate(*where, *options)
         assert outcome.code == 0
         differs = "decoding" if change == "option" else change

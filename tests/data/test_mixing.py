@@ -14,7 +14,7 @@ from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, Part
-from nmtkit.decoding.source_parts import cut_source
+from nmtkit.decoding.lengths import cut_source
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer

@@ -5,24 +5,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
-from nmtkit.decoding.search import beam_search, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tests.decoding.models import TEXT, data_config, model_for
 
-TEXT = [
-    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
-    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
-    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
-    ("The small dog runs home.", "Der kleine Hund rennt heim."),
-]
 PAIRS = [
     *TEXT,
     ("The dog", ""),
@@ -33,29 +29,6 @@ PAIRS = [
     ("The\u2028dog\x0b\x0c\x85", "Der\u2028Hund\x1c"),
     ("中文 \ufffd", "¿qué?"),
 ]
-TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-
-
-def data_config(**changes: object) -> DataConfig:
-    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
-    return DataConfig.model_validate({**values, **changes})
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.learn(data_config(), lambda: TEXT)
-
-
-def model_for(
-    tokenizer: Tokenizer, dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object
-) -> Transformer:
-    """Random weights, larger than initial ones so that probabilities differ."""
-    torch.manual_seed(seed)
-    config = ModelConfig.model_validate({**TINY, **changes})
-    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    for parameter in model.parameters():
-        parameter.data *= 2.0
-    return model.to(dtype).requires_grad_(False).eval()
 
 
 def decoder_of(tokenizer: Tokenizer, *models: Transformer) -> ForcedDecoder:
@@ -117,9 +90,7 @@ def test_a_forced_hypothesis_has_the_log_probability_that_beam_search_reports(
         [len(ids) + 3 for ids in sources],
         beam=4,
         penalty=length_penalty("wu", 0.6),
-        bos=BOS,
-        eos=EOS,
-        forbidden=(PAD, BOS, UNK),
+        suppressed=(PAD, BOS, UNK),
     )
     pairs = [(source, entry) for source, entries in zip(sources, found, strict=True) for entry in entries]
     assert len(pairs) > len(sources)
@@ -182,12 +153,10 @@ def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest
         return log_probs(models, batch)
 
     monkeypatch.setattr(forced, "token_log_probs", recording)
-    before = []
-    decoder_of(tokenizer).score(TEXT * 5, batch_tokens=60, before_batch=lambda: before.append(len(shapes)))
+    decoder_of(tokenizer).score(TEXT * 5, batch_tokens=60)
     assert sum(rows for rows, _ in shapes) == 20
     assert max(rows for rows, _ in shapes) > 1
     assert max(rows * length for rows, length in shapes) <= 60
-    assert before == list(range(len(shapes)))
 
 
 def test_an_ensemble_averages_probabilities(tokenizer: Tokenizer) -> None:

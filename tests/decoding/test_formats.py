@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from nmtkit.decoding.formats import oddities, written
-from nmtkit.decoding.translator import Translation
+from nmtkit.decoding.engine import Translation
+from nmtkit.decoding.formats import format_output, line_status
 
 
 def translation(text: str, **changes: object) -> Translation:
@@ -12,18 +12,18 @@ def translation(text: str, **changes: object) -> Translation:
 
 
 def test_text_is_the_best_translation() -> None:
-    assert written("text", 7, "x", [translation("a b"), translation("c")]) == ["a b"]
+    assert format_output("text", 7, "x", [translation("a b"), translation("c")]) == ["a b"]
 
 
 def test_an_n_best_list_has_a_line_for_each_translation() -> None:
-    assert written("n-best", 7, "x", [translation("a b"), translation("c", score=-2.25)]) == [
+    assert format_output("n-best", 7, "x", [translation("a b"), translation("c", score=-2.25)]) == [
         "7 ||| a b ||| log_prob=-3.000000 ||| -1.500000",
         "7 ||| c ||| log_prob=-3.000000 ||| -2.250000",
     ]
 
 
 def test_json_has_everything_in_one_line() -> None:
-    [line] = written("json", 7, "x\u2028y", [translation("a\u2028b", alignment=(1, 0))])
+    [line] = format_output("json", 7, "x\u2028y", [translation("a\u2028b", alignment=(1, 0))])
     assert "\n" not in line
     assert json.loads(line) == {
         "line": 7,
@@ -35,7 +35,7 @@ def test_json_has_everything_in_one_line() -> None:
             }
         ],
     }  # fmt: skip
-    assert "alignment" not in json.loads(written("json", 1, "x", [translation("a")])[0])["hypotheses"][0]
+    assert "alignment" not in json.loads(format_output("json", 1, "x", [translation("a")])[0])["hypotheses"][0]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_json_has_everything_in_one_line() -> None:
         ("the dog", translation("  "), ["empty"]),
         ("the dog", translation("der Hund", parts=2), ["split"]),
         ("the dog", translation("der Hund", hit_limit=True, parts=3), ["split", "length_limit"]),
-        ("the dog", translation("der Hund", hit_limit=True, is_unmet=True), ["length_limit", "unmet"]),
+        ("the dog", translation("der Hund", hit_limit=True, is_unsatisfied=True), ["length_limit", "unmet"]),
         ("the  dog", translation("the dog"), ["copied_source"]),
         ("the dog", translation("der der Hund"), ["ok"]),
         ("the dog", translation("der der der Hund"), ["repeats"]),
@@ -65,8 +65,8 @@ def test_json_has_everything_in_one_line() -> None:
     ],
 )
 def test_what_is_odd_is_named(source: str, found: Translation, expected: list[str]) -> None:
-    assert oddities(source, found, invalid_utf8=False) == expected
+    assert line_status(source, found, invalid_utf8=False) == expected
 
 
 def test_replaced_bytes_are_named() -> None:
-    assert oddities("a", translation("b"), invalid_utf8=True) == ["invalid_utf8"]
+    assert line_status("a", translation("b"), invalid_utf8=True) == ["invalid_utf8"]

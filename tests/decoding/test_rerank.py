@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from nmtkit.decoding.forced import ForcedScore
+from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.rerank import Feature, NBestList, Ranked, as_lines, read_lists, rerank
-from nmtkit.decoding.search import length_penalty
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
 

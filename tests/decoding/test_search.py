@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search
-from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -82,9 +83,7 @@ def find(
     forbidden: Sequence[int] = FORBIDDEN,
 ) -> list[list[Hypothesis]]:
     stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
-    return beam_search(
-        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), bos=BOS, eos=EOS, forbidden=forbidden
-    )
+    return beam_search(stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=forbidden)
 
 
 def log_prob_of(table: Table, sentence: int, ids: tuple[int, ...]) -> float:
@@ -154,17 +153,6 @@ def test_a_wide_beam_equals_exhaustive_search(
         assert best.ids == ids
         assert best.log_prob == pytest.approx(log_prob, abs=1e-12)
         assert best.score == pytest.approx(score, abs=1e-12)
-
-
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("seed", range(6))
-def test_a_wide_beam_is_never_worse_than_greedy_search(seed: int, penalty: tuple[str, float]) -> None:
-    """A narrow one can be, as it may give up what greedy search goes on with."""
-    max_lengths = [4, 0, 3, 2]
-    table = history_table(seed)
-    greedy, wide = (find(table, max_lengths, beam=beam, penalty=penalty) for beam in (1, 130))
-    for one, other in zip(greedy, wide, strict=True):
-        assert other[0].score >= one[0].score
 
 
 def test_of_equal_scores_the_hypothesis_that_finished_first_is_the_better_one() -> None:
@@ -254,14 +242,6 @@ def test_a_score_is_the_log_probability_over_the_penalty_with_the_end_symbol_cou
         assert hypothesis.score == pytest.approx(hypothesis.log_prob / divisor(penalty, len(hypothesis.ids) + 1))
 
 
-def test_log_probabilities_are_those_of_the_model() -> None:
-    table = history_table(5)
-    for sentence, hypotheses in enumerate(find(table, [5, 4, 6], beam=6)):
-        assert hypotheses
-        for hypothesis in hypotheses:
-            assert hypothesis.log_prob == pytest.approx(log_prob_of(table, sentence, hypothesis.ids), abs=1e-12)
-
-
 def test_the_penalty_decides_which_translation_wins() -> None:
     table = history_table(13, sharpness=0.5)
     short, long = (find(table, [6], 130, penalty)[0][0] for penalty in [("none", 1.0), ("length", 2.0)])
@@ -292,7 +272,7 @@ def test_search_stops_when_no_live_hypothesis_can_win(monkeypatch: pytest.Monkey
     def steps() -> int:
         stepper = TableStepper(table, [0])
         penalty = length_penalty("none", 0.0)
-        beam_search(stepper, [8], beam=3, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+        beam_search(stepper, [8], beam=3, penalty=penalty, suppressed=FORBIDDEN)
         return stepper.num_steps
 
     early = steps()
@@ -401,7 +381,7 @@ def model_of(seed: int, dtype: torch.dtype, **changes: object) -> Transformer:
 def search_with(models: Sequence[Transformer], beam: int = 4) -> list[list[Hypothesis]]:
     stepper = ModelStepper([StepDecoder(model) for model in models], SOURCE, SOURCE_LENGTHS)
     penalty = length_penalty("wu", 0.6)
-    return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, bos=BOS, eos=EOS, forbidden=FORBIDDEN)
+    return beam_search(stepper, [6, 6, 3], beam=beam, penalty=penalty, suppressed=FORBIDDEN)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,4 +1,4 @@
-"""Rules, sampling, required phrases, n-best lists and coverage, against what enumerating all translations gives."""
+"""Constraints, sampling, required phrases, n-best lists and coverage, against enumerating all translations."""
 
 import itertools
 import math
@@ -11,15 +11,22 @@ import pytest
 import torch
 
 from nmtkit.config.schema import ModelConfig
-from nmtkit.decoding import search as search_module
-from nmtkit.decoding.constraints import forbidden_phrases, forced_prefixes, no_repeated_ngrams
-from nmtkit.decoding.required_phrases import PhraseProgress, progress, with_required
-from nmtkit.decoding.sampling import drawn
-from nmtkit.decoding.search import Hypothesis, Rule, SearchOptions, beam_search, length_penalty
+from nmtkit.decoding.constraints import (
+    PhraseProgress,
+    forbidden_phrases,
+    forced_prefixes,
+    no_repeated_ngrams,
+    progress,
+    required_phrases,
+)
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.sampling import sampled_continuations
+from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
+from nmtkit.tasks.task import Constraint
 from tests.decoding.test_search import (
     BOS,
     EOS,
@@ -50,7 +57,7 @@ def find(
 ) -> list[list[Hypothesis]]:
     stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
     return beam_search(
-        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), bos=BOS, eos=EOS, forbidden=FORBIDDEN,
+        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=FORBIDDEN,
         options=options,
     )  # fmt: skip
 
@@ -59,14 +66,14 @@ def holds(ids: Ids, phrase: Ids) -> bool:
     return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
 
 
-# ---- rules
+# ---- constraints
 
 
 def repeats(ids: Ids, size: int) -> bool:
     return max(Counter(itertools.pairwise(ids) if size == 2 else zip(ids)).values(), default=0) > 1
 
 
-RULES: list[tuple[Rule, object]] = [
+CONSTRAINTS: list[tuple[Constraint, object]] = [
     (no_repeated_ngrams(1), lambda ids: not repeats(ids, 1)),
     (no_repeated_ngrams(2), lambda ids: not repeats(ids, 2)),
     (forbidden_phrases([(4,), (5, 6)]), lambda ids: not holds(ids, (4,)) and not holds(ids, (5, 6))),
@@ -76,11 +83,11 @@ RULES: list[tuple[Rule, object]] = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("number", range(len(RULES)))
+@pytest.mark.parametrize("number", range(len(CONSTRAINTS)))
 def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(number: int, seed: int) -> None:
-    rule, allows = RULES[number]
+    constraint, allows = CONSTRAINTS[number]
     table = history_table(seed)
-    found = find(table, [4, 3], WIDE, SearchOptions(rules=(rule,)))
+    found = find(table, [4, 3], WIDE, SearchOptions(constraints=(constraint,)))
     for sentence, max_length in enumerate([4, 3]):
         everything = all_translations(table, sentence, max_length, PENALTY)
         if callable(allows):
@@ -93,13 +100,13 @@ def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(number: int,
         assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
 
 
-@pytest.mark.parametrize("rules", [(), (forbidden_phrases([(4, 4, 4, 4, 4)]),)], ids=["alone", "with a rule"])
+@pytest.mark.parametrize("constraints", [(), (forbidden_phrases([(4, 4, 4, 4, 4)]),)], ids=["alone", "constrained"])
 @pytest.mark.parametrize("seed", range(4))
 def test_under_a_minimum_length_a_wide_beam_finds_the_best_of_what_is_allowed(
-    seed: int, rules: tuple[Rule, ...]
+    seed: int, constraints: tuple[Constraint, ...]
 ) -> None:
     table = history_table(seed)
-    found = find(table, [4, 3], WIDE, SearchOptions(min_tokens=3, rules=rules))
+    found = find(table, [4, 3], WIDE, SearchOptions(min_tokens=3, constraints=constraints))
     for sentence, max_length in enumerate([4, 3]):
         allowed = [entry for entry in all_translations(table, sentence, max_length, PENALTY) if len(entry[2]) >= 3]
         assert found[sentence][0].ids == allowed[0][2]
@@ -108,8 +115,8 @@ def test_under_a_minimum_length_a_wide_beam_finds_the_best_of_what_is_allowed(
 
 def test_rules_act_together() -> None:
     table = history_table(3)
-    rules = (no_repeated_ngrams(1), forced_prefixes([(4,)]))
-    [found] = find(table, [3], WIDE, SearchOptions(min_tokens=2, rules=rules))
+    constraints = (no_repeated_ngrams(1), forced_prefixes([(4,)]))
+    [found] = find(table, [3], WIDE, SearchOptions(min_tokens=2, constraints=constraints))
     allowed = [
         entry for entry in all_translations(table, 0, 3, PENALTY)
         if len(entry[2]) >= 2 and not repeats(entry[2], 1) and entry[2][0] == 4
@@ -118,8 +125,8 @@ def test_rules_act_together() -> None:
 
 
 def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
-    rules = (no_repeated_ngrams(1, [3, 0]), forced_prefixes([(4, 4, 4), ()]))
-    found = find(history_table(3), [5, 5], WIDE, SearchOptions(rules=rules))
+    constraints = (no_repeated_ngrams(1, [3, 0]), forced_prefixes([(4, 4, 4), ()]))
+    found = find(history_table(3), [5, 5], WIDE, SearchOptions(constraints=constraints))
     assert found[0][0].ids[:3] == (4, 4, 4)
     for hypothesis in found[0]:
         assert not repeats(hypothesis.ids[2:], 1)
@@ -127,7 +134,7 @@ def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
 
 
 def test_a_hypothesis_that_may_not_go_on_ends() -> None:
-    options = SearchOptions(min_tokens=9, rules=(forbidden_phrases([(4,), (5,), (6,)]),))
+    options = SearchOptions(min_tokens=9, constraints=(forbidden_phrases([(4,), (5,), (6,)]),))
     [found] = find(history_table(0), [5], 3, options)
     assert [hypothesis.ids for hypothesis in found] == [()]
     assert found[0].log_prob == pytest.approx(log_prob_of(history_table(0), 0, ()))
@@ -140,7 +147,7 @@ def test_a_minimum_beyond_the_maximum_length_gives_the_maximum_length() -> None:
 
 def test_a_forced_prefix_that_is_a_whole_translation_may_end_or_go_on() -> None:
     table = history_table(5)
-    [found] = find(table, [4], WIDE, SearchOptions(rules=(forced_prefixes([(5, 5)]),)))
+    [found] = find(table, [4], WIDE, SearchOptions(constraints=(forced_prefixes([(5, 5)]),)))
     expected = [entry for entry in all_translations(table, 0, 4, PENALTY) if entry[2][:2] == (5, 5)]
     assert found[0].ids == expected[0][2]
 
@@ -241,7 +248,7 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
         stepper = ModelStepper([StepDecoder(model), StepDecoder(model)], source, lengths, keep_attention=True)
         options = SearchOptions(keep_attention=True, source_lengths=lengths.tolist())
         found = beam_search(
-            stepper, [4, 4], beam=3, penalty=length_penalty(*PENALTY), bos=BOS, eos=EOS, forbidden=FORBIDDEN,
+            stepper, [4, 4], beam=3, penalty=length_penalty(*PENALTY), suppressed=FORBIDDEN,
             options=options,
         )  # fmt: skip
         # Once more by hand: the last layer's weights for the whole translation at once.
@@ -271,7 +278,7 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("phrases", [[(6, 6)], [(4, 5), (5, 4)], [(6,), (5, 5, 5)], [(4, 4, 5), (4, 5, 4)]])
 def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> None:
-    options = SearchOptions(choose=with_required([phrases, []], [9, 9], EOS))
+    options = SearchOptions(select=required_phrases([phrases, []], [9, 9]))
     constrained, free = find(history_table(seed), [9, 9], beam, options)
     assert all(holds(hypothesis.ids, phrase) for hypothesis in constrained for phrase in phrases)
     assert free[0].ids == find(history_table(seed), [9], beam, SearchOptions(), sentences=[1])[0][0].ids
@@ -281,7 +288,7 @@ def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> 
 @pytest.mark.parametrize("phrases", [[(6, 6)], [(4,), (5,)]])
 def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrases: list[Ids], seed: int) -> None:
     table = history_table(seed)
-    [found] = find(table, [4], WIDE, SearchOptions(choose=with_required([phrases], [4], EOS)))
+    [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([phrases], [4])))
     allowed = [
         entry for entry in all_translations(table, 0, 4, PENALTY) if all(holds(entry[2], phrase) for phrase in phrases)
     ]
@@ -290,7 +297,7 @@ def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrase
 
 
 def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
-    [found] = find(history_table(0), [2], 3, SearchOptions(choose=with_required([[(4, 5, 6)]], [2], EOS)))
+    [found] = find(history_table(0), [2], 3, SearchOptions(select=required_phrases([[(4, 5, 6)]], [2])))
     assert found
     assert all(len(hypothesis.ids) <= 2 for hypothesis in found)
 
@@ -307,11 +314,11 @@ def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
         (1, [(4, 5), (5, 6)], [(4, 5), (5, 6)]),  # they overlap
     ],
 )
-def test_a_phrase_that_cannot_be_said_without_repeating_is_done_without(
+def test_a_phrase_that_cannot_be_generated_without_repeating_is_done_without(
     size: int, phrases: list[Ids], possible: list[Ids], seed: int
 ) -> None:
     table, allows = history_table(seed), no_repeated_ngrams(size)
-    options = SearchOptions(rules=(allows,), choose=with_required([phrases], [4], EOS, size))
+    options = SearchOptions(constraints=(allows,), select=required_phrases([phrases], [4], size))
     [found] = find(table, [4], WIDE, options)
     allowed = [
         entry
@@ -327,15 +334,15 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
     """In a narrow beam one that has ended may hold more than all that are left still can."""
     dropped = 0
 
-    def choose(*arguments: Any) -> Any:
+    def select(*arguments: Any) -> Any:
         nonlocal dropped
         best, origins, last = chooser(*arguments)
         dropped += bool((best == -math.inf).all())
         return best, origins, last
 
     for seed in range(60):
-        chooser = with_required([[phrase]], [12], EOS, size)
-        options = SearchOptions(n_best=2, rules=(no_repeated_ngrams(size),), choose=choose)
+        chooser = required_phrases([[phrase]], [12], size)
+        options = SearchOptions(n_best=2, constraints=(no_repeated_ngrams(size),), select=select)
         [found] = find(history_table(seed, vocab=12, sharpness=1.5), [12], 2, options)
         assert found
         assert all(not repeats(one.ids, size) for one in found)
@@ -347,9 +354,9 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
     "options",
     [
         SearchOptions(n_best=3),
-        SearchOptions(n_best=3, choose=with_required([[(5,)]], [9], EOS)),
-        SearchOptions(choose=drawn([(1,)], temperature=1.0, top_k=0, top_p=1.0), sampled=True),
-        SearchOptions(choose=drawn([(1,)], temperature=3.0, top_k=3, top_p=0.99), sampled=True),
+        SearchOptions(n_best=3, select=required_phrases([[(5,)]], [9])),
+        SearchOptions(select=sampled_continuations([(1,)], temperature=1.0, top_k=0, top_p=1.0), sampled=True),
+        SearchOptions(select=sampled_continuations([(1,)], temperature=3.0, top_k=3, top_p=0.99), sampled=True),
     ],
     ids=["beam", "phrases", "samples", "few samples"],
 )
@@ -369,7 +376,7 @@ def test_a_model_that_gives_no_numbers_any_more_is_told_though_a_hypothesis_has_
 @pytest.mark.parametrize("seed", range(4))
 def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
     table, phrases = history_table(seed), [(4, 5), (6, 5)]
-    options = SearchOptions(n_best=4, rules=(no_repeated_ngrams(1),), choose=with_required([phrases], [4], EOS, 1))
+    options = SearchOptions(n_best=4, constraints=(no_repeated_ngrams(1),), select=required_phrases([phrases], [4], 1))
     [found] = find(table, [4], WIDE, options)
     allowed = [
         entry
@@ -391,31 +398,26 @@ def test_how_many_tokens_of_phrases_can_be_held_together() -> None:
         ([(4, 5), (6, 5), (7, 5), (8,)], 1, 3),
         ([(number, 5) for number in range(6, 20)], 1, 2),  # too many to try every combination
     ):
-        assert progress((), phrases, size).sayable == most
+        assert progress((), phrases, size).possible == most
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None:
-    rules = (forced_prefixes([(6, 6)]), no_repeated_ngrams(1, [2]))
+    constraints = (forced_prefixes([(6, 6)]), no_repeated_ngrams(1, [2]))
     [found] = find(
-        history_table(seed), [5], 4, SearchOptions(rules=rules, choose=with_required([[(6, 6, 5)]], [5], EOS, 1))
+        history_table(seed),
+        [5],
+        4,
+        SearchOptions(constraints=constraints, select=required_phrases([[(6, 6, 5)]], [5], 1)),
     )
     assert found[0].ids[:3] == (6, 6, 5)
 
 
-def test_without_finite_probabilities_the_model_is_told_even_so() -> None:
-    def table(sentence: int, history: Ids) -> torch.Tensor:
-        return torch.full((VOCAB,), math.nan, dtype=torch.float64)
-
-    with pytest.raises(ModelError, match="probabilities are not finite"):
-        find(table, [4], 3, SearchOptions(choose=with_required([[(4, 5)]], [4], EOS)))
-
-
 @pytest.mark.parametrize("seed", range(6))
-def test_a_phrase_that_cannot_be_said_does_not_keep_a_translation_from_ending(seed: int) -> None:
-    options = SearchOptions(rules=(no_repeated_ngrams(1),), choose=with_required([[(6, 6)]], [9], EOS, 1))
+def test_a_phrase_that_cannot_be_generated_does_not_keep_a_translation_from_ending(seed: int) -> None:
+    options = SearchOptions(constraints=(no_repeated_ngrams(1),), select=required_phrases([[(6, 6)]], [9], 1))
     [found] = find(history_table(seed), [9], 2, options)
-    assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(rules=options.rules))[0][0].ids
+    assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(constraints=options.constraints))[0][0].ids
 
 
 def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
@@ -450,7 +452,7 @@ def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
     tokens: Ids, phrase: Ids, size: int, is_sayable: bool
 ) -> None:
     found = progress(tokens, [phrase], size)
-    assert (found.sayable, bool(found.following)) == (len(phrase) * is_sayable, is_sayable)
+    assert (found.possible, bool(found.following)) == (len(phrase) * is_sayable, is_sayable)
 
 
 # ---- sampling
@@ -459,8 +461,8 @@ def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
 def samples(
     table: Table, count: int, seed: int, sentences: Sequence[int] = (0,), **options: float
 ) -> list[list[Hypothesis]]:
-    choose = drawn([(seed, sentence) for sentence in sentences], **options)  # type: ignore[arg-type]
-    return find(table, [3] * len(sentences), count, SearchOptions(choose=choose, sampled=True), sentences=sentences)
+    select = sampled_continuations([(seed, sentence) for sentence in sentences], **options)  # type: ignore[arg-type]
+    return find(table, [3] * len(sentences), count, SearchOptions(select=select, sampled=True), sentences=sentences)
 
 
 def frequencies(hypotheses: Sequence[Hypothesis]) -> dict[Ids, float]:
@@ -495,7 +497,7 @@ def test_samples_come_as_drawn_and_one_for_each_asked_for() -> None:
     assert scores != sorted(scores, reverse=True)
 
 
-def test_samples_depend_on_the_seed_and_not_on_the_company() -> None:
+def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
     table = history_table(4, sharpness=1.0)
     alone = [samples(table, 8, 3, [sentence])[0] for sentence in range(3)]
     together = samples(table, 8, 3, [2, 0, 1])
@@ -536,20 +538,8 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
 
 
 def test_rules_hold_for_samples_too() -> None:
-    choose = drawn([(1, 0)])
-    options = SearchOptions(choose=choose, sampled=True, min_tokens=2, rules=(no_repeated_ngrams(1),))
+    select = sampled_continuations([(1, 0)])
+    options = SearchOptions(select=select, sampled=True, min_tokens=2, constraints=(no_repeated_ngrams(1),))
     [found] = find(history_table(1, sharpness=0.5), [3], 200, options)
     assert all(len(one.ids) >= 2 and not repeats(one.ids, 1) for one in found)
     assert len({one.ids for one in found}) > 3
-
-
-def test_options_are_off_by_default() -> None:
-    assert search_module.SearchOptions() == SearchOptions(
-        n_best=1,
-        min_tokens=0,
-        rules=(),
-        choose=search_module.best_continuations,
-        sampled=False,
-        coverage=0.0,
-        keep_attention=False,
-    )

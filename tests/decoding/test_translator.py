@@ -11,47 +11,20 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.source_parts import cut_source
-from nmtkit.decoding.translator import Batching, Sampling, Translation, Translator
-from nmtkit.decoding.translator import TranslationRequest as Request
+from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
+from nmtkit.decoding.engine import TranslationRequest as Request
+from nmtkit.decoding.lengths import cut_source
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tests.decoding.models import TEXT, data_config, model_for
 
-TEXT = [
-    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
-    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
-    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
-    ("The small dog runs home.", "Der kleine Hund rennt heim."),
-]
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog? A cat.", "a a a a"]
-TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-
-
-def data_config(**changes: object) -> DataConfig:
-    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
-    return DataConfig.model_validate({**values, **changes})
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.learn(data_config(), lambda: TEXT)
-
-
-def model_for(
-    tokenizer: Tokenizer, dtype: torch.dtype = torch.float64, seed: int = 1, **changes: object
-) -> Transformer:
-    """Random weights, larger than initial ones so that translations depend on their source."""
-    torch.manual_seed(seed)
-    config = ModelConfig.model_validate({**TINY, **changes})
-    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    for parameter in model.parameters():
-        parameter.data *= 2.0
-    return model.to(dtype).requires_grad_(False).eval()
 
 
 def model_that_says(index: int, tokenizer: Tokenizer, **changes: object) -> Transformer:
@@ -146,8 +119,7 @@ def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monke
         assert call["max_lengths"] == [length + 4]
         assert call["beam"] == 3
         assert call["penalty"](7) == pytest.approx(expected)
-        assert (call["bos"], call["eos"]) == (BOS, EOS)
-        assert set(call["forbidden"]) == {PAD, BOS, UNK}
+        assert set(call["suppressed"]) == {PAD, BOS, UNK}
 
 
 def test_no_translation_holds_a_tag() -> None:
@@ -395,7 +367,7 @@ def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
     assert {len(part) for part in parts[:-1]} == {5}
     assert len(parts) == -(-len(ids) // 5)
     assert sorted(index for part in parts for index in part) == sorted(ids)
-    in_parts = [translator_module._Part(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
+    in_parts = [Segment(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
     texts = [tokenizer.decode(search([part], [], Request())[0][0].ids) for part in in_parts]
     assert found == [" ".join(text for text in texts if text)]
 
@@ -477,15 +449,15 @@ def test_a_folder_without_a_model_is_refused_by_name(tokenizer: Tokenizer, tmp_p
 # ---- what can be asked for
 
 
-def asked_of(
-    tokenizer: Tokenizer, asked: Request, lines: list[str] | None = None, **decoding: object
+def requested(
+    tokenizer: Tokenizer, request: Request, lines: list[str] | None = None, **decoding: object
 ) -> list[list[Translation]]:
-    return translator_of(tokenizer, **decoding).translations(LINES if lines is None else lines, asked)
+    return translator_of(tokenizer, **decoding).translations(LINES if lines is None else lines, request)
 
 
 def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
     plain = translator_of(tokenizer, beam=4).translate(LINES)
-    for line, (text, found) in enumerate(zip(plain, asked_of(tokenizer, Request(n_best=3), beam=4), strict=True)):
+    for line, (text, found) in enumerate(zip(plain, requested(tokenizer, Request(n_best=3), beam=4), strict=True)):
         assert found[0].text == text
         if not LINES[line]:
             assert found == [Translation("", 0.0, 0.0, (), ())]
@@ -503,25 +475,9 @@ def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
             assert one.hit_limit == (len(one.pieces) == limit)
 
 
-def test_the_best_does_not_depend_on_how_many_are_asked_for(tokenizer: Tokenizer) -> None:
-    one, four = (asked_of(tokenizer, Request(n_best=n_best), beam=4) for n_best in (1, 4))
-    assert [found[0].text for found in four] == [found[0].text for found in one]
-
-
 def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="5 translations per line need a beam that large, not 4"):
-        asked_of(tokenizer, Request(n_best=5), beam=4)
-
-
-def test_an_alignment_names_a_source_piece_for_each_piece(tokenizer: Tokenizer) -> None:
-    for line, found in zip(LINES, asked_of(tokenizer, Request(attention=True)), strict=True):
-        if line:
-            length = len(tokenizer.encode([line], "source")[0])
-            assert found[0].alignment is not None
-            assert len(found[0].alignment) == len(found[0].pieces)
-            assert set(found[0].alignment) <= set(range(length))
-        else:
-            assert (found[0].alignment, found[0].source_pieces) == ((), ())
+        requested(tokenizer, Request(n_best=5), beam=4)
 
 
 def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair(tokenizer: Tokenizer) -> None:
@@ -540,7 +496,10 @@ def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair
             assert torch.allclose(chosen, weights.amax(1), atol=1e-6)
             assert weights.size(1) == 1 or (chosen > weights.amin(1) + 1e-6).all()
             seen |= set(one.alignment)
+            assert len(one.alignment) == len(one.pieces)
     assert len(seen) > 3
+    [[empty]] = requested(tokenizer, Request(attention=True), [""])
+    assert (empty.alignment, empty.source_pieces) == ((), ())
 
 
 def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer) -> None:
@@ -548,11 +507,11 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
     [first] = tokenizer.encode(["The dog sees a cat."], "source")
     whole = tokenizer.encode([line], "source")[0]
     limit = max(len(first), len(whole) - len(first))
-    [[joined]] = asked_of(tokenizer, Request(max_source_tokens=limit, attention=True), [line])
+    [[joined]] = requested(tokenizer, Request(max_source_tokens=limit, attention=True), [line])
     parts = cut_source(tokenizer, whole, limit)
     assert joined.parts == len(parts) == 2
     texts = [tokenizer.decode(part, "source") for part in parts]
-    [[one], [two]] = asked_of(tokenizer, Request(attention=True), texts)
+    [[one], [two]] = requested(tokenizer, Request(attention=True), texts)
     assert joined.text == f"{one.text} {two.text}"
     assert joined.log_prob == pytest.approx(one.log_prob + two.log_prob)
     assert joined.pieces == (*one.pieces, "</s>", *two.pieces)
@@ -565,16 +524,16 @@ def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer)
 
 
 def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokenizer) -> None:
-    asked = Request(n_best=4, sampling=Sampling(seed=7))
+    request = Request(n_best=4, sampling=Sampling(seed=7))
     translator = translator_of(tokenizer)
 
-    def drawn(lines: list[str], asked: Request, **options: Any) -> list[list[tuple[str, ...]]]:
-        return [[one.pieces for one in found] for found in translator.translations(lines, asked, **options)]
+    def sampled(lines: list[str], request: Request, **options: Any) -> list[list[tuple[str, ...]]]:
+        return [[one.pieces for one in found] for found in translator.translations(lines, request, **options)]
 
-    found = drawn(LINES, asked)
-    assert found == drawn(LINES, asked, batching=Batching(sentences=2))
-    assert found[2:] == drawn(LINES[2:], dataclasses.replace(asked, first_line=3))
-    assert found != drawn(LINES, Request(n_best=4, sampling=Sampling(seed=8)))
+    found = sampled(LINES, request)
+    assert found == sampled(LINES, request, batching=Batching(sentences=2))
+    assert found[2:] == sampled(LINES[2:], dataclasses.replace(request, first_line=3))
+    assert found != sampled(LINES, Request(n_best=4, sampling=Sampling(seed=8)))
     assert len(set(found[0])) > 1
     cold = Request(sampling=Sampling(temperature=1e-6))
     assert [one[0].text for one in translator.translations(LINES, cold)] == translator_of(tokenizer, beam=1).translate(
@@ -589,8 +548,8 @@ def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokeniz
 
 def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
     prefixes = ["Der Hund", "", "Eine Katze sieht", "", "", "Wer", ""]
-    found = asked_of(tokenizer, Request(prefixes=prefixes))
-    free = asked_of(tokenizer, Request())
+    found = requested(tokenizer, Request(prefixes=prefixes))
+    free = requested(tokenizer, Request())
     for line, prefix, one, other in zip(LINES, prefixes, found, free, strict=True):
         if prefix and line:
             assert one[0].text.startswith(prefix)
@@ -600,8 +559,8 @@ def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
 
 def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tokenizer) -> None:
     required = [["Katze", "Haus"], [], ["Hund"], [], [], [], []]
-    found = asked_of(tokenizer, Request(required=required))
-    free = asked_of(tokenizer, Request())
+    found = requested(tokenizer, Request(required=required))
+    free = requested(tokenizer, Request())
     for line, phrases, one, other in zip(LINES, required, found, free, strict=True):
         assert all(phrase in one[0].text for phrase in phrases)
         if not phrases or not line:
@@ -610,7 +569,7 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         (piece for one in free for piece in one[0].pieces),
         key=lambda piece: sum(piece in one[0].pieces for one in free),
     )
-    without = asked_of(
+    without = requested(
         tokenizer,
         Request(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])]),
     )
@@ -618,7 +577,7 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("wanted", "message"),
     [
         (Request(prefixes=["a"]), "1 prefixes for 7 lines"),
         (Request(required=[["a"]]), "1 lists of required phrases for 7 lines"),
@@ -645,22 +604,22 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         (Request(required=[["a"]] * 7, sampling=Sampling()), "sampling does not support required phrases"),
     ],
 )
-def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, asked: Request, message: str) -> None:
+def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, wanted: Request, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        asked_of(tokenizer, asked)
+        requested(tokenizer, wanted)
 
 
 def test_what_is_asked_for_is_looked_at_before_anything_is_translated(tokenizer: Tokenizer) -> None:
     translator = translator_of(tokenizer)
     translator.check(Request(prefixes=["Der Hund"], required=[["Katze"]]), "mine", "others")
-    for asked, message in (
+    for request, message in (
         (Request(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
         (Request(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
         (Request(n_best=9), "9 translations per line need a beam that large"),
         (Request(forbidden=["\u2603"]), "the forbidden phrase"),
     ):
         with pytest.raises(DataError, match=f"^{message}"):
-            translator.check(asked, "mine", "others")
+            translator.check(request, "mine", "others")
 
 
 def test_wishes_longer_than_the_models_positions_are_refused(tokenizer: Tokenizer) -> None:
@@ -675,10 +634,10 @@ def test_a_prefix_may_repeat_itself_and_a_phrase_that_other_wishes_forbid_is_tol
     translator = translator_of(tokenizer, no_repeat_ngram=1)
     [[begun]] = translator.translations(LINES[:1], Request(prefixes=["Hund Hund Hund"]))
     assert begun.text.startswith("Hund Hund Hund")
-    assert not begun.is_unmet
+    assert not begun.is_unsatisfied
     [[without]] = translator.translations(LINES[:1], Request(required=[["Hund Hund"]]))
     assert "Hund Hund" not in without.text
-    assert without.is_unmet
+    assert without.is_unsatisfied
 
 
 @pytest.mark.parametrize(
@@ -691,8 +650,8 @@ def test_a_prefix_may_repeat_itself_and_a_phrase_that_other_wishes_forbid_is_tol
 )
 def test_lengths_are_bounded_as_the_settings_say(tokenizer: Tokenizer, decoding: dict[str, Any], holds: Any) -> None:
     sources = [len(ids) for ids in tokenizer.encode(LINES, "source")]
-    found = [len(one[0].pieces) for one in asked_of(tokenizer, Request(), **decoding)]
-    free = [len(one[0].pieces) for one in asked_of(tokenizer, Request())]
+    found = [len(one[0].pieces) for one in requested(tokenizer, Request(), **decoding)]
+    free = [len(one[0].pieces) for one in requested(tokenizer, Request())]
     assert all(holds(source, pieces) for source, pieces in zip(sources, found, strict=True) if source)
     assert not all(holds(source, pieces) for source, pieces in zip(sources, free, strict=True) if source)
 
@@ -706,7 +665,7 @@ def test_no_ngram_is_said_twice_where_the_settings_say_so(tokenizer: Tokenizer) 
 
 
 def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: Tokenizer) -> None:
-    free, bound = (asked_of(tokenizer, Request(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
+    free, bound = (requested(tokenizer, Request(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
     assert [one[0].text for one in free] != [one[0].text for one in bound]
     assert all(one[0].score < one[0].log_prob / ((6 + len(one[0].pieces)) / 6) ** 0.6 + 1e-9 for one in bound)
 
@@ -759,7 +718,7 @@ def test_the_python_of_the_documentation_runs(
 
 def test_what_is_no_text_and_batches_of_nothing_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match=r"line 12 is not valid UTF-8: '\\udcff' in it"):
-        asked_of(tokenizer, Request(first_line=11), ["the dog", "a \udcff b"])
+        requested(tokenizer, Request(first_line=11), ["the dog", "a \udcff b"])
     for batching in ({"sentences": 0}, {"tokens": 0}):
         with pytest.raises(ValueError, match="a batch has at least one"):
             Batching(**batching)

@@ -1,4 +1,4 @@
-"""The rule under which a search says trees over the words of its source, and nothing else."""
+"""The constraint under which a search generates trees over the words of its source, and nothing else."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.corpora.trees import Tree, linearise, parsed, words
-from nmtkit.decoding.search import SearchOptions, beam_search, length_penalty
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import SearchOptions, beam_search
 from nmtkit.tasks.tree_constraint import TreePieces, whole_trees
 from tests.corpora.test_trees import TREES
 from tests.decoding.test_search import BOS, EOS, FORBIDDEN, TableStepper, history_table
@@ -40,11 +41,11 @@ def spelled(sequence: str) -> list[int]:
 @settings(deadline=None, max_examples=60)
 @given(tree=TREES)
 def test_every_tree_over_the_words_may_be_said_and_does_not_end_before(tree: Tree) -> None:
-    rule = whole_trees(TreePieces.of(PIECES, EOS), [1, len(words(tree))])
+    constraint = whole_trees(TreePieces.of(PIECES, EOS), [1, len(words(tree))])
     ids = [BOS, *spelled(linearise(tree)), EOS]
     for place in range(1, len(ids)):
         step = torch.zeros(1, 1, len(PIECES))
-        rule(step, torch.tensor([[ids[:place]]]), [1])
+        constraint(step, torch.tensor([[ids[:place]]]), [1])
         allowed = [token for token, value in enumerate(step[0, 0].tolist()) if value == 0]
         assert ids[place] in allowed
         if EOS in allowed:
@@ -56,12 +57,12 @@ def test_every_tree_over_the_words_may_be_said_and_does_not_end_before(tree: Tre
 @pytest.mark.parametrize("pieces", [WHOLE, PIECES], ids=["whole labels", "labels in pieces"])
 def test_what_is_found_is_a_tree_over_as_many_words(pieces: list[str], seed: int) -> None:
     num_words, limit = [3, 1, 5], 30
-    options = SearchOptions(n_best=4, rules=(whole_trees(TreePieces.of(pieces, EOS), num_words),))
+    options = SearchOptions(n_best=4, constraints=(whole_trees(TreePieces.of(pieces, EOS), num_words),))
     random = history_table(seed, vocab=len(pieces))
     shy = torch.tensor([3.0 * piece.startswith("▁(") for piece in pieces])  # so that few begin phrases to the limit
     found = beam_search(
         TableStepper(lambda sentence, history: random(sentence, history) - shy, range(3)), [limit] * 3, beam=6,
-        penalty=length_penalty("wu", 1.0), bos=BOS, eos=EOS, forbidden=FORBIDDEN, options=options,
+        penalty=length_penalty("wu", 1.0), suppressed=FORBIDDEN, options=options,
     )  # fmt: skip
     whole = [(count, one.ids) for count, of_one in zip(num_words, found, strict=True) for one in of_one]
     whole = [(count, ids) for count, ids in whole if len(ids) < limit]
@@ -85,7 +86,7 @@ def test_a_closing_bracket_is_that_of_the_innermost_phrase(said: list[str]) -> N
         if piece.startswith("▁("):
             open_.append(piece[2:])
         elif piece.startswith("▁)") and (not open_ or open_.pop() != piece[2:]):
-            return  # not what the rule lets be said
+            return  # not what the constraint allows
     ids = [BOS, *(WHOLE.index(piece) for piece in said)]
     step = torch.zeros(1, 1, len(WHOLE))
     whole_trees(TreePieces.of(WHOLE, EOS), [99])(step, torch.tensor([[ids]]), [0])

@@ -9,8 +9,9 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
-from nmtkit.decoding.formats import oddities
-from nmtkit.decoding.translator import TranslationRequest, Translator
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.formats import line_status
+from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json, sha256_of, write_json
@@ -81,7 +82,7 @@ def test_every_sentence_of_a_long_line_is_translated(run: Path) -> None:
     said, wanted = found.text.split(), line.upper().split()
     assert len(said) == len(wanted)
     assert sum(one == other for one, other in zip(said, wanted, strict=True)) >= 0.9 * len(wanted)
-    assert oddities(line, found, invalid_utf8=False) == ["split"]
+    assert line_status(line, found, invalid_utf8=False) == ["split"]
 
 
 def test_a_line_that_lost_most_of_its_text_is_short(run: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_line_that_lost_most_of_its_text_is_short(run: Path) -> None:
     [[whole]] = Translator.load(run).translations([line], TranslationRequest(max_source_tokens=1024))
     assert whole.parts == 1
     assert len(whole.text.split()) < 30
-    assert oddities(line, whole, invalid_utf8=False) == ["short"]
+    assert line_status(line, whole, invalid_utf8=False) == ["short"]
 
 
 def test_prepare_checkpoint_and_average_record_the_lengths(run: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path,
     line = " ".join(sentences(10, 8, 9, seed=4))
     [[found]] = translator.translations([line], TranslationRequest())
     assert found.parts == 1
-    assert oddities(line, found, invalid_utf8=False) == ["ok"]  # no ratio is known
+    assert line_status(line, found, invalid_utf8=False) == ["ok"]  # no ratio is known
     within = sentences(20, 2, 11, seed=3)
     assert translator.translate(within) == Translator.load(run).translate(within)
 

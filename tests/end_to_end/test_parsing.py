@@ -18,9 +18,10 @@ from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import changed_text, prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.file_translation import LineWork, Window
+from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.file_translation import TranslationJob, Window
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.translator import Batching, Sampling, TranslationRequest, Translator
+from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.compare import compare_runs
@@ -154,7 +155,7 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
             trees = list(read_trees([one.text], "parse"))
             assert [word for tree in trees for word in words(tree)] == split_words(line)
             assert one.is_mended is not None
-    work = LineWork(translator, TranslationRequest(), Batching(), "text")
+    work = TranslationJob(translator, TranslationRequest(), Batching(), "text")
     status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), (), lambda share: None).status]
     assert "mended" in status[4]
     assert status[1] == ["empty"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nmtkit.corpora.catalogue import catalogue
-from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit.decoding.sampling import by_expected_utility
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility

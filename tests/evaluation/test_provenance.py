@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
-from nmtkit.decoding.file_translation import LineWork, Wishes
-from nmtkit.decoding.translator import Batching, Sampling, TranslationRequest, Translator
+from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import sha256_of
@@ -110,7 +111,7 @@ def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str
     """What `translate` notes besides the search."""
     torch.manual_seed(1)
     translator = Translator([Transformer(MODEL, 7, 7)], TOKENIZER, RECIPE.decoding)
-    described = LineWork(translator, asked or TranslationRequest(), Batching(), "text", **changes).description()
+    described = TranslationJob(translator, asked or TranslationRequest(), Batching(), "text", **changes).description()
     del described["decoding"]
     return json.loads(json.dumps(described))
 
@@ -140,8 +141,16 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
             "translated with max_source_tokens = 20, but `run` has the limit of the model",
         ),
         (None, {"minimum_risk": "chrf2"}, "chosen from samples by minimum Bayes risk"),
-        (None, {"prefixes": Wishes("--prefix", Path("p"), ["b"])}, "made with the beginning of each line given"),
-        (None, {"required": Wishes("--require", Path("p"), ["b"])}, "made with phrases that its lines had to hold"),
+        (
+            None,
+            {"prefixes": LineConstraints("", Path(), ["b"])},
+            "made with the beginning of each line given",
+        ),
+        (
+            None,
+            {"required": LineConstraints("", Path(), ["b"])},
+            "made with phrases that its lines had to hold",
+        ),
     ],
 )
 def test_what_was_wished_of_translate_is_told(

@@ -13,10 +13,10 @@ from tiny_models import LINES, VALID, VARIANTS, make_run
 from nmtkit.config.schema import TrainingLengths
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
-from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, wu_penalty
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+from nmtkit.decoding.engine import Batching, TranslationRequest
 from nmtkit.decoding.engine_choice import Export
-from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.translator import TranslationRequest, Translator
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
@@ -89,7 +89,7 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
         assert best.text == moses.detokenize([tokens], "de")[0]
         assert "Katze, (Hündin)" in best.text
     (ids,) = translator.tokenizer.encode(["Katze , ( Hündin ) ."], "target")
-    monkeypatch.setattr(CTranslate2Translator, "search", lambda self, sources, **options: [ids for _ in sources])
+    monkeypatch.setattr(CTranslate2Translator, "search", lambda self, sources, batching: [ids for _ in sources])
     assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
     told = (folder / "README.md").read_text(encoding="utf-8")
     assert "before: moses-tokenize\n- To be done to each translation after: Moses' detokenizer for de" in told
@@ -239,8 +239,8 @@ class TestEngine:
         translator = engine(exported, beam=3, length_penalty=penalty, max_length_offset=1)
         alone = [translator.translate([line])[0] for line in LINES]
         assert translator.translate(LINES) == alone
-        assert translator.translate(LINES, batch_sentences=7) == alone
-        assert translator.translate(LINES[::-1], batch_tokens=40)[::-1] == alone
+        assert translator.translate(LINES, batching=Batching(7)) == alone
+        assert translator.translate(LINES[::-1], batching=Batching(tokens=40))[::-1] == alone
 
     @pytest.mark.parametrize(
         "decoding",
@@ -267,7 +267,7 @@ class TestEngine:
     def test_no_translation_is_longer_than_its_source_and_the_offset(self, exported: Path, beam: int) -> None:
         translator = engine(exported, beam=beam, max_length_offset=1)
         sources = translator.tokenizer.encode(VALID, "source")
-        lengths = [len(ids) for ids in translator.search(sources)]
+        lengths = [len(ids) for ids in translator.search(sources, Batching())]
         limits = [len(ids) + 1 for ids in sources]
         assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
         assert any(length == limit for length, limit in zip(lengths, limits, strict=True)), "the limit has to be met"
@@ -291,18 +291,13 @@ class TestEngine:
     def test_a_length_penalty_changes_what_is_chosen(self, exported: Path) -> None:
         def total_length(**decoding: object) -> int:
             translator = engine(exported, beam=4, max_length_offset=30, **decoding)
-            return sum(map(len, translator.search(translator.tokenizer.encode(VALID, "source"))))
+            return sum(map(len, translator.search(translator.tokenizer.encode(VALID, "source"), Batching())))
 
         free = total_length(length_penalty="none")
         assert total_length(length_penalty="wu", alpha=0.0) == free
         assert total_length(length_penalty="length", alpha=0.0) == free
         assert total_length(length_penalty="wu", alpha=3.0) > free
         assert total_length(length_penalty="length", alpha=3.0) > free
-
-    def test_wus_penalty_is_that_of_the_other_engine(self) -> None:
-        for alpha in (0.0, 0.6, 1.0):
-            penalty = length_penalty("wu", alpha)
-            assert [wu_penalty(n, alpha) for n in range(1, 50)] == [penalty(n) for n in range(1, 50)]
 
     def test_a_damaged_export_is_refused_in_one_line_that_names_the_file(self, model: Path, tmp_path: Path) -> None:
         folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
@@ -327,7 +322,7 @@ class TestEngine:
         translator = engine(exported, beam=1)
         monkeypatch.setattr(translator, "_translator", Failing())
         with pytest.raises(ModelError, match=r"^CTranslate2 failed \(CUDA failed with error out of memory\); try"):
-            translator.search([[5, 6]])
+            translator.search([[5, 6]], Batching())
 
     def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
         with pytest.raises(ModelError, match="the export has 2048; lower --max-length"):

@@ -8,50 +8,42 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding import file_translation as streams
+from nmtkit.decoding.engine import BATCH_TOKENS, Batching, Translation, TranslationRequest
 from nmtkit.decoding.file_translation import Parts, Window, Written, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.search import length_penalty
-from nmtkit.decoding.translator import BATCH_TOKENS, Batching, Translation, TranslationRequest, Translator
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import EOS, Tokenizer
+from tests.decoding.models import TEXT, data_config, model_for
 
-TEXT = [
-    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
-    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
-    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
-    ("The small dog runs home.", "Der kleine Hund rennt heim."),
-]
 WORDS = sorted({word for source, _ in TEXT for word in source.split()})
 RANDOM = random.Random(1)
 LINES = [" ".join(RANDOM.choices(WORDS, k=RANDOM.randint(1, 7))) for _ in range(40)]
 LONG = " ".join(RANDOM.choices(WORDS, k=25))
 AS_GOOD_AS_EQUAL = 1e-4
 ROUNDING = 1e-4  # of a whole score's size: float32 has seven digits, of which sums over a model's layers leave four
+
 DECODING = {"max_length_offset": 8}
 ENDING = 2.0
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 90}
-    return Tokenizer.learn(DataConfig.model_validate(data), lambda: TEXT)
-
-
 def model_of(tokenizer: Tokenizer, dtype: torch.dtype) -> Transformer:
-    """Random weights, the same ones in both precisions. Every third piece has a twin, whose embedding differs from its
+    """The same random weights in both precisions. Every third piece has a twin, whose embedding differs from its
     own by a millionth: translations that differ only in twins are about as far from each other as rounding goes."""
-    torch.manual_seed(1)
-    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=64, num_heads=2)
-    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    for parameter in model.parameters():
-        parameter.data *= 2.0  # larger than initial ones, so that translations depend on their source
+    model = model_for(tokenizer, torch.float32, decoder_layers=2, d_model=32, d_ff=64)
     table = model.embeddings["shared"].data
     first = table[4:-1:3]
     table[5::3] = first * (1 + 1e-6 * torch.randn_like(first))
     table[EOS] *= ENDING  # larger than others, so that translations end at different lengths
-    return model.to(dtype).requires_grad_(False).eval()
+    return model.to(dtype)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(data_config(vocab_size=90), lambda: TEXT)
 
 
 def translator_of(tokenizer: Tokenizer, dtype: torch.dtype, beam: int) -> Translator:
@@ -85,7 +77,7 @@ def by_processes(translator: Translator, num_processes: int, folder: Path) -> li
     return in_order
 
 
-def in_every_company(
+def with_every_batching(
     translator: Translator, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, list[Translation]]]:
     """The best translation of each line, by every way to take lines together: the way's name, and what was found."""
@@ -132,19 +124,19 @@ def exact_gaps(
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_float64_company_changes_no_translation(
+def test_in_float64_batching_changes_no_translation(
     tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = translator_of(tokenizer, torch.float64, beam)
     alone = best(translator, sentences=1)
     assert len({one.pieces for one in alone}) > len(LINES) / 2  # so the source does make a difference
-    for way, found in in_every_company(translator, tmp_path, monkeypatch):
+    for way, found in with_every_batching(translator, tmp_path, monkeypatch):
         assert [one.pieces for one in found] == [one.pieces for one in alone], way
         assert [one.score for one in found] == pytest.approx([one.score for one in alone], abs=1e-9), way
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_float32_company_only_exchanges_candidates_as_good_as_equal(
+def test_in_float32_batching_only_exchanges_candidates_as_good_as_equal(
     tokenizer: Tokenizer,
     beam: int,
     tmp_path: Path,
@@ -154,7 +146,7 @@ def test_in_float32_company_only_exchanges_candidates_as_good_as_equal(
     translator = translator_of(tokenizer, torch.float32, beam)
     alone = best(translator, sentences=1)
     num_compared, exchanged = 0, []
-    for way, found in in_every_company(translator, tmp_path, monkeypatch):
+    for way, found in with_every_batching(translator, tmp_path, monkeypatch):
         for line, one, other in zip(LINES, alone, found, strict=True):
             num_compared += 1
             if one.pieces != other.pieces:
@@ -171,7 +163,7 @@ def test_in_float32_company_only_exchanges_candidates_as_good_as_equal(
         )
     # A continuation that changed places early may end further apart than it was then.
     worse = [(gap, *what) for gap, what in zip(gaps, exchanged, strict=True) if not min(gap) < AS_GOOD_AS_EQUAL]
-    assert not worse, f"{len(worse)} translations depend on their company, as the first: {worse[0]}"
+    assert not worse, f"{len(worse)} translations depend on their batch, as the first: {worse[0]}"
 
 
 def test_the_translations_of_these_tests_differ_in_length_and_have_others_as_good_as_equal(

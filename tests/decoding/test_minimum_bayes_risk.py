@@ -1,6 +1,6 @@
 import pytest
 
-from nmtkit.decoding.minimum_risk import by_expected_utility
+from nmtkit.decoding.sampling import by_expected_utility
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 

@@ -1,0 +1,395 @@
+"""Text in, text out: the one way from lines to translations, whatever engine searches.
+
+    line -> normalised -> ids -> segments (a long line is cut) -> Engine.search -> ids -> text of each line, in order
+
+The engines are `Translator` (translator.py, torch) and `CTranslate2Translator`. Nothing here imports torch.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.console import counted
+from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.decoding.lengths import cut_source, is_short, source_limit
+from nmtkit.errors import DataError
+from nmtkit.tasks.known import task_of
+from nmtkit.text.tokenizer import UNK, Tokenizer
+
+BATCH_TOKENS = 2048
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a surrogate pair, as some programs read invalid UTF-8: no character."""
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Parameters of sampling.
+
+    Attributes:
+        temperature, top_k, top_p: see `sampled_continuations`.
+        seed: decides, with the number of a line, which translations are sampled for it.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for numbers out of range."""
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is a positive number, not {self.temperature}")
+        if self.top_k < 0 or self.seed < 0:
+            raise ValueError(f"top_k and seed are at least 0, not {self.top_k} and {self.seed}")
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p is a share, from 0 to 1, not {self.top_p}")
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The size of batches, which changes no translation.
+
+    Attributes:
+        sentences: per batch.
+        tokens: source tokens per batch, padding counted, where ``sentences`` is not given.
+    """
+
+    sentences: int | None = None
+    tokens: int = BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a batch of nothing."""
+        if (self.tokens if self.sentences is None else self.sentences) < 1:
+            raise ValueError("a batch has at least one sentence, and at least one token")
+
+    def batches(self, sources: Sequence[Sequence[int]], indices: Sequence[int], tokens: int) -> list[list[int]]:
+        """Cut the ``indices`` of sources into batches of similar length, longest first, of at most ``tokens``."""
+        order = sorted(indices, key=lambda index: len(sources[index]), reverse=True)
+        if self.sentences is not None:
+            return [order[start : start + self.sentences] for start in range(0, len(order), self.sentences)]
+        runs = cut_by_padded_tokens([len(sources[index]) + 1 for index in order], tokens)
+        return [order[start:stop] for start, stop in runs]
+
+
+@dataclass(frozen=True)
+class TranslationRequest:
+    """What a translation must be, beyond the decoding settings.
+
+    Attributes:
+        n_best: translations per line.
+        sampling: sample that many instead of searching for the best.
+        prefixes: the beginning of each line's translation; none, or one per line.
+        required: phrases in the translation of each line; none, or a list per line.
+        forbidden: phrases in no translation.
+        attention: give translations an alignment.
+        max_source_tokens: longer sources are cut, and the translations of their segments joined with a blank; by
+            default the longest source seen in training.
+        first_line: number of the first line, from 1, for messages and for the seeds of samples.
+    """
+
+    n_best: int = 1
+    sampling: Sampling | None = None
+    prefixes: Sequence[str] = ()
+    required: Sequence[Sequence[str]] = ()
+    forbidden: Sequence[str] = ()
+    attention: bool = False
+    max_source_tokens: int | None = None
+    first_line: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for numbers out of range, TypeError for one string where there may be several."""
+        if min(self.n_best, self.first_line, 1 if self.max_source_tokens is None else self.max_source_tokens) < 1:
+            raise ValueError("n_best, max_source_tokens and first_line are at least 1")
+        if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
+            raise TypeError(
+                "prefixes and forbidden are lists of strings, and required is a list of lists of them; each character "
+                "of one string would be a phrase"
+            )
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line. For a line that was cut, numbers are sums over its segments.
+
+    Attributes:
+        log_prob: natural logarithm of the probability, end symbols counted. CTranslate2 gives neither this (NaN) nor
+            what follows from it.
+        score: by which the search ranks: log_prob over the length penalty, plus the coverage penalty.
+        pieces: tokens; for a line that was cut those of all segments, with an end symbol between them.
+        token_log_probs: of each piece, and of the last end symbol.
+        alignment: if requested: for each piece the index of the source piece it attended to most, the source's end
+            symbol left out.
+        hit_limit: it, or a segment of it, was ended by the maximum length.
+        parts: number of segments.
+        is_short: it, or a segment of it, has so few tokens for its source that text was probably lost.
+        is_unsatisfied: it lacks the requested beginning or a required phrase.
+        is_mended: of a tree: the model's output was not one over the words and was changed; None for text.
+        source_pieces: what the numbers of ``alignment`` count: the source's tokens, of all segments.
+    """
+
+    text: str
+    log_prob: float = math.nan
+    score: float = math.nan
+    pieces: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+    alignment: tuple[int, ...] | None = None
+    hit_limit: bool = False
+    parts: int = 1
+    is_short: bool = False
+    is_unsatisfied: bool = False
+    is_mended: bool | None = None
+    source_pieces: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What is searched at once: a line, or a part of a long one.
+
+    Attributes:
+        line: index of its line.
+        words: number of words.
+        number: index within its line.
+    """
+
+    line: int
+    ids: list[int]
+    words: int
+    number: int = 0
+    prefix: Ids = ()
+    required: tuple[Ids, ...] = ()
+
+
+def contains(tokens: Ids, phrase: Ids) -> bool:
+    """Return whether a phrase stands in a row of tokens."""
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
+
+
+class Engine(ABC):
+    """Translates lines; what searches is up to the subclass.
+
+    Attributes:
+        tokenizer: from text to ids and back.
+        decoding: settings of the search.
+        lengths: of the training pairs, where they are known.
+        precision: of the weights or of the matrix products.
+        device: kind of device: cpu, cuda or mps.
+        weights_sha256: sums of the files of weights that were read.
+        model_sha256: sums of the models' own weights, which differ from these for an export.
+    """
+
+    precision: str
+    device: str
+    weights_sha256: tuple[str, ...] = ()
+    model_sha256: tuple[str, ...] = ()
+
+    def __init__(
+        self, tokenizer: Tokenizer, decoding: DecodingConfig, lengths: TrainingLengths | None, max_tokens: int | None
+    ) -> None:
+        """Take what every engine needs; ``max_tokens``: of a source, by the model's positions."""
+        self.tokenizer = tokenizer
+        self.task = task_of(tokenizer)
+        self.decoding = decoding
+        self.lengths = lengths
+        self._max_tokens = max_tokens
+
+    @abstractmethod
+    def check_search(self, request: TranslationRequest) -> None:
+        """Raise DataError where the search cannot do what is requested, whatever the lines."""
+
+    @abstractmethod
+    def search_segments(
+        self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
+    ) -> Iterator[dict[int, list[Translation]]]:
+        """Yield, batch by batch, the translations of each segment by its index."""
+
+    @property
+    @abstractmethod
+    def num_threads(self) -> int:
+        """Threads for the tokenizer."""
+
+    def description(self) -> dict[str, Any]:
+        """Return everything but weights and request that decides translations, as JSON."""
+        return {
+            "decoding": self.decoding.model_dump(mode="json"),
+            "device": self.device,
+            "precision": self.precision,
+            "training_lengths": self.lengths and self.lengths.model_dump(),
+        }
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        max_source_tokens: int | None = None,
+        batching: Batching = Batching(),
+        before_batch: Callable[[], None] = lambda: None,
+    ) -> list[str]:
+        """Return one translation per line, an empty one for a line without text; arguments as in `translations`."""
+        request = TranslationRequest(max_source_tokens=max_source_tokens)
+        found = self.translations(lines, request, batching=batching, before_batch=before_batch)
+        return [best.text for best, *_ in found]
+
+    def translations(
+        self,
+        lines: Sequence[str],
+        request: TranslationRequest,
+        *,
+        batching: Batching = Batching(),
+        before_batch: Callable[[], None] = lambda: None,
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> list[list[Translation]]:
+        """Return the translations of each line, best first (samples: in order): as many as requested, or as there are.
+
+        A line without text has one translation, the empty one.
+
+        Args:
+            before_batch: called before each batch; an exception from it ends the translation.
+            advance: called after each batch with the share of the source tokens that is done.
+
+        Raises:
+            DataError: the request is not possible (see `check`), or does not have one prefix or list of phrases per
+                line; or a line is not text (it has half a surrogate pair).
+            TypeError: ``lines`` is one string.
+        """
+        if isinstance(lines, str):
+            raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
+        for number, line in enumerate(lines, request.first_line):
+            if bad := _SURROGATE.search(line):
+                raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
+        self.check_search(request)
+        lines = [self.task.model_source(line) for line in lines]
+        segments = self._segments(lines, request)
+        batches = self.search_segments(segments, request, batching)
+        found: dict[int, list[Translation]] = {}
+        total, done = sum(len(segment.ids) for segment in segments), 0
+        while len(found) < len(segments):
+            before_batch()
+            of_batch = next(batches)
+            found.update(of_batch)
+            done += sum(len(segments[index].ids) for index in of_batch)
+            advance(done / total)
+        of_lines: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
+        for index, segment in enumerate(segments):
+            of_lines[segment.line].append((segment, found[index]))
+        results = []
+        for number, (line, parts) in enumerate(zip(lines, of_lines, strict=True)):
+            lengths = [len(segment.ids) for segment, _ in parts]
+            # The best with the best, the second with the second.
+            joined = [_join(of_rank, lengths) for of_rank in zip(*(ranked for _, ranked in parts), strict=False)]
+            if not joined:  # a line without text, which satisfies no constraint
+                has_prefix = bool(request.prefixes and request.prefixes[number].strip())
+                is_constrained = has_prefix or bool(request.required and request.required[number])
+                empty = () if request.attention else None
+                joined = [Translation("", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty)]
+            results.append([dataclasses.replace(one, **vars(self.task.output(line, one.text))) for one in joined])
+        return results
+
+    def check(self, request: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
+        """Raise DataError where a request is not possible, before anything is translated.
+
+        That is: more translations than the beam; samples with required phrases; a prefix or phrase that the vocabulary
+        cannot express, that holds a forbidden one, or that is longer than translations can be. Messages name the files.
+        """
+        self.check_search(request)
+        self._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
+
+    def _constraints(
+        self, request: TranslationRequest, num_lines: int, prefix_file: str = "", required_file: str = ""
+    ) -> list[tuple[Ids, tuple[Ids, ...]]]:
+        """Return the prefix and the required phrases of each line."""
+        for what, given in (("prefixes", request.prefixes), ("lists of required phrases", request.required)):
+            if given and len(given) != num_lines:
+                raise DataError(f"{len(given)} {what} for {counted(num_lines, 'line')}; give one for each line")
+        forbidden = self.target_ids(request.forbidden, "forbidden phrase")
+        constraints = []
+        for index in range(num_lines):
+            line = f"line {request.first_line + index}: "
+            in_file = [f"{file}, {line}" if file else line for file in (prefix_file, required_file)]
+            prefixes = self.target_ids(request.prefixes[index : index + 1], "prefix", in_file[0], forbidden)
+            phrases = request.required[index] if request.required else ()
+            required = self.target_ids(phrases, "required phrase", in_file[1], forbidden)
+            tokens = sum(len(ids) for ids in (*prefixes, *required))
+            if self._max_tokens is not None and tokens > self._max_tokens:
+                raise DataError(
+                    f"{in_file[0] if prefix_file else in_file[1]}prefix and required phrases have "
+                    f"{counted(tokens, 'token')}, and the model has positions for {self._max_tokens}"
+                )
+            constraints.append((prefixes[0] if prefixes else (), tuple(required)))
+        return constraints
+
+    def target_ids(self, texts: Sequence[str], what: str, where: str = "", forbidden: Sequence[Ids] = ()) -> list[Ids]:
+        """Return the ids of prefixes or phrases; raise DataError as `check`, with ``what`` and ``where``."""
+        if not texts:
+            return []
+        if bad := next((text for text in texts if _SURROGATE.search(text)), None):
+            raise DataError(f"{where}the {what} {bad!r} is not valid UTF-8")
+        normalized = [self.tokenizer.normalize(text, "target") for text in texts]
+        encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
+        for text, ids in zip(texts, encoded, strict=True):
+            if UNK in ids:
+                raise DataError(f"{where}the {what} {text!r} has characters that are not in the model's vocabulary")
+            if not ids and what != "prefix":
+                raise DataError(f"{where}a {what} is empty; leave it out")
+            if any(contains(ids, phrase) for phrase in forbidden):
+                raise DataError(f"{where}the {what} {text!r} contains a forbidden phrase; remove one of the two")
+        return encoded
+
+    def _segments(self, lines: Sequence[str], request: TranslationRequest) -> list[Segment]:
+        """Return the segments of all lines with text, in order."""
+        limit = source_limit(request.max_source_tokens, self.lengths)
+        longest = min(limit, self._max_tokens or limit)
+        normalized = [self.tokenizer.normalize(line, "source") for line in lines]
+        sources = self.tokenizer.encode(normalized, "source", self.num_threads)
+        segments = []
+        for line, (ids, constraints) in enumerate(zip(sources, self._constraints(request, len(lines)), strict=True)):
+            words = self.task.words(lines[line])
+            if not words:
+                continue
+            for number, part in enumerate(cut := cut_source(self.tokenizer, ids, longest, self.lengths)):
+                num_words = len(words) if len(cut) == 1 else sum(self.tokenizer.word_starts(part, "source"))
+                # The constraints of a line apply to its first segment.
+                segments.append(Segment(line, part, num_words, number, *(constraints if number == 0 else ())))
+        return segments
+
+    def _translation(self, segment: Segment, ids: Sequence[int], limit: int, **details: Any) -> Translation:
+        """Return the translation of a segment; ``limit``: maximum length, ``details``: fields that only torch knows."""
+        return Translation(
+            text=self.tokenizer.translation(ids),
+            pieces=tuple(self.tokenizer.pieces(ids, "target")),
+            hit_limit=len(ids) >= limit,
+            is_short=is_short(len(segment.ids), len(ids), self.lengths),
+            **details,
+        )
+
+
+def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
+    """Join a translation of each segment of a line; ``lengths``: source tokens of each."""
+    if len(parts) == 1:
+        return parts[0]
+    pieces: list[str] = []
+    alignment: list[int] = []
+    for part, before, length in zip(parts, itertools.accumulate(lengths, initial=0), lengths, strict=False):
+        pieces += [*part.pieces, "</s>"]
+        alignment += [*(before + index for index in part.alignment or ()), before + length - 1]
+    has_alignment = parts[0].alignment is not None
+    return Translation(
+        text=" ".join(part.text for part in parts if part.text),
+        log_prob=sum(part.log_prob for part in parts),
+        score=sum(part.score for part in parts),
+        pieces=tuple(pieces[:-1]),
+        token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
+        alignment=tuple(alignment[:-1]) if has_alignment else None,
+        source_pieces=tuple(piece for part in parts for piece in part.source_pieces or ()) if has_alignment else None,
+        hit_limit=any(part.hit_limit for part in parts),
+        parts=len(parts),
+        is_short=any(part.is_short for part in parts),
+        is_unsatisfied=any(part.is_unsatisfied for part in parts),
+    )

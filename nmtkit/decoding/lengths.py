@@ -1,0 +1,93 @@
+"""Lengths, alike for every engine: where a long source is cut, how long a translation may be, what a score is divided
+by. Nothing here imports torch.
+"""
+
+import bisect
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.text.sentences import sentence_starts
+from nmtkit.text.tokenizer import Tokenizer
+
+MAX_SOURCE_TOKENS = 1024
+"""The limit where model.json does not record the longest source of the training."""
+_USUAL_SHARE = 0.1
+"""From this share of training sources of several sentences on, a model can be expected to translate them whole."""
+_SHORT_SHARE = 1 / 3
+"""A translation of less than this share of the expected tokens has probably lost text."""
+
+LengthPenalty = Callable[[int], float]
+
+
+def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> LengthPenalty:
+    """Return the divisor of the log-probability of n tokens, the end symbol counted; it must not fall as n grows.
+
+    wu: ((5 + n) / 6)^alpha (Wu et al. 2016, arXiv 1609.08144, equation 14). length: n^alpha. none: 1.
+    """
+    if kind == "wu":
+        return lambda n: float(((5 + n) / 6) ** alpha)
+    if kind == "length":
+        return lambda n: float(n**alpha)
+    return lambda n: 1.0
+
+
+def longest_translation(decoding: DecodingConfig, source_tokens: int) -> int:
+    """Return the maximum length of a translation in tokens, the end symbol not counted."""
+    limit = int(source_tokens * decoding.max_length_ratio) + decoding.max_length_offset
+    return limit if decoding.max_length is None else min(limit, decoding.max_length)
+
+
+def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
+    """Return the maximum length of a source that is translated whole: as stated, else the longest seen in training."""
+    return stated or (MAX_SOURCE_TOKENS if lengths is None else lengths.longest_source)
+
+
+def is_short(source_tokens: int, target_tokens: int, lengths: TrainingLengths | None) -> bool:
+    """Return whether a translation has far fewer tokens than the length ratio of the training pairs predicts."""
+    return lengths is not None and target_tokens < _SHORT_SHARE * lengths.target_ratio * source_tokens
+
+
+def cut_source(
+    tokenizer: Tokenizer, ids: list[int], longest: int, lengths: TrainingLengths | None = None
+) -> list[list[int]]:
+    """Cut a source of more than ``longest`` tokens at sentence ends, else between words, else anywhere.
+
+    A segment holds one sentence; where training had lines of several sentences, or where that is not known, as many as
+    there is room for.
+
+    Returns:
+        The segments in order, each with the source's tag if it has one; [] for a source without tokens.
+    """
+    if len(ids) <= longest:
+        return [ids] if ids else []
+    if ids[0] in tokenizer.tag_ids and longest > 1:
+        return [[ids[0], *segment] for segment in cut_source(tokenizer, ids[1:], longest - 1, lengths)]
+    starts_word = tokenizer.word_starts(ids, "source")
+    sentences = _sentence_starts(tokenizer.pieces(ids, "source"), starts_word)
+    is_filled = lengths is None or lengths.multi_sentence_share >= _USUAL_SHARE
+    segments = []
+    for start, stop in pairwise([0, len(ids)] if is_filled else [0, *sentences, len(ids)]):
+        while stop - start > longest:
+            last = bisect.bisect(sentences, start + longest) - 1
+            end = sentences[last] if last >= 0 else 0
+            if end <= start:  # no sentence ends in reach
+                reach = range(start + longest, start, -1)
+                end = next((index for index in reach if starts_word[index]), start + longest)
+            segments.append(ids[start:end])
+            start = end
+        segments.append(ids[start:stop])
+    return segments
+
+
+def _sentence_starts(pieces: list[str], starts_word: list[bool]) -> list[int]:
+    """Return the indices of the pieces with which the second sentence begins, the third and so on."""
+    texts = [
+        " " * is_start + piece.removeprefix("\u2581" * is_start).replace("\u2581", " ")
+        for piece, is_start in zip(pieces, starts_word, strict=True)
+    ]
+    # The offset of the first character of each piece that is no blank.
+    begins = [end - len(text.lstrip(" ")) for text, end in zip(texts, accumulate(map(len, texts)), strict=True)]
+    indices = (bisect.bisect_left(begins, start) for start in sentence_starts("".join(texts)))
+    return sorted({index for index in indices if index < len(pieces)})
