@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.cli.main import app
+from nmtkit.cli.main import COMMANDS
 from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
 from nmtkit.config.schema import SECTIONS
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = [str(command.name) for command in app.registered_commands]
 KEYS = [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
 
 
@@ -152,7 +151,8 @@ def test_every_test_that_the_page_about_the_paper_names_exists() -> None:
 
 def test_every_module_that_the_page_about_the_paper_names_exists() -> None:
     cells = re.findall(
-        r"`((?:model|text|data|training|decoding|evaluation|corpora|experiments)/[\w./]*)`", text_of(ROOT / "docs" / "paper.md")
+        r"`((?:model|text|data|training|decoding|evaluation|corpora|experiments)/[\w./]*)`",
+        text_of(ROOT / "docs" / "paper.md"),
     )
     assert len(cells) > 15
     assert [name for name in cells if not (ROOT / "nmtkit" / name).exists()] == []

@@ -277,15 +277,15 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "hint"),
         [
-            ("train quickstart --device tpu", "not one of auto, cpu, cuda, mps"),
-            ("train quickstart --tracker paper", "not one of tensorboard, wandb"),
-            ("run quickstart --tracker paper", "not one of tensorboard, wandb"),
+            ("train quickstart --device tpu", "not one of 'auto', 'cpu', 'cuda', 'mps'"),
+            ("train quickstart --tracker paper", "not one of 'tensorboard', 'wandb'"),
+            ("run quickstart --tracker paper", "not one of 'tensorboard', 'wandb'"),
             ("translate somewhere --length-penalty wrong", "not one of wu, length, none"),
             ("translate somewhere --batch-size 1 --batch-tokens 9", "not both"),
             ("average somewhere --last 1 --best 1", "not both"),
             ("score", "--hypothesis"),
             ("score somewhere --metric ter", "--hypothesis"),
-            ("score --hypothesis a --reference b --text raw", "not one of plain, tokenized"),
+            ("score --hypothesis a --reference b --text raw", "not one of 'plain', 'tokenized'"),
         ],
     )
     def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, hint: str) -> None:
@@ -297,7 +297,7 @@ class TestMistakes:
         def fail() -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("nmtkit.config.recipe.builtin_recipes", fail)
+        monkeypatch.setattr("nmtkit.cli.recipes.builtin_recipes", fail)
         with pytest.raises(ZeroDivisionError):
             nmtkit("recipes")
 

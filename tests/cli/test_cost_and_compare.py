@@ -339,7 +339,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(
     ("arguments", "code", "told"),
     [
         (["{base}"], 2, "at least two runs"),
-        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of bootstrap"),
+        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'"),
     ],
 )
 def test_wrong_usage_is_told(nmtkit: Command, base: Path, arguments: list[str], code: int, told: str) -> None:
