@@ -4,6 +4,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import select
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmtkit.cli.options import complete_options
+from nmtkit.cli.options import MANY, complete_options
 from nmtkit.console import visible
 from nmtkit.distributed.interpreter import stop_signals
 from nmtkit.errors import NmtkitError, PeerLostError
@@ -68,11 +69,17 @@ class _Command(TyperCommand):
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 name = record[0] if param.param_type_name == "option" else str(param.metavar)
-                records[param.param_type_name].append((name, record[1]))
+                records[param.param_type_name].append((name, re.sub(r"([^ \[]+)<=x<=([^\];]+)", _bounds, record[1])))
         for title, rows in (("Arguments", records["argument"]), ("Options", records["option"])):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _bounds(found: re.Match[str]) -> str:
+    """Return bounds in words; the upper bound that options have by default is left out."""
+    lowest, highest = found.groups()
+    return f"at least {lowest}" if float(highest) == MANY and float(lowest) >= 0 else f"{lowest} to {highest}"
 
 
 def load_command(name: str) -> TyperCommand:

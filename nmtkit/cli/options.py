@@ -72,14 +72,15 @@ TrackerOption = Annotated[
     ),
 ]
 
+MANY = 10**6
 _MOST_PER_CORE = 32
 _MOST = {
     **dict.fromkeys(("threads", "processes", "workers", "jobs"), _MOST_PER_CORE * (os.cpu_count() or 1)),
     "devices": 4096, "seeds": 1000, "mbr": 10_000, "n_best": 10_000, "trials": 10**5, "confidence": 10**5,
     "line": 10**12, "seed": 2**63 - 1,
 }  # fmt: skip
-"""Upper bounds of numbers by the names of their parameters, where it is not a million: thousands of threads or
-processes fill the system's table of processes."""
+"""Upper bounds of numbers by the names of their parameters, where it is not `MANY`: thousands of threads or processes
+fill the system's table of processes."""
 
 _METAVARS = {int: "N", float: "X", Path: "FILE"}
 
@@ -97,7 +98,7 @@ def complete_options(command: Callable[..., None]) -> None:
             if isinstance(option, OptionInfo):
                 option.metavar = option.metavar or metavar
                 if {int, float} & set(types) and option.max is None:
-                    option.max = _MOST.get(name, 10**6)
+                    option.max = _MOST.get(name, MANY)
                     option.min = -option.max if option.min is None else option.min
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nmtkit.evaluation.comet import Comet
 
 
-class Test(StrEnum):
+class PairedTest(StrEnum):
     """A significance test of sacreBLEU."""
 
     BOOTSTRAP = "bootstrap"
@@ -74,7 +74,8 @@ def command(
         ),
     ] = None,
     paired: Annotated[
-        list[Test] | None, typer.Option(help="Significance test of each system against the first. May be given twice.")
+        list[PairedTest] | None,
+        typer.Option(help="Significance test of each system against the first. May be given twice."),
     ] = None,
     trials: TrialsOption = None,
     comet: Annotated[
