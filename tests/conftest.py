@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -107,8 +107,7 @@ def restored_process() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """How a command ended, and what it wrote."""
 
     code: int

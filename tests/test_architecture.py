@@ -67,7 +67,7 @@ DOORS = {
     "joblib": [],
     "shelve": [],
     "marshal": [],
-    "importlib.import_module": [],
+    "importlib.import_module": ["nmtkit.cli.main"],
     "torch.load": [],
     "torch.save": [],
     "torch.jit": [],

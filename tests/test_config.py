@@ -207,18 +207,32 @@ class TestWrongKeys:
         assert message.startswith(f"{folder.path / 'parent.toml'}, line 6: ")
 
     @pytest.mark.parametrize(
-        ("line", "key"),
+        ("line", "key", "reason"),
         [
-            ('seed = "one"', "training.seed"),
-            ("max_steps = 0", "training.max_steps"),
-            ('schedule = "linear"', "training.schedule"),
-            ("label_smoothing = 1.0", "training.label_smoothing"),
-            ("adam_epsilon = 0", "training.adam_epsilon"),
+            ('seed = "one"', "seed", "must be a whole number"),
+            ("seed = 1.5", "seed", "must be a whole number"),
+            ("max_steps = 0", "max_steps", "must be at least 1"),
+            ('schedule = "linear"', "schedule", "must be 'noam', 'inverse-sqrt', 'cosine' or 'constant'"),
+            ("label_smoothing = 1.0", "label_smoothing", "must be less than 1"),
+            ("adam_epsilon = 0", "adam_epsilon", "must be more than 0"),
+            ("max_minutes = inf", "max_minutes", "must be a finite number"),
+            ("adam_betas = [0.9]", "adam_betas", "must have more entries"),
+            ('freeze = "encoder"', "freeze", "must be a list, in [ ]"),
+            ("validate_bleu = 3", "validate_bleu", "must be true or false"),
+            ("init = 3", "init", "must be the name of a file or folder, in quotes"),
         ],
     )
-    def test_a_wrong_value_is_told_with_file_line_and_key(self, folder: Folder, line: str, key: str) -> None:
+    def test_a_wrong_value_is_told_with_file_line_key_and_reason(
+        self, folder: Folder, line: str, key: str, reason: str
+    ) -> None:
         message = folder.complaint(f"{DATA}[training]\nwarmup_steps = 10\n{line}\n")
-        assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: {key} = ")
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: training.{key} = ")
+        assert message.endswith(f": {reason}")
+
+    @pytest.mark.parametrize(("column", "reason"), [(0, "must be at least 1"), ('"de"', "must be a whole number")])
+    def test_a_wrong_column_of_a_local_corpus_is_told(self, folder: Folder, column: object, reason: str) -> None:
+        message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", target_column={column}}}]')
+        assert message.endswith(f": target_column: {reason}")
 
     def test_a_missing_key_is_told(self, folder: Folder) -> None:
         assert "data.train is missing" in folder.complaint('[data]\nsource_language = "en"\ntarget_language = "de"\n')

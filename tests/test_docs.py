@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.cli.main import app
+from nmtkit.cli.main import COMMANDS
 from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
 from nmtkit.config.schema import SECTIONS
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = [str(command.name) for command in app.registered_commands]
 KEYS = [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
 
 

@@ -4,44 +4,39 @@ import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import DeviceOption, MirrorOption, QuietOption, RecipeArgument, SetOption, ThreadsOption
-
-if TYPE_CHECKING:
-    from nmtkit.experiments.rows import PlannedRun
+from nmtkit.config.recipe import load_recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.experiments.results import failures_of, make_report, result_tables, write_report
+from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 
 
 def command(
     recipe: RecipeArgument,
     rows: Annotated[
-        str | None,
-        typer.Option("--rows", metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names."),
+        str | None, typer.Option(metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names.")
     ] = None,
     rows_file: Annotated[
-        Path | None,
-        typer.Option("--rows-file", metavar="FILE", help="Rows of your own, in TOML.  [default: the paper's Table 3]"),
+        Path | None, typer.Option(help="Rows of your own, in TOML.  [default: the paper's Table 3]")
     ] = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="Number of runs per row, each with the next seed.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs per row, each with the next seed.")] = 1,
     scale: Annotated[
         bool,
         typer.Option("--scale", help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper."),
     ] = False,
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Runs at a time.  [default: one per CUDA device, else 1]"),
+        int | None, typer.Option(min=1, help="Runs at a time.  [default: one per CUDA device, else 1]")
     ] = None,
     sweep_dir: Annotated[
-        Path | None,
-        typer.Option("--sweep-dir", metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]"),
+        Path | None, typer.Option(metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]")
     ] = None,
     only: Annotated[
-        str | None,
-        typer.Option("--only", metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table."),
+        str | None, typer.Option(metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table.")
     ] = None,
     set_: SetOption = None,
     mirror: MirrorOption = None,
@@ -60,11 +55,6 @@ def command(
       nmtkit ablate wmt14-en-de-base --seeds 2
       nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
     """
-    from nmtkit import console
-    from nmtkit.config.recipe import load_recipe
-    from nmtkit.errors import NmtkitError
-    from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
-
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
     sweep = read_sweep(rows_file or TABLE3)
@@ -72,7 +62,6 @@ def command(
     runs = plan(loaded, sweep, chosen, seeds=seeds, scale=scale)
     folder = sweep_dir if sweep_dir is not None else Path("runs") / f"{loaded.name}-ablations"
 
-    from nmtkit.experiments.results import make_report, write_report
     from nmtkit.experiments.sweep import (
         default_jobs,
         finished_result,
@@ -94,7 +83,13 @@ def command(
         console.log.info("%s: %s", alone.name, _in_short(outcome))
         return
 
-    arguments = _arguments(recipe, rows_file, rows, seeds, scale, folder, set_ or [], mirror, device)
+    # The command for one run of this sweep, but for the name of the run.
+    arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
+    arguments += ["--scale"] if scale else []
+    arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
+    arguments += ["--rows", rows] if rows else []
+    arguments += ["--mirror", str(mirror)] if mirror is not None else []
+    arguments += [part for override in set_ or [] for part in ("--set", override)]
     jobs = jobs or default_jobs(device)
 
     results = {run.name: found for run in runs if (found := finished_result(run, folder, fingerprint)) is not None}
@@ -109,11 +104,13 @@ def command(
         with closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended:
             for run, fault in ended:
                 found = finished_result(run, folder, fingerprint)
+                count = f"{len(results) + len(failures) + 1}/{len(runs)} {run.name}"
                 if fault is None and found is not None:
                     results[run.name] = found
+                    console.log.info("%s: %s", count, _in_short(found))
                 else:
                     failures[run.name] = fault or "left no result"
-                _tell(run, results, failures, len(runs))
+                    console.log.error("%s: %s", count, failures[run.name])
                 write_report(folder, report())
     except SystemExit:  # by a signal
         console.log.info("the runs save and stop; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
@@ -125,40 +122,13 @@ def command(
         sys.exit(1)
 
 
-def _arguments(
-    recipe: str, rows_file: Path | None, rows: str | None, seeds: int, scale: bool, folder: Path, overrides: list[str],
-    mirror: Path | None, device: str,
-) -> list[str]:  # fmt: skip
-    """The command that does one run of the same sweep, but for which one."""
-    arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
-    arguments += ["--scale"] if scale else []
-    arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
-    arguments += ["--rows", rows] if rows else []
-    arguments += ["--mirror", str(mirror)] if mirror is not None else []
-    return [*arguments, *(part for override in overrides for part in ("--set", override))]
-
-
-def _tell(run: "PlannedRun", results: dict[str, dict[str, Any]], failures: dict[str, str], total: int) -> None:
-    from nmtkit.console import log
-
-    count = f"{len(results) + len(failures)}/{total} {run.name}"
-    if run.name in results:
-        log.info("%s: %s", count, _in_short(results[run.name]))
-    else:
-        log.error("%s: %s", count, failures[run.name])
-
-
 def _in_short(result: dict[str, Any]) -> str:
-    from nmtkit.console import duration
-
-    return f"perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.1f}, trained in {duration(result['seconds'])}"
+    trained = console.duration(result["seconds"])
+    return f"perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.1f}, trained in {trained}"
 
 
 def _print(report: dict[str, Any]) -> None:
-    from nmtkit.console import print_table, say
-    from nmtkit.experiments.results import failures_of, result_tables
-
     for table in result_tables(report):
-        print_table(table.title, table.columns, table.rows, notes=table.notes)
+        console.print_table(table.title, table.columns, table.rows, notes=table.notes)
     for failure in failures_of(report):
-        say(f"failed: {failure}")
+        console.say(f"failed: {failure}")

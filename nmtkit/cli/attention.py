@@ -1,14 +1,16 @@
 """`nmtkit attention`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+from nmtkit.files import write_atomically
+from nmtkit.page import text
 
 if TYPE_CHECKING:
-    from nmtkit.model_folder import LoadedModel
     from nmtkit.reports.attention_maps import AttentionMap
 
 FORMATS = (".html", ".svg", ".pdf", ".png")
@@ -18,40 +20,30 @@ def command(
     model: Annotated[
         Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
     ],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Source sentence.", show_default=False)],
+    source: Annotated[str, typer.Option(metavar="TEXT", help="Source sentence.", show_default=False)],
     target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="TEXT", help="Target sentence.  [default: the model's own translation]"),
+        str | None, typer.Option(metavar="TEXT", help="Target sentence.  [default: the model's own translation]")
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            metavar="FILE",
-            help="File for the result: an interactive page (.html), or a figure of one layer (.svg, .pdf, "
-            ".png).  [default: a heat map in the terminal]",
+            help="File for the result: an interactive page (.html), or a figure of one layer (.svg, .pdf, .png).  "
+            "[default: a heat map in the terminal]"
         ),
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            metavar="encoder|decoder|cross",
-            help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]",
-        ),
+        Literal["encoder", "decoder", "cross"] | None,
+        typer.Option(help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]"),
     ] = None,
     layer: Annotated[
-        int | None,
-        typer.Option("--layer", metavar="N", min=1, help="Layer to show, from 1.  [default: the last; all on a page]"),
+        int | None, typer.Option(min=1, help="Layer to show, from 1.  [default: the last; all on a page]")
     ] = None,
     head: Annotated[
-        list[int] | None,
-        typer.Option("--head", metavar="N", min=1, help="Head to show, from 1. May be repeated.  [default: all]"),
+        list[int] | None, typer.Option(min=1, help="Head to show, from 1. May be repeated.  [default: all]")
     ] = None,
     word: Annotated[
         str | None,
         typer.Option(
-            "--word",
             metavar="WORD",
             help="Show only the attention of this word, as Figures 3 and 4 of the paper do. On a page, click a word.",
         ),
@@ -69,12 +61,10 @@ def command(
       nmtkit attention runs/quickstart --source "The old house is empty." \\
           --output attention.html
     """
-    from nmtkit import console
+    from nmtkit.decoding.translator import Translator
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import choose_device
-    from nmtkit.files import write_atomically
     from nmtkit.model_folder import load_model
-    from nmtkit.page import text
     from nmtkit.reports.attention_maps import (
         HOW_TO_READ,
         attention_maps,
@@ -85,8 +75,6 @@ def command(
     )
     from nmtkit.run import find_model
 
-    if kind not in (None, "encoder", "decoder", "cross"):
-        raise typer.BadParameter(f"{kind!r} is not one of encoder, decoder, cross", param_hint="--kind")
     if output is not None and output.suffix not in FORMATS:
         raise typer.BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
@@ -94,20 +82,23 @@ def command(
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
-    written = target if target is not None else _translation(loaded, source)
-    maps = attention_maps(loaded, source, written)
+    if target is None:
+        whose = "The target is the model's own translation."
+        target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]
+    else:
+        whose = "The target was given."
+    maps = attention_maps(loaded, source, target)
     if output is not None and output.suffix == ".html":
-        whose = "The target was given." if target is not None else "The target is the model's own translation."
-        about = f"<p>{text(source)} → {text(written)}</p>"
+        about = f"<p>{text(source)} → {text(target)}</p>"
         about += f"<p>Model: <code>{text(str(model))}</code>. {whose} {HOW_TO_READ}</p>"
         with write_atomically(output) as file:
             file.write(attention_page(f"Attention: {source}", about, maps, words=words))
         return
     chosen = next(entry for entry in maps if entry.kind == (kind or "cross"))
     num_layers, num_heads = chosen.weights.shape[:2]
-    place = (layer or num_layers) - 1
+    index = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
-    if place >= num_layers:
+    if index >= num_layers:
         raise typer.BadParameter(
             f"the model has {console.counted(num_layers, 'layer')} of this kind", param_hint="--layer"
         )
@@ -118,20 +109,13 @@ def command(
     if word is not None:
         chosen = of_word(chosen, word)
     if output is not None:
-        figure_file(output, chosen, place, heads)
+        figure_file(output, chosen, index, heads)
     else:
-        _print_heat_map(chosen, place, heads)
-
-
-def _translation(loaded: "LoadedModel", source: str) -> str:
-    from nmtkit.decoding.translator import Translator
-
-    return Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]
+        _print_heat_map(chosen, index, heads)
 
 
 def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
-    """Rows and columns as in the page's matrix; columns are numbered, as words are wider than their numbers."""
-    from nmtkit import console
+    """Print a layer's mean weights. Columns are numbered, as words are wider than their numbers."""
     from nmtkit.reports.attention_maps import TITLES, printable, strongest
 
     mean = entry.weights[layer, heads].mean(axis=0)

@@ -1,10 +1,11 @@
 """`nmtkit average`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -15,28 +16,23 @@ def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
     last: Annotated[
         int | None,
-        typer.Option("--last", metavar="N", min=1, help="Average the last N checkpoints.  [default: average_last]"),
+        typer.Option(min=1, help="Average the last N checkpoints.  [default: decoding.average_last of the recipe]"),
     ] = None,
-    spacing: Annotated[
-        int, typer.Option("--spacing", metavar="S", min=1, help="With --last: take every S-th, counting back.")
-    ] = 1,
+    spacing: Annotated[int, typer.Option(metavar="S", min=1, help="With --last: take every S-th, counting back.")] = 1,
     best: Annotated[
         int | None,
-        typer.Option("--best", metavar="N", min=1, help="Average the N best checkpoints according to best_metric."),
+        typer.Option(min=1, help="Average the N best checkpoints on the validation set, by training.best_metric."),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]"),
+        Path | None, typer.Option(metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]")
     ] = None,
     search: Annotated[
         bool,
         typer.Option("--search", help="Write no model; try many averages on the validation set (RUN/averaging.json)."),
     ] = False,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric", metavar="bleu|nll", help="Metric of --search; nll is faster.  [default: bleu; nll for trees]"
-        ),
+        Literal["bleu", "nll"] | None,
+        typer.Option(help="Metric of --search; nll is faster.  [default: bleu; nll for parsing]"),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -49,9 +45,6 @@ def command(
       nmtkit average runs/multi30k-en-de-tiny --last 10
       nmtkit average runs/multi30k-en-de-tiny --search
     """
-    from nmtkit import console
-    from nmtkit.run import Run
-
     if last is not None and best is not None:
         raise typer.BadParameter("give --last or --best, not both")
     if spacing > 1 and last is None:
@@ -62,13 +55,12 @@ def command(
         )
     if not search and (metric or threads or device != "auto"):
         raise typer.BadParameter("--metric, --device and --threads need --search")
-    if metric not in (None, "bleu", "nll"):
-        raise typer.BadParameter(f"{metric!r} is not one of bleu, nll", param_hint="--metric")
     console.set_up(quiet=quiet)
     if search:
         _search(run, metric, device, threads)
         return
 
+    from nmtkit.run import Run
     from nmtkit.training.averaging import average, choose_checkpoints
 
     chosen = choose_checkpoints(run, last=last, best=best, spacing=spacing)
@@ -78,30 +70,23 @@ def command(
     console.say(str(folder))
 
 
-def _search(run: Path, criterion: str | None, device: str, threads: int | None) -> None:
-    from nmtkit import console
+def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, threads: int | None) -> None:
     from nmtkit.distributed.workers import Workers
     from nmtkit.training.averaging import search
 
     found: Search | None = None
     workers = Workers.start(device, "float32", threads)
     with console.progress("trying averages", None) as advance:
-        for found in search(run, criterion, workers):  # type: ignore[arg-type]
+        for found in search(run, criterion, workers):
             advance(len(found.tried), note=f"{len(found.tried)} of {found.total}")
     assert found is not None
-    _print(run, found)
-
-
-def _print(run: Path, found: "Search") -> None:
-    from nmtkit import console
-
     best = found.best
     by_nll = best.metric == "nll"
     rows = []
     for one in found.tried:
         updates = f"{one.first_step:,} to {one.last_step:,}" if one.n > 1 else f"{one.last_step:,}"
-        numbers = [] if by_nll else [f"{one.score:.2f}"]
-        rows.append([f"{one.n}", updates, *numbers, f"{one.nll:.4f}", "best" if one == best else ""])
+        score = [] if by_nll else [f"{one.score:.2f}"]
+        rows.append([f"{one.n}", updates, *score, f"{one.nll:.4f}", "best" if one == best else ""])
     notes = [
         "The best was chosen by this very score, so on other text it is likely a little worse.",
         f"To make it: nmtkit average {run} --last {best.n}",

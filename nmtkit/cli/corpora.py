@@ -1,11 +1,15 @@
 """`nmtkit corpora`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from nmtkit.corpora.catalogue import CatalogueEntry
+from nmtkit import console
+from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
+from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
+from nmtkit.corpora.sacrebleu_sets import set_names
+from nmtkit.errors import DataError
 
 
 def command(
@@ -13,8 +17,7 @@ def command(
         str | None, typer.Argument(metavar="[NAME]", help="Show this corpus with all of its files.", show_default=False)
     ] = None,
     languages: Annotated[
-        str | None,
-        typer.Option("--languages", metavar="en-de", help="List corpora of this pair, in either direction."),
+        str | None, typer.Option(metavar="en-de", help="List corpora of this pair, in either direction.")
     ] = None,
     sacrebleu: Annotated[
         bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")
@@ -27,12 +30,6 @@ def command(
 
     Example: nmtkit corpora --languages en-de
     """
-    from nmtkit import console
-    from nmtkit.corpora.catalogue import catalogue
-    from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
-    from nmtkit.corpora.sacrebleu_sets import set_names
-    from nmtkit.errors import DataError
-
     if name is not None:
         entry = find_entry(name)
         if entry is None:
@@ -47,8 +44,6 @@ def command(
         has = sorted({pair for entry in entries for pair in entry.language_pairs})
         raise DataError(f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}")
     if as_json:
-        import json
-
         print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))
         return
     rows = [[entry.name, _pairs(entry, pairs), _size(entry, pairs), entry.description] for entry in shown]
@@ -69,17 +64,17 @@ def command(
 _Pairs = list[tuple[str, ...]] | None
 
 
-def _directions(entry: "CatalogueEntry", pairs: _Pairs) -> list[tuple[str, str]]:
+def _directions(entry: CatalogueEntry, pairs: _Pairs) -> list[tuple[str, str]]:
     return [pair for pair in entry.texts if pairs is None or pair in pairs]
 
 
-def _pairs(entry: "CatalogueEntry", pairs: _Pairs) -> str:
+def _pairs(entry: CatalogueEntry, pairs: _Pairs) -> str:
     known = ["-".join(pair) for pair in _directions(entry, pairs)]
     return " ".join(pair for pair in known if pair in entry.language_pairs or pairs is not None)
 
 
-def _files(entry: "CatalogueEntry", pairs: _Pairs) -> list[dict[str, Any]]:
-    """What the directions are read from, each file once."""
+def _files(entry: CatalogueEntry, pairs: _Pairs) -> list[dict[str, Any]]:
+    """Return the files of the directions, each once."""
     files = dict.fromkeys(file for pair in _directions(entry, pairs) for file in entry.files(*pair))
     return [
         {
@@ -92,7 +87,7 @@ def _files(entry: "CatalogueEntry", pairs: _Pairs) -> list[dict[str, Any]]:
     ]
 
 
-def _size(entry: "CatalogueEntry", pairs: _Pairs) -> str:
+def _size(entry: CatalogueEntry, pairs: _Pairs) -> str:
     sizes = [file["bytes"] for file in _files(entry, pairs)]
     return "?" if None in sizes else _megabytes(sum(sizes))
 
@@ -103,7 +98,7 @@ def _megabytes(num_bytes: int | None) -> str:
     return f"{num_bytes / 1e6:,.1f}" if num_bytes >= 1e6 else f"{num_bytes / 1e6:.2f}"
 
 
-def _described(entry: "CatalogueEntry", pairs: _Pairs) -> dict[str, Any]:
+def _described(entry: CatalogueEntry, pairs: _Pairs) -> dict[str, Any]:
     directions = _directions(entry, pairs)
     return {
         "name": entry.name,

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
+from nmtkit.config.recipe import differences, load_recipe
+from nmtkit.config.schema import Recipe
+from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
+from nmtkit.evaluation.devices import PRECISIONS, known_devices
+from nmtkit.files import write_json
 
 if TYPE_CHECKING:
-    from nmtkit.config.schema import Recipe
-    from nmtkit.evaluation.cost_tables import Table
+    from nmtkit.run import Run
     from nmtkit.training.prediction import Hardware, PairLengths
 
 
@@ -19,14 +24,10 @@ def command(
         str | None,
         typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.", show_default=False),
     ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option("--devices", metavar="N", min=1, help="Number of devices.  [default: 1]"),
-    ] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Number of devices.  [default: 1]")] = None,
     device_type: Annotated[
         str | None,
         typer.Option(
-            "--device-type",
             metavar="NAME",
             help="A GPU of --list-devices, cpu, or any name with --rate.  [default: that of this machine]",
         ),
@@ -34,7 +35,6 @@ def command(
     mfu: Annotated[
         float | None,
         typer.Option(
-            "--mfu",
             metavar="SHARE",
             min=0.001,
             max=1.0,
@@ -45,7 +45,6 @@ def command(
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate",
             metavar="TFLOPS",
             min=1e-6,
             max=1e9,
@@ -57,9 +56,7 @@ def command(
     ] = False,
     run_dir: RunDirOption = None,
     set_: SetOption = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="File for the same figures as JSON.")
-    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the same figures as JSON.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Predict the FLOPs, time and memory of a training, or show what a finished training took.
@@ -73,7 +70,6 @@ def command(
       nmtkit cost wmt14-en-de-big --devices 8 --device-type h200
       nmtkit cost runs/wmt14-en-de-big
     """
-    from nmtkit import console
     from nmtkit.run import Run
 
     console.set_up(quiet=quiet)
@@ -85,35 +81,29 @@ def command(
     if what is None:
         raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
     check_files([("--json", json_file)], [("the recipe", Path(what))])
-    is_run = Run(Path(what)).recipe_file.is_file()
+    run = Run(Path(what))
+    is_run = run.recipe_file.is_file()
     if is_run and (run_dir is not None or set_):
         raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
-
-    is_asked = any(option is not None for option in (devices, device_type, mfu, rate))
-    if is_run and not is_asked and Run(Path(what)).latest_state() is not None:
-        figures = _tell(Path(what))
+    asks_for_prediction = any(option is not None for option in (devices, device_type, mfu, rate))
+    if is_run and not asks_for_prediction and run.latest_state() is not None:
+        figures = _print_measured(run)
     else:
-        figures = _predict(what, run_dir, set_ or [], devices or 1, device_type, mfu, rate, is_run=is_run)
+        recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
+        folder = run.folder if is_run else run_folder(recipe.name, run_dir)
+        figures = _print_prediction(recipe, Run(folder), devices or 1, device_type, mfu, rate)
     if json_file is not None:
-        from nmtkit.files import write_json
-
         write_json(json_file, figures)
 
 
-def print_tables(tables: "Sequence[Table]") -> None:
-    """Prints tables to stdout."""
-    from nmtkit import console
-
+def _print_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         console.print_table(table.title, table.columns, table.rows, notes=table.notes)
 
 
 def _print_devices() -> None:
-    from nmtkit.evaluation.cost_tables import Table
-    from nmtkit.evaluation.devices import PRECISIONS, known_devices
-
     rows = []
     for kind in known_devices():
         rates = [f"{kind.rates[name] / 1e12:g}" if name in kind.rates else "" for name in PRECISIONS]
@@ -122,50 +112,33 @@ def _print_devices() -> None:
     columns = ["device", *PRECISIONS, "the paper's", "GB"]
     notes = ["Dense peak rates in TFLOP/s of one device; the paper's: sustained single precision, footnote 5."]
     notes += [f"  {kind.name}: {kind.source}" for kind in known_devices()]
-    print_tables([Table("GPUs", columns, rows, notes)])
+    console.print_table("GPUs", columns, rows, notes=notes)
 
 
-def _tell(run: Path) -> dict[str, Any]:
+def _print_measured(run: "Run") -> dict[str, Any]:
     from nmtkit.evaluation.cost import training_cost
-    from nmtkit.evaluation.cost_tables import cost_tables
     from nmtkit.evaluation.metrics import read_scores
-    from nmtkit.files import write_json
-    from nmtkit.run import Run
 
-    cost = training_cost(run)
-    write_json(Run(run).cost, cost)
-    scores = Run(run).scores
-    print_tables(cost_tables(cost, read_scores(scores) if scores.is_file() else {}))
+    cost = training_cost(run.folder)
+    write_json(run.cost, cost)
+    _print_tables(cost_tables(cost, read_scores(run.scores) if run.scores.is_file() else {}))
     return cost
 
 
-def _predict(
-    what: str,
-    run_dir: Path | None,
-    overrides: list[str],
-    devices: int,
-    device_type: str | None,
-    mfu: float | None,
-    rate: float | None,
-    *,
-    is_run: bool,
+def _print_prediction(
+    recipe: Recipe, run: "Run", devices: int, device_type: str | None, mfu: float | None, rate: float | None
 ) -> dict[str, Any]:
-    from nmtkit.config.recipe import load_recipe
-    from nmtkit.evaluation.cost_tables import prediction_table, table_two
-    from nmtkit.run import Run
     from nmtkit.training.prediction import predict
 
-    recipe = Run(Path(what)).recipe() if is_run else load_recipe(what, overrides)
-    folder = Path(what) if is_run else run_folder(recipe.name, run_dir)
-    lengths, vocab_sizes = _lengths(recipe, folder)
+    lengths, vocab_sizes = _lengths(recipe, run)
     hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
     expected = predict(recipe, lengths, vocab_sizes, hardware)
-    print_tables([prediction_table(expected), table_two({**expected, "run": recipe.name}, {}, "this prediction")])
+    _print_tables([prediction_table(expected), table_two({**expected, "run": recipe.name}, {}, "this prediction")])
     return expected
 
 
 def _hardware(
-    recipe: "Recipe",
+    recipe: Recipe,
     vocab_sizes: tuple[int, int],
     devices: int,
     device_type: str | None,
@@ -193,20 +166,18 @@ def _hardware(
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 
-def _lengths(recipe: "Recipe", folder: Path) -> "tuple[PairLengths, tuple[int, int]]":
-    """The lengths of the training pairs and the sizes of the vocabularies: of the prepared data if these are of that
-    recipe, else assumed."""
-    from nmtkit.config.recipe import differences
-    from nmtkit.console import log
-    from nmtkit.run import Run
+def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]":
+    """Return the lengths of the training pairs and the sizes of the vocabularies: those of the prepared data if they
+    belong to the recipe, else assumed ones."""
     from nmtkit.training.prediction import PairLengths
 
-    run = Run(folder)
     if run.is_prepared():
         stored = run.recipe(recipe.name)
         if not differences(stored.data, recipe.data) and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             return PairLengths.of_data(run.data / "train"), sizes
-        log.warning("%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", folder)
+        console.log.warning(
+            "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
+        )
     return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)

@@ -1,10 +1,11 @@
 """`nmtkit export`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import QuietOption, ThreadsOption
 
 
@@ -13,28 +14,24 @@ def command(
         Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
     ],
     format_: Annotated[
-        str,
-        typer.Option("--format", metavar="ctranslate2|huggingface", help="Library to convert to.", show_default=False),
+        Literal["ctranslate2", "huggingface"],
+        typer.Option("--format", help="Library to convert to.", show_default=False),
     ],
     quantization: Annotated[
         str,
         typer.Option(
-            "--quantization",
             metavar="TYPE",
             help="Number format of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, "
             "int8_bfloat16, int16, float16 (or fp16), bfloat16 (or bf16).",
         ),
     ] = "float32",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="DIR", help="Folder for the export.  [default: MODEL/export/FORMAT[-TYPE]]"),
+        Path | None, typer.Option(metavar="DIR", help="Folder for the export.  [default: MODEL/export/FORMAT[-TYPE]]")
     ] = None,
     sample: Annotated[
         Path | None,
         typer.Option(
-            "--sample",
-            metavar="FILE",
-            help="Source text; 100 lines are translated by both libraries.  [default: the run's validation text]",
+            help="Source text; 100 lines are translated by both libraries.  [default: the run's validation text]"
         ),
     ] = None,
     threads: ThreadsOption = None,
@@ -49,10 +46,6 @@ def command(
       nmtkit export runs/quickstart --format ctranslate2 --quantization int8
       nmtkit export runs/quickstart --format huggingface
     """
-    from nmtkit import console
-
-    if format_ not in ("ctranslate2", "huggingface"):
-        raise typer.BadParameter(f"{format_!r} is not one of ctranslate2, huggingface", param_hint="--format")
     if format_ == "huggingface" and quantization != "float32":
         raise typer.BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
     console.set_up(quiet=quiet)

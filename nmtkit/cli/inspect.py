@@ -1,11 +1,14 @@
 """`nmtkit inspect`."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nmtkit.cli.options import MirrorOption
+from nmtkit.console import say
 
 
 def command(
@@ -13,16 +16,12 @@ def command(
     line: Annotated[
         int,
         typer.Option(
-            "--line",
-            metavar="N",
             min=1,
             help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.",
             show_default=False,
         ),
     ],
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="NAME", help="Count the lines of this corpus only.")
-    ] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
     valid: Annotated[bool, typer.Option("--valid", help="Show a pair of the validation data.")] = False,
     mirror: MirrorOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -31,14 +30,10 @@ def command(
 
     Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
     """
-    from nmtkit.console import say
     from nmtkit.data.inspection import inspect_pair
 
     found = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
     if as_json:
-        import dataclasses
-        import json
-
         print(json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False))
         return
     say(f"{found.corpus}, line {found.line:,} (line {found.line_of_all:,} of all)")

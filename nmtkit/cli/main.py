@@ -1,8 +1,10 @@
-"""The `nmtkit` command line: register the commands, and turn errors into one line and an exit code."""
+"""The `nmtkit` command line: the commands, and errors as one line and an exit code."""
 
 import errno
+import importlib
 import io
 import os
+import re
 import select
 import signal
 import sys
@@ -11,34 +13,91 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from nmtkit.cli import (
-    ablate,
-    attention,
-    average,
-    compare,
-    corpora,
-    cost,
-    export,
-    inspect,
-    prepare,
-    recipes,
-    report,
-    rerank,
-    run,
-    score,
-    train,
-    translate,
-)
-from nmtkit.cli.options import bound_numbers
+from nmtkit.cli.options import MANY, complete_options
 from nmtkit.console import visible
 from nmtkit.distributed.interpreter import stop_signals
 from nmtkit.errors import NmtkitError, PeerLostError
 
+COMMANDS = {
+    "run": "Do all five steps below, from a recipe to a scored model.",
+    "prepare": "1. Download and clean text, and turn it into training data.",
+    "train": "2. Train a model, or resume a training.",
+    "average": "3. Average checkpoints into one model.",
+    "translate": "4. Translate text with a model.",
+    "score": "5. Score translations with BLEU, chrF, TER and others.",
+    "report": "Write a web page about one or more runs.",
+    "compare": "Compare runs: settings, scores, cost, sentences.",
+    "cost": "Predict what a training costs, or show what it cost.",
+    "attention": "Show the attention weights of a model for a sentence.",
+    "rerank": "Choose the best hypotheses from n-best lists.",
+    "export": "Convert a model for CTranslate2 or Hugging Face.",
+    "ablate": "Train and compare variations, as in the paper's Table 3.",
+    "recipes": "List the built-in recipes, or print one.",
+    "corpora": "List the public corpora that a recipe can name.",
+    "inspect": "Show a training pair as text, subwords and ids.",
+}
+"""The commands in the order of the help. Each is the function `command` of the module with its name, which is imported
+only when the command is used."""
+
+_REMEDIES = {
+    errno.ENOSPC: "; make room and run the same command again",
+    errno.EDQUOT: "; make room and run the same command again",
+    errno.EFBIG: "; raise the limit and run the same command again",
+    errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
+    errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
+}
+
+
+class _Command(TyperCommand):
+    """A command that is shown with the metavars of its arguments, without Typer's braces and Python types."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # which pydantic adds to Typer's message
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        records: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                name = record[0] if param.param_type_name == "option" else str(param.metavar)
+                records[param.param_type_name].append((name, re.sub(r"([^ \[]+)<=x<=([^\];]+)", _bounds, record[1])))
+        for title, rows in (("Arguments", records["argument"]), ("Options", records["option"])):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _bounds(found: re.Match[str]) -> str:
+    """Return bounds in words; the upper bound that options have by default is left out."""
+    lowest, highest = found.groups()
+    return f"at least {lowest}" if float(highest) == MANY and float(lowest) >= 0 else f"{lowest} to {highest}"
+
+
+def load_command(name: str) -> TyperCommand:
+    """Import a command of the table."""
+    function = importlib.import_module(f"nmtkit.cli.{name}").command
+    complete_options(function)
+    # Typer turns an application of one command into that command.
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=_Command)(function)
+    return typer.main.get_command(single)  # type: ignore[return-value]
+
 
 class _Commands(TyperGroup):
     """The commands; where the reader of stdout has gone, as `head` does, they end quietly with exit code 0."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, entry, arguments = super().resolve_command(ctx, args)
+        return name, load_command(str(name)) if entry is not None else None, arguments
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,7 +106,7 @@ class _Commands(TyperGroup):
                 sys.stdout.flush()
         except BrokenPipeError as error:
             reader = select.poll()
-            reader.register(sys.stdout.fileno(), 0)  # a pipe that nobody reads is reported unasked
+            reader.register(sys.stdout.fileno(), 0)  # poll reports a pipe without a reader even where nothing is asked
             if error.filename is None and not reader.poll(0):
                 raise NmtkitError("a process that this one wrote to is gone") from None
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
@@ -69,35 +128,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module, summary in (
-    (run, "Do all five steps below, from a recipe to a scored model."),
-    (prepare, "1. Download and clean text, and turn it into training data."),
-    (train, "2. Train a model, or resume a training."),
-    (average, "3. Average checkpoints into one model."),
-    (translate, "4. Translate text with a model."),
-    (score, "5. Score translations with BLEU, chrF, TER and others."),
-    (report, "Write a web page about one or more runs."),
-    (compare, "Compare runs: settings, scores, cost, sentences."),
-    (cost, "Predict what a training costs, or show what it cost."),
-    (attention, "Show the attention weights of a model for a sentence."),
-    (rerank, "Choose the best hypotheses from n-best lists."),
-    (export, "Convert a model for CTranslate2 or Hugging Face."),
-    (ablate, "Train and compare variations, as in the paper's Table 3."),
-    (recipes, "List the built-in recipes, or print one."),
-    (corpora, "List the public corpora that a recipe can name."),
-    (inspect, "Show a training pair as text, subwords and ids."),
-):
-    bound_numbers(module.command)
-    app.command(module.__name__.rsplit(".", 1)[-1], short_help=summary)(module.command)
 
-_WAYS_OUT = {
-    errno.ENOSPC: "; make room and run the same command again",
-    errno.EDQUOT: "; make room and run the same command again",
-    errno.EFBIG: "; raise the limit and run the same command again",
-    errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
-    errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
-}
-"""What to do about some errors of the operating system."""
+def _entry() -> None:
+    """An entry of the table, for the help; `resolve_command` puts the command in its place."""
+
+
+for _name, _summary in COMMANDS.items():
+    app.command(_name, short_help=_summary)(_entry)
 
 
 def _print_version(wanted: bool | None) -> None:
@@ -125,7 +162,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
-    _open_what_is_closed()
+    _open_closed_streams()
     try:
         import fcntl  # noqa: F401
     except ModuleNotFoundError:
@@ -149,8 +186,8 @@ def main() -> None:
     except NmtkitError as error:
         _fail(str(error))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}{_WAYS_OUT.get(error.errno or 0, '')}")
+        file = f"{error.filename}: " if error.filename else ""
+        _fail(f"{file}{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}")
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
@@ -159,7 +196,7 @@ def main() -> None:
         from nmtkit.distributed.workers import is_out_of_memory
 
         if "can't start new thread" in str(error):
-            _fail(f"no more threads can be started{_WAYS_OUT[errno.EAGAIN]}")
+            _fail(f"no more threads can be started{_REMEDIES[errno.EAGAIN]}")
         if "Symlink loop" in str(error):  # by Path.resolve
             _fail(f"{error}; name a file or folder that is there")
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
@@ -167,24 +204,23 @@ def main() -> None:
         _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 
-def _open_what_is_closed() -> None:
-    """Gives closed standard streams to nothing: another file would get their numbers, and what is printed with them."""
+def _open_closed_streams() -> None:
+    """Connect closed standard streams to /dev/null; else the next file to be opened would get their numbers, and with
+    them everything that is printed."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
 
 
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
-    place = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
+    process = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
     with suppress(OSError):
-        print(f"error: {place}{visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
+        print(f"error: {process}{visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     _leave(1)
 
 

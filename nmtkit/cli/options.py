@@ -1,13 +1,18 @@
-"""The options that several commands share, each with one name and one text."""
+"""The options that several commands share, each with one name and one text, and checks of options."""
 
+import functools
+import inspect
 import os
-import re
 from collections.abc import Callable, Iterable
+from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
+
+from nmtkit.errors import DataError
 
 RecipeArgument = Annotated[
     str,
@@ -25,85 +30,132 @@ SetOption = Annotated[
 MirrorOption = Annotated[
     Path | None,
     typer.Option(
-        "--mirror",
         metavar="DIR",
         envvar="NMTKIT_MIRROR",
         help="Folder laid out as <host>/<path>; files found there are not downloaded.",
     ),
 ]
-
-
-def _check_device(device: str) -> str:
-    if device not in ("auto", "cpu", "cuda", "mps"):
-        raise typer.BadParameter(f"{device!r} is not one of auto, cpu, cuda, mps")
-    return device
-
-
-DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="auto|cpu|cuda|mps", callback=_check_device, help="Device to compute on.")
-]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DeviceOption = Annotated[Device, typer.Option(help="Device to compute on.")]
 ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]"
-    ),
+    int | None, typer.Option(min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]")
 ]
-
-
-def _check_precision(precision: str | None) -> str | None:
-    if precision not in (None, "float64", "float32"):
-        raise typer.BadParameter(f"{precision!r} is not one of float64, float32")
-    return precision
-
-
 ScoringPrecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--precision",
-        metavar="float64|float32",
-        callback=_check_precision,
-        help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]",
-    ),
+    Literal["float64", "float32"] | None,
+    typer.Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
 ]
-
-
 MaxTokensOption = Annotated[
-    int | None,
-    typer.Option("--max-tokens", metavar="N", min=1, help="Score only the first N tokens of a line.  [default: 1024]"),
+    int | None, typer.Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")
 ]
 BatchTokensOption = Annotated[
-    int | None,
-    typer.Option("--batch-tokens", metavar="N", min=1, help="Source or target tokens per batch.  [default: 2048]"),
+    int | None, typer.Option(min=1, help="Source or target tokens per batch.  [default: 2048]")
+]
+TrialsOption = Annotated[
+    int | None, typer.Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
+
+
+class TrackerName(StrEnum):
+    """A service that shows the metrics of a training."""
+
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+
+
+TrackerOption = Annotated[
+    list[TrackerName] | None,
+    typer.Option(
+        callback=lambda trackers: list(dict.fromkeys(trackers or [])),
+        help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases as well. "
+        "May be repeated.",
+    ),
 ]
 
-
+MANY = 10**6
 _MOST_PER_CORE = 32
 _MOST = {
     **dict.fromkeys(("threads", "processes", "workers", "jobs"), _MOST_PER_CORE * (os.cpu_count() or 1)),
     "devices": 4096, "seeds": 1000, "mbr": 10_000, "n_best": 10_000, "trials": 10**5, "confidence": 10**5,
     "line": 10**12, "seed": 2**63 - 1,
 }  # fmt: skip
-"""Upper bounds of numbers by the names of their parameters, where it is not a million: thousands of threads or
-processes fill the system's table of processes."""
+"""Upper bounds of numbers by the names of their parameters, where it is not `MANY`: thousands of threads or processes
+fill the system's table of processes."""
+
+_METAVARS = {int: "N", float: "X", Path: "FILE"}
 
 
-def bound_numbers(command: Callable[..., None]) -> None:
-    """Gives every number that a command takes an upper bound that no honest use meets, where it states none."""
-    for name, annotation in command.__annotations__.items():
-        kind, *details = get_args(annotation) or [None]
+def complete_options(command: Callable[..., None]) -> None:
+    """Give the options of a command what they do not state themselves: a metavar by their type (N, X, FILE, or the
+    choices), and to numbers an upper bound above any honest use."""
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind, *details = get_args(parameter.annotation) or [None]
+        types = _types_in(kind)
+        choices = [value for one in types if get_origin(one) is Literal for value in get_args(one)]
+        choices += [member.value for one in types if inspect.isclass(one) and issubclass(one, Enum) for member in one]
+        metavar = "|".join(choices) or next((_METAVARS[one] for one in types if one in _METAVARS), None)
         for option in details:
-            if isinstance(option, OptionInfo) and re.search(r"\b(int|float)\b", str(kind)) and option.max is None:
-                option.max = _MOST.get(name, 10**6)
-                option.min = -option.max if option.min is None else option.min
+            if isinstance(option, OptionInfo):
+                option.metavar = option.metavar or metavar
+                if {int, float} & set(types) and option.max is None:
+                    option.max = _MOST.get(name, MANY)
+                    option.min = -option.max if option.min is None else option.min
+
+
+def _types_in(annotation: Any) -> list[Any]:
+    """Return the types of a union or list, or the type itself."""
+    if get_origin(annotation) in (Union, UnionType, list):
+        return [found for part in get_args(annotation) for found in _types_in(part)]
+    return [annotation]
+
+
+def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter ``search`` of a command by options for these fields of [decoding], with the fields' types,
+    bounds and docstrings. The command gets as ``search`` a dict of those that were given."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_search(**values: Any) -> None:
+            given = {name: values.pop(name) for name in names}
+            command(**values, search={name: value for name, value in given.items() if value is not None})
+
+        signature = inspect.signature(command)
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            parameters += [_search_option(name) for name in names] if parameter.name == "search" else [parameter]
+        with_search.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return with_search
+
+    return decorate
+
+
+def _search_option(name: str) -> inspect.Parameter:
+    from nmtkit.config.schema import DecodingConfig
+
+    field = DecodingConfig.model_fields[name]
+    lowest, highest = (
+        next((getattr(rule, bound) for rule in field.metadata if hasattr(rule, bound)), None) for bound in ("ge", "le")
+    )
+    explanation = " ".join((field.description or "").split())
+    for key in (key for key in DecodingConfig.model_fields if "_" in key):
+        explanation = explanation.replace(key, f"--{key.replace('_', '-')}")
+    option = typer.Option(min=lowest, max=highest, help=f"{explanation}  [default: the model's]")
+    annotation: Any = field.annotation
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation | None, option]
+    )
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
-    """Raises BadParameter where a file that is written is one of the others or of a model, and DataError for a folder.
+    """Refuse to write over an input, another output or a file of a model.
 
     Args:
         written, read: each with the option that it was given with.
+
+    Raises:
+        typer.BadParameter: a file that is written is one of the others or belongs to a model.
+        DataError: a file that is written is a folder.
     """
-    from nmtkit.errors import DataError
     from nmtkit.files import is_stream
 
     written = list(written)
@@ -111,22 +163,23 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
     for name, path in [*read, *written]:
         if path is None or is_stream(path):
             continue  # such as /dev/null
+        is_written = (name, path) in written
         if path.is_dir():
-            if (name, path) in written:
+            if is_written:
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
-        if (name, path) in written and _is_of_a_model(path.resolve()):
+        if is_written and _is_of_a_model(path.resolve()):
             raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
-        if other != name and (name, path) in written:
+        if other != name and is_written:
             raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
 def _is_of_a_model(path: Path) -> bool:
-    """Whether a file is one of those of a model folder or an export."""
+    """Return True if a file is part of a model folder or an export."""
     if not path.is_file():
         return False
-    from nmtkit.model_folder import MODEL_FILES  # what most outputs, which are new, need not wait for
+    from nmtkit.model_folder import MODEL_FILES  # slow to import, and most outputs are new files
 
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))
     if is_export and (path.parent / "manifest.json").is_file():
@@ -136,43 +189,6 @@ def _is_of_a_model(path: Path) -> bool:
     return (folder / "model.json").is_file() and (is_of_tokenizer or path.name in MODEL_FILES)
 
 
-def check_decoding(stated: dict[str, object]) -> None:
-    """Raises BadParameter for an option of the search whose value [decoding] of a recipe would not take."""
-    from pydantic import ValidationError
-
-    from nmtkit.config.schema import DecodingConfig
-
-    try:
-        DecodingConfig.model_validate(stated)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = f"--{str(first['loc'][0]).replace('_', '-')}"
-        reason = f": {first['msg'].lower()}"
-        if first["type"] == "literal_error":
-            reason = f" is not one of {first['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
-        raise typer.BadParameter(f"{first['input']!r}{reason}", param_hint=option) from None
-
-
-def _check_trackers(trackers: list[str] | None) -> list[str]:
-    for tracker in trackers or []:
-        if tracker not in ("tensorboard", "wandb"):
-            raise typer.BadParameter(f"{tracker!r} is not one of tensorboard, wandb")
-    return list(dict.fromkeys(trackers or []))
-
-
-TrackerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tracker",
-        metavar="tensorboard|wandb",
-        callback=_check_trackers,
-        help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases "
-        "as well. May be repeated.",
-    ),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
-
-
 def run_folder(recipe_name: str, run_dir: Path | None) -> Path:
-    """The folder of a run: as given, else runs/<recipe name>."""
+    """Return the folder of a run: as given, else runs/<recipe name>."""
     return run_dir if run_dir is not None else Path("runs") / recipe_name

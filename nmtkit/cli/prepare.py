@@ -1,16 +1,15 @@
 """`nmtkit prepare`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import MirrorOption, QuietOption, RecipeArgument, RunDirOption, SetOption, run_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nmtkit.config.schema import Recipe
-    from nmtkit.corpora.download import CorpusFile
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
+from nmtkit.errors import DataError
 
 
 def command(
@@ -19,10 +18,7 @@ def command(
     set_: SetOption = None,
     mirror: MirrorOption = None,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Processes for checking and encoding text.  [default: all cores]"
-        ),
+        int | None, typer.Option(min=1, help="Processes for checking and encoding text.  [default: all cores]")
     ] = None,
     download_only: Annotated[
         bool, typer.Option("--download-only", help="Only download and verify the files of the corpora.")
@@ -44,8 +40,6 @@ def command(
       nmtkit prepare multi30k-en-de-tiny --mirror corpora/
       nmtkit prepare mine.toml --check
     """
-    from nmtkit import console
-    from nmtkit.config.recipe import load_recipe
     from nmtkit.data.prepare import download, prepare
     from nmtkit.data.shards import read_report
     from nmtkit.run import Run
@@ -53,7 +47,9 @@ def command(
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
     if download_only:
-        print_files(download(loaded, mirror=mirror))
+        files = download(loaded, mirror=mirror)
+        rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
+        console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
     folder = run_folder(loaded.name, run_dir)
     if check:
@@ -63,26 +59,19 @@ def command(
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     if (Run(folder).data / "report.json").is_file():  # data of older versions have none
-        print_report(read_report(Run(folder).data))
-    print_summary(preparation.manifest)
+        _print_report(read_report(Run(folder).data))
+    pairs, left_out = preparation.manifest["pairs"], preparation.manifest["cleaning"]
+    rows = [[name, f"{count:,}", ""] for name, count in pairs.items()]
+    rows += [["left out of train", f"{count:,}", rule] for rule, count in left_out.items() if count]
+    console.print_table("Prepared pairs", ["set", "pairs", "rule"], rows)
 
 
-def print_files(files: "list[CorpusFile]") -> None:
-    """Prints what was fetched, or was there already."""
-    from nmtkit import console
-
-    rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
-    console.print_table("Verified files", ["file", "MB", "sha256"], rows)
-
-
-def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: int | None) -> None:
-    from nmtkit import console
+def _check(recipe: Recipe, run_dir: Path, mirror: Path | None, workers: int | None) -> None:
     from nmtkit.data.prepare import check
-    from nmtkit.errors import DataError
     from nmtkit.run import Run
 
     found = check(recipe, run_dir, mirror=mirror, workers=workers)
-    print_report(found.report)
+    _print_report(found.report)
     if found.folder is not None:
         console.log.info("the report with charts is %s", found.folder / "report.html")
     else:
@@ -96,9 +85,8 @@ def _check(recipe: "Recipe", run_dir: "Path", mirror: "Path | None", workers: in
         raise DataError(f"`nmtkit prepare` would stop here: {found.reasons[0]}")
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """Print the findings in the training text and the figures of the vocabulary."""
-    from nmtkit import console
+def _print_report(report: dict[str, Any]) -> None:
+    """Print the findings in the training text, and the coverage by the vocabulary."""
     from nmtkit.data.quality_page import coverage_columns, coverage_rows, num_silent, rule_rows
 
     rows = rule_rows(report)
@@ -111,12 +99,3 @@ def print_report(report: dict[str, Any]) -> None:
     subwords = report["subwords"]
     if subwords is not None:
         console.print_table("Vocabulary", ["", *coverage_columns(subwords)], coverage_rows(subwords))
-
-
-def print_summary(manifest: dict[str, Any]) -> None:
-    """Prints what was kept, and what was left out by which rule."""
-    from nmtkit import console
-
-    rows = [[name, f"{count:,}", ""] for name, count in manifest["pairs"].items()]
-    rows += [["left out of train", f"{count:,}", rule] for rule, count in manifest["cleaning"].items() if count]
-    console.print_table("Prepared pairs", ["set", "pairs", "rule"], rows)

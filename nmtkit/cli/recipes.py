@@ -1,8 +1,14 @@
 """`nmtkit recipes`."""
 
+import shutil
+import sys
 from typing import Annotated
 
 import typer
+
+from nmtkit.config.recipe import builtin_recipes
+from nmtkit.console import fill
+from nmtkit.errors import RecipeError
 
 
 def command(
@@ -18,31 +24,17 @@ def command(
       nmtkit recipes
       nmtkit recipes multi30k-en-de > mine.toml
     """
-    import shutil
-    import sys
-
-    from nmtkit.config.recipe import builtin_recipes
-    from nmtkit.console import fill
-    from nmtkit.errors import RecipeError
-
     recipes = builtin_recipes()
-    if name is None:
-        for recipe, path in recipes.items():
-            what, needs, reaches = _header(path.read_text(encoding="utf-8"))
-            width = shutil.get_terminal_size((160, 24)).columns
-            print(fill(f"{recipe}\n  {what}\n  needs:   {needs}\n  reaches: {reaches}\n", width))
+    if name is not None:
+        if name not in recipes:
+            raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")
+        sys.stdout.write(recipes[name].read_text(encoding="utf-8"))
         return
-    if name not in recipes:
-        raise RecipeError(f"no built-in recipe {name!r}; there are {', '.join(recipes)}")
-    sys.stdout.write(recipes[name].read_text(encoding="utf-8"))
-
-
-def _header(text: str) -> list[str]:
-    """The description and the "Needs:" and "Reaches:" lines of the comment that a built-in recipe begins with."""
-    lines = [line.removeprefix("#").strip() for line in text.split("\n") if line.startswith("#")]
-    stated = {
-        line.split(":", 1)[0]: line.split(":", 1)[1].strip()
-        for line in lines
-        if line.startswith(("Needs:", "Reaches:"))
-    }
-    return [lines[0], stated.get("Needs", ""), stated.get("Reaches", "")]
+    width = shutil.get_terminal_size((160, 24)).columns
+    for recipe, path in recipes.items():
+        # The comment that a built-in recipe begins with: a description, then lines "Needs: ..." and "Reaches: ...".
+        text = path.read_text(encoding="utf-8")
+        lines = [line.removeprefix("#").strip() for line in text.split("\n") if line.startswith("#")]
+        stated = {key: value.strip() for key, colon, value in (line.partition(":") for line in lines) if colon}
+        needs, reaches = stated.get("Needs", ""), stated.get("Reaches", "")
+        print(fill(f"{recipe}\n  {lines[0]}\n  needs:   {needs}\n  reaches: {reaches}\n", width))

@@ -5,19 +5,18 @@ from typing import Annotated
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import QuietOption
+from nmtkit.files import write_atomically
 
 
 def command(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs. They need not be finished.", show_default=False),
+        typer.Argument(metavar="RUN...", help="Folders of runs. They need not be finished.", show_default=False),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="HTML file.  [default: RUN/report.html; for several, report.html]"
-        ),
+        Path | None, typer.Option(help="HTML file.  [default: RUN/report.html; for several, report.html]")
     ] = None,
     no_attention: Annotated[
         bool, typer.Option("--no-attention", help="Leave out the attention heat maps; then no model has to be loaded.")
@@ -31,8 +30,6 @@ def command(
       nmtkit report runs/quickstart
       nmtkit report runs/base runs/big --output compared.html
     """
-    from nmtkit import console
-    from nmtkit.files import write_atomically
     from nmtkit.reports.card import card
     from nmtkit.reports.run_facts import read_run
     from nmtkit.reports.run_page import report_page
@@ -45,10 +42,10 @@ def command(
         )
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
-    place = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
-    with write_atomically(place) as file:
+    page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    with write_atomically(page) as file:
         file.write(report_page(read, with_attention=not no_attention))
     for run in read:
         with write_atomically(Run(run.folder).card) as file:
             file.write(card(run))
-    console.say(str(place))
+    console.say(str(page))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import (
     DeviceOption,
     MirrorOption,
@@ -19,12 +20,15 @@ from nmtkit.cli.options import (
     TrackerOption,
     run_folder,
 )
+from nmtkit.cli.train import resume_advice, train_or_stop
+from nmtkit.config.recipe import load_recipe
+from nmtkit.errors import NmtkitError
+from nmtkit.files import read_lines
 
 if TYPE_CHECKING:
     from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
-_SIDES = ("source", "translation", "reference")
 _MAIN_METRICS = ("sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall")
 
 
@@ -33,10 +37,7 @@ def command(
     run_dir: RunDirOption = None,
     set_: SetOption = None,
     mirror: MirrorOption = None,
-    processes: Annotated[
-        int,
-        typer.Option("--processes", metavar="N", min=1, help="Number of training processes, one per device."),
-    ] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of training processes, one per device.")] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     tracker: TrackerOption = None,
@@ -51,30 +52,22 @@ def command(
       nmtkit run quickstart
       nmtkit run multi30k-en-de --processes 2 --threads 1
     """
-    from nmtkit import console
-    from nmtkit.cli.train import again
-    from nmtkit.config.recipe import load_recipe
-
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])
     folder = run_folder(loaded.name, run_dir)
-    if console.environment_number("WORLD_SIZE", 1) > 1:
-        # This is one of several processes; the one that has started them does the other steps.
-        from nmtkit.cli.train import train_or_stop
-        from nmtkit.distributed.workers import is_launched
-        from nmtkit.errors import NmtkitError
 
+    from nmtkit.distributed.launch import launch
+    from nmtkit.distributed.workers import check_processes, is_launched
+    from nmtkit.pipeline import run
+
+    if console.environment_number("WORLD_SIZE", 1) > 1:
+        # As one of several processes; the process that started them does the other steps.
         if not is_launched():
             raise NmtkitError(
                 "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
             )
         train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         return
-
-    from nmtkit.distributed.launch import launch
-    from nmtkit.distributed.workers import check_processes
-    from nmtkit.pipeline import run
-
     launched = None
     if processes > 1:
         check_processes(processes, device)
@@ -84,11 +77,11 @@ def command(
             loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [], launched=launched
         )
     except SystemExit:  # by a signal, outside of training
-        console.log.info("stopped; %s", again())
+        console.log.info("stopped; %s", resume_advice())
         raise
     if result.exit_code:
         if launched is None:
-            console.log.info("saved; %s", again())
+            console.log.info("saved; %s", resume_advice())
         sys.exit(result.exit_code)
     sentence = "..."
     for test in list(result.scores)[:1]:
@@ -99,8 +92,6 @@ def command(
 
 def _print_translations(run_dir: Path, test: str) -> str:
     """Print a few sentences with their translations, and return the shortest of the sources, for an example."""
-    from nmtkit import console
-    from nmtkit.files import read_lines
     from nmtkit.run import Run
 
     sources, references = Run(run_dir).test_text(test).read()
@@ -108,8 +99,8 @@ def _print_translations(run_dir: Path, test: str) -> str:
     rows = []
     chosen = range(0, len(sources), max(1, len(sources) // SHOWN_TRANSLATIONS))[:SHOWN_TRANSLATIONS]
     for number in chosen:
-        lines = (sources[number], hypotheses[number], references[number])
-        rows += [[name, line or "(empty)"] for name, line in zip(_SIDES, lines, strict=True)] + [["", ""]]
+        lines = {"source": sources[number], "translation": hypotheses[number], "reference": references[number]}
+        rows += [[name, line or "(empty)"] for name, line in lines.items()] + [["", ""]]
     title = f"Translations of {len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
     console.print_table(title, ["", ""], rows[:-1])
     short = (sources[number] for number in chosen if sources[number].strip() and sources[number].isprintable())
@@ -118,7 +109,6 @@ def _print_translations(run_dir: Path, test: str) -> str:
 
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print a line of the most used metrics for each test set, with the signature of the first one."""
-    from nmtkit import console
 
     def shown(score: "Score") -> str:
         return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")

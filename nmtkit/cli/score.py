@@ -1,11 +1,13 @@
 """`nmtkit score`."""
 
 import os
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nmtkit import console
 from nmtkit.cli.options import (
     BatchTokensOption,
     DeviceOption,
@@ -14,11 +16,19 @@ from nmtkit.cli.options import (
     QuietOption,
     ScoringPrecisionOption,
     ThreadsOption,
+    TrialsOption,
     check_files,
 )
 
 if TYPE_CHECKING:
     from nmtkit.evaluation.comet import Comet
+
+
+class PairedTest(StrEnum):
+    """A significance test of sacreBLEU."""
+
+    BOOTSTRAP = "bootstrap"
+    RANDOMIZATION = "randomization"
 
 
 def command(
@@ -29,80 +39,51 @@ def command(
         list[Path] | None,
         typer.Option(
             "--hypothesis",
-            metavar="FILE",
             help="Translations to score, one per line; plain, .gz or .sgm. May be repeated; the first system "
             "is the baseline of --paired.",
         ),
     ] = None,
     references: Annotated[
-        list[Path] | None,
-        typer.Option("--reference", metavar="FILE", help="Reference translations. May be repeated."),
+        list[Path] | None, typer.Option("--reference", help="Reference translations. May be repeated.")
     ] = None,
     source: Annotated[
-        Path | None,
-        typer.Option(
-            "--source", metavar="FILE", help="Source text, for --model, --comet and checks of the translations."
-        ),
+        Path | None, typer.Option(help="Source text, for --model, --comet and checks of the translations.")
     ] = None,
     test_set: Annotated[
         str | None,
         typer.Option(
-            "--test-set",
-            metavar="NAME",
-            help="Public test set, such as sacrebleu:wmt14/full (see `nmtkit corpora --sacrebleu`).",
+            metavar="NAME", help="Public test set, such as sacrebleu:wmt14/full (see `nmtkit corpora --sacrebleu`)."
         ),
     ] = None,
-    source_language: Annotated[
-        str | None, typer.Option("--source-language", metavar="en", help="Source language of --test-set.")
-    ] = None,
+    source_language: Annotated[str | None, typer.Option(metavar="en", help="Source language of --test-set.")] = None,
     target_language: Annotated[
-        str | None,
-        typer.Option("--target-language", metavar="de", help="Target language; it decides how text is tokenised."),
+        str | None, typer.Option(metavar="de", help="Target language; it decides how text is tokenised.")
     ] = None,
     mirror: MirrorOption = None,
     text: Annotated[
-        str, typer.Option("--text", metavar="plain|tokenized", help="tokenized: the text is already split into words.")
+        Literal["plain", "tokenized"], typer.Option(help="tokenized: the text is already split into words.")
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="M", help="Compute only this metric. May be repeated. evalb is for trees."),
+        typer.Option(metavar="M", help="Compute only this metric. May be repeated. evalb is for parsing."),
     ] = None,
     confidence: Annotated[
         int | None,
         typer.Option(
-            "--confidence",
-            metavar="N",
-            min=0,
-            help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]",
+            min=0, help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]"
         ),
     ] = None,
     paired: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--paired",
-            metavar="bootstrap|randomization",
-            help="Significance test of each system against the first. May be given twice.",
-        ),
+        list[PairedTest] | None,
+        typer.Option(help="Significance test of each system against the first. May be given twice."),
     ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option("--trials", metavar="N", min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]"),
-    ] = None,
+    trials: TrialsOption = None,
     comet: Annotated[
-        str | None,
-        typer.Option(
-            "--comet",
-            metavar="MODEL",
-            help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.",
-        ),
+        str | None, typer.Option(metavar="MODEL", help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.")
     ] = None,
-    sentences: Annotated[
-        Path | None,
-        typer.Option("--sentences", metavar="FILE", help="File for the scores of each line, as JSON lines."),
-    ] = None,
+    sentences: Annotated[Path | None, typer.Option(help="File for the scores of each line, as JSON lines.")] = None,
     json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="File for the scores, as JSON with one entry per hypothesis file."),
+        Path | None, typer.Option("--json", help="File for the scores, as JSON with one entry per hypothesis file.")
     ] = None,
     models: Annotated[
         list[Path] | None,
@@ -113,15 +94,11 @@ def command(
             "this model. Several models form an ensemble.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="File for the result of --model.  [default: stdout]"),
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the result of --model.  [default: stdout]")] = None,
     form: Annotated[
-        str | None,
+        Literal["tsv", "jsonl"] | None,
         typer.Option(
             "--format",
-            metavar="tsv|jsonl",
             help="Output format of --model. tsv: log-probability, number of tokens, perplexity and status, "
             "separated by tabs. jsonl: JSON lines.  [default: tsv]",
         ),
@@ -149,8 +126,6 @@ def command(
           --test-set sacrebleu:wmt14/full --source-language en --target-language de
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
     """
-    from nmtkit import console
-
     console.set_up(quiet=quiet)
     of_files = bool(references or test_set or source_language or target_language or metric or json_file)
     of_files = of_files or bool(paired or trials or sentences) or text != "plain"
@@ -173,8 +148,6 @@ def command(
             )
         if source is None or hypotheses is None or len(hypotheses) != 1:
             raise typer.BadParameter("--model needs --source and one --hypothesis")
-        if form not in (None, "tsv", "jsonl"):
-            raise typer.BadParameter(f"{form!r} is not one of tsv, jsonl", param_hint="--format")
         from nmtkit.cli.score_by_model import score_by_model
 
         score_by_model(
@@ -203,11 +176,6 @@ def command(
         raise typer.BadParameter("--test-set needs --source-language and --target-language; leave out --source")
     if source_language and not test_set:
         raise typer.BadParameter("--source-language needs --test-set")
-    if text not in ("plain", "tokenized"):
-        raise typer.BadParameter(f"{text!r} is not one of plain, tokenized", param_hint="--text")
-    for method in paired or []:
-        if method not in ("bootstrap", "randomization"):
-            raise typer.BadParameter(f"{method!r} is not one of bootstrap, randomization", param_hint="--paired")
     if paired and len(hypotheses) < 2:
         raise typer.BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not paired:
@@ -217,15 +185,23 @@ def command(
     if comet and (text != "plain" or not (source or test_set)):
         raise typer.BadParameter("--comet needs --source and --text plain")
 
-    from nmtkit.cli.score_files import ScoreRequest, read_texts, score_files
+    from nmtkit.cli.score_files import read_texts, score_files
 
-    texts = read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror)
-    asked = ScoreRequest(text, target_language, metric or None, confidence, list(dict.fromkeys(paired or [])), trials)  # type: ignore[arg-type]
-    score_files(texts, asked, load_comet(comet, device, threads), sentences=sentences, json_file=json_file)
+    score_files(
+        read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror),
+        text,
+        target_language,
+        metrics=metric or None,
+        resamples=confidence,
+        paired=[test.value for test in dict.fromkeys(paired or [])],
+        trials=trials,
+        comet=_load_comet(comet, device, threads),
+        sentences=sentences,
+        json_file=json_file,
+    )
 
 
-def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | None":
-    """The model of COMET that was asked for, if any."""
+def _load_comet(model: str | None, device: str, threads: int | None) -> "Comet | None":
     if model is None:
         return None
     from nmtkit.distributed.cpu import set_threads
@@ -237,12 +213,11 @@ def load_comet(model: str | None, device: str, threads: int | None) -> "Comet | 
 
 
 def _score_run(run: Path, confidence: int | None, comet: str | None, device: str, threads: int | None) -> None:
-    from nmtkit import console
-    from nmtkit.cli.score_tables import print_scores
+    from nmtkit.cli.score_files import print_scores
     from nmtkit.pipeline import phenomenon_scores, score_run
     from nmtkit.run import Run
 
-    print_scores(score_run(run, resamples=confidence, comet=load_comet(comet, device, threads)), {})
+    print_scores(score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads)), {})
     if "builtin/synthetic" in Run(run).recipe().data.test:
         rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]
         console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)

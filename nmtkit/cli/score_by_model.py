@@ -1,14 +1,17 @@
-"""`nmtkit score --model`: how likely a model finds each line of a text as a translation of another."""
+"""`nmtkit score --model`: the log-probability of each line of a text as a translation of another."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from nmtkit.console import counted
-
-if TYPE_CHECKING:
-    from nmtkit.decoding.forced import ForcedScore
-    from nmtkit.files import LineReader
+from nmtkit import console
+from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
+from nmtkit.distributed.cpu import set_threads
+from nmtkit.distributed.workers import choose_device
+from nmtkit.errors import DataError
+from nmtkit.files import LineReader, json_line
 
 WINDOW_LINES = 2000
 
@@ -23,71 +26,49 @@ def score_by_model(
     tokens: bool,
     max_tokens: int | None,
     batch_tokens: int | None,
-    precision: str | None,
+    precision: Literal["float64", "float32"] | None,
     device: str,
     threads: int | None,
 ) -> None:
-    """Writes a line for each pair of lines.
+    """Write a line for each pair of lines.
 
     Raises:
         NmtkitError: the files are of unequal length, or a model cannot be read.
     """
-    from nmtkit import console
-    from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
-    from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
-    from nmtkit.files import LineReader
-
-    num_lines = _count(source, hypothesis)  # before a large model is read for nothing
+    total = None  # for pipes, which cannot be read again
+    if source.is_file() and hypothesis.is_file():
+        # Also checks the lengths before a large model is loaded.
+        total = sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
     set_threads(threads)
     decoder = ForcedDecoder.load(models, choose_device(device), precision)
     readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
-    most = max_tokens or MAX_TOKENS
-    with result_lines(output) as write, console.progress("scoring", num_lines) as advance:
+    max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
+    with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
         cut: list[int] = []
         for window in windows(_pairs(*readers), WINDOW_LINES):
-            batch = batch_tokens or BATCH_TOKENS
-            scores = decoder.score(window, batch_tokens=batch, max_tokens=most, first_line=done + 1)
-            numbered = list(enumerate(scores, start=done + 1))
+            scores = decoder.score(window, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
             invalid = {number for reader in readers for number in reader.invalid_lines}
-            pieces = [decoder.tokenizer.pieces(score.ids, "target") if tokens else None for score in scores]
-            write(
-                _model_line(number, score, of_line, as_json=as_json, invalid_utf8=number in invalid)
-                for (number, score), of_line in zip(numbered, pieces, strict=True)
-            )
-            cut.extend(number for number, score in numbered if score.is_cut)
+            lines = []
+            for number, score in enumerate(scores, start=done + 1):
+                pieces = decoder.tokenizer.pieces(score.ids, "target") if tokens else None
+                lines.append(_model_line(number, score, pieces, as_json=as_json, invalid_utf8=number in invalid))
+                if score.is_cut:
+                    cut.append(number)
+            write(lines)
             done += len(window)
-            advance(done, note=counted(done, "line"))
-    warn_of_cut_lines(cut, most)
+            advance(done, note=console.counted(done, "line"))
+    warn_of_cut_lines(cut, max_tokens)
     for reader in readers:
         warn_of_invalid_lines(reader)
 
 
-def _count(source: Path, hypothesis: Path) -> int | None:
-    """How many lines both have; None where one is a pipe, which could not be read again.
+def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, str]]:
+    """Yield the lines of two files in step.
 
     Raises:
         DataError: one has more lines than the other.
     """
-    from nmtkit.files import LineReader
-
-    if not (source.is_file() and hypothesis.is_file()):
-        return None
-    return sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
-
-
-def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[str, str]]:
-    """The lines of two files in step.
-
-    Raises:
-        DataError: one has more lines than the other.
-    """
-    from itertools import zip_longest
-
-    from nmtkit.errors import DataError
-
     unequal = False
     for source, hypothesis in zip_longest(sources, hypotheses):
         if source is None or hypothesis is None:
@@ -96,17 +77,13 @@ def _pairs(sources: "LineReader", hypotheses: "LineReader") -> Iterator[tuple[st
             yield source, hypothesis
     if unequal:
         raise DataError(
-            f"{sources.name} has {counted(sources.num_lines, 'line')}, but {hypotheses.name} has "
+            f"{sources.name} has {console.counted(sources.num_lines, 'line')}, but {hypotheses.name} has "
             f"{hypotheses.num_lines}; line n of one must belong to line n of the other"
         )
 
 
-def _model_line(
-    number: int, score: "ForcedScore", pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool
-) -> str:
-    """A score as a line, with its tokens where their pieces are given; these may hold tabs, so they come last."""
-    from nmtkit.files import json_line
-
+def _model_line(number: int, score: ForcedScore, pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool) -> str:
+    """Return a score as a line, with its tokens if their pieces are given; these may hold tabs, so they come last."""
     status = [*score.remarks, *(["invalid_utf8"] if invalid_utf8 else [])] or ["ok"]
     if as_json:
         fields: dict[str, object] = {

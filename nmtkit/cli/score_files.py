@@ -1,56 +1,52 @@
-"""`nmtkit score --hypothesis`: files of one or more systems, looked over, scored and compared.
+"""`nmtkit score --hypothesis`: files of one or more systems, checked, scored and compared.
 
 files, or a test set by name --read_texts--> Texts --score_files--> warnings, then tables and JSON
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nmtkit.cli.score_tables import print_differences, print_scores
-from nmtkit.console import counted
+from nmtkit import console
+from nmtkit.corpora.corpus import local_text, open_corpus
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.sacrebleu_sets import PREFIX
+from nmtkit.errors import DataError
+from nmtkit.evaluation.checks import text_faults
+from nmtkit.evaluation.comet import Comet
+from nmtkit.evaluation.metrics import (
+    METRICS,
+    Score,
+    Scorer,
+    comparable_to,
+    left_out,
+    resamples_for,
+    scores_as_json,
+    single_scores,
+)
+from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test
+from nmtkit.files import as_text, json_line, write_atomically, write_json
 
-if TYPE_CHECKING:
-    from nmtkit.cli.score_tables import Differences
-    from nmtkit.evaluation.comet import Comet
-    from nmtkit.evaluation.metrics import Score, Scorer
-    from nmtkit.evaluation.significance import Method
+Differences = dict[tuple[Method, str], dict[str, PairedResult]]
+"""The results of each system by test and metric; the first system is the baseline."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """All lines that belong to a scoring.
+    """The lines to be scored and those they are compared with.
 
     Attributes:
         systems: the lines of each system, by the name of its file; the first is the baseline of comparisons.
-        references: one or more sets.
-        sources: None where no source was given.
-        test_set: name and language pair as sacreBLEU states them, where the references are a test set of its.
+        references: one or more, each with all lines.
+        sources: None if no source was given.
+        test_set: name and language pair for sacreBLEU's signature, if the references are one of its test sets.
     """
 
     systems: dict[str, list[str]]
     references: list[list[str]]
     sources: list[str] | None
     test_set: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class ScoreRequest:
-    """What is to be computed.
-
-    Attributes:
-        metrics: None: all that are possible.
-        resamples: for the intervals; None: as many as the length of the text allows.
-        paired: the tests of the systems' differences.
-        trials: of these; None: sacreBLEU's numbers.
-    """
-
-    text: str
-    target_language: str | None
-    metrics: list[str] | None
-    resamples: int | None
-    paired: "list[Method]"
-    trials: int | None
 
 
 def read_texts(
@@ -61,164 +57,195 @@ def read_texts(
     languages: tuple[str | None, str | None],
     mirror: Path | None,
 ) -> Texts:
-    """Reads all files, or fetches the test set.
+    """Read all files, or fetch the test set.
 
     Args:
-        references: none where there is a test set.
-        languages: of the source and the target of the test set.
+        references: empty if there is a test set.
+        languages: source and target language of the test set.
 
     Raises:
-        DataError: one cannot be read, there are no lines, or not equally many of all.
+        DataError: a file cannot be read or is empty, or the numbers of lines differ.
     """
-    from nmtkit.errors import DataError
-    from nmtkit.files import as_text
-
     for option, paths in (("--hypothesis", hypotheses), ("--reference", references)):
         if len(set(paths)) < len(paths):
             raise DataError(f"the same file is given twice as {option}; give each once")
     systems = {as_text(path): _lines(path) for path in hypotheses}
-    sources: list[str] | None
-    stated = None
+    sources = None if source is None else _lines(source)
+    named = {str(path): _lines(path) for path in references}
+    signature_name = None
     if test_set is not None:
-        sources, reference, stated = _test_set(test_set, str(languages[0]), str(languages[1]), mirror)
-        named = {f"the reference of {test_set}": reference}
-    else:
-        sources = None if source is None else _lines(source)
-        named = {str(path): _lines(path) for path in references}
+        source_language, target_language = map(str, languages)
+        with console.transfers() as report:
+            downloader = Downloader(mirror, progress=report)
+            corpus = open_corpus(test_set, source_language, target_language, downloader)
+            sources = list(corpus.source.open())
+            named = {f"the reference of {test_set}": list(corpus.target.open())}
+        if test_set.startswith(PREFIX):
+            signature_name = (test_set.removeprefix(PREFIX), f"{source_language}-{target_language}")
     compared = named if sources is None else {**named, str(source or f"the source of {test_set}"): sources}
     for system, lines in systems.items():
         for name, others in compared.items():
             if len(others) != len(lines):
                 raise DataError(
-                    f"{system} has {counted(len(lines), 'line')}, but {name} has {len(others)}; "
+                    f"{system} has {console.counted(len(lines), 'line')}, but {name} has {len(others)}; "
                     "line n of one must belong to line n of the other"
                 )
         if not lines:
             raise DataError(f"{system} and {next(iter(named))} are empty: there is nothing to score")
-    return Texts(systems, list(named.values()), sources, stated)
+    return Texts(systems, list(named.values()), sources, signature_name)
+
+
+def _lines(path: Path) -> list[str]:
+    return list(local_text(path).open())
 
 
 def score_files(
-    texts: Texts, asked: ScoreRequest, comet: "Comet | None", *, sentences: Path | None, json_file: Path | None
+    texts: Texts,
+    text: str,
+    target_language: str | None,
+    *,
+    metrics: list[str] | None,
+    resamples: int | None,
+    paired: list[Method],
+    trials: int | None,
+    comet: Comet | None,
+    sentences: Path | None,
+    json_file: Path | None,
 ) -> None:
-    """Warns of what is odd, then scores, prints tables and writes what was asked for.
+    """Warn of odd lines, compute the scores, print tables, and write the files that are given.
+
+    Args:
+        metrics: None for all that are possible.
+        resamples: bootstrap resamples for the intervals; None decides by the number of lines.
+        paired: the significance tests of the systems' differences from the first system.
+        trials: of these tests; None for sacreBLEU's numbers.
 
     Raises:
         DataError: a metric is unknown or cannot be computed.
     """
-    from nmtkit import console
-    from nmtkit.evaluation.checks import text_faults
-    from nmtkit.evaluation.metrics import METRICS, Scorer, left_out, resamples_for, scores_as_json
-    from nmtkit.files import write_json
-
-    scorer = Scorer(texts.references, target_language=asked.target_language, text=asked.text, test_set=texts.test_set)
-    metrics = scorer.possible(asked.metrics)
+    scorer = Scorer(texts.references, target_language=target_language, text=text, test_set=texts.test_set)
+    possible = scorer.possible(metrics)
     for system, lines in texts.systems.items():
         for fault in text_faults(
             lines,
             texts.references,
             sources=texts.sources,
-            target_language=asked.target_language,
-            text=asked.text,
-            metrics=metrics,
+            target_language=target_language,
+            text=text,
+            metrics=possible,
         ):
             console.log.warning("%s: %s", system, fault)
-    resamples = resamples_for(len(texts.references[0]), asked.resamples)
-    scores = {system: scorer.score(lines, metrics, resamples=resamples) for system, lines in texts.systems.items()}
-    of_lines = {}
+    resamples = resamples_for(len(texts.references[0]), resamples)
+    scores = {system: scorer.score(lines, possible, resamples=resamples) for system, lines in texts.systems.items()}
+    line_scores = {}
     if sentences is not None:
-        of_lines = {system: scorer.sentence_scores(lines, metrics) for system, lines in texts.systems.items()}
+        line_scores = {system: scorer.sentence_scores(lines, possible) for system, lines in texts.systems.items()}
     if comet is not None:
-        _add_comet(texts, comet, scores, of_lines)
-    differences = _differences(texts, scorer, asked, metrics)
+        _add_comet(texts, comet, scores, line_scores)
+    tests = [(method, metric) for method in paired for metric in single_scores(possible)]
+    differences: Differences = {}
+    with console.progress("comparing", len(tests)) as advance:
+        for done, (method, metric) in enumerate(tests):
+            advance(done, note=f"{method}, {metric}")
+            differences[method, metric] = paired_test(scorer, texts.systems, metric, method, trials=trials)
     missing = {}
-    if asked.metrics is None:
-        every = left_out(target_language=asked.target_language, text=asked.text)
+    if metrics is None:
+        every = left_out(target_language=target_language, text=text)
         missing = {name: reason for name, reason in every.items() if name in METRICS}
     print_scores(scores, missing, of="system")
     if differences:
         print_differences(differences)
     if sentences is not None:
-        _write_sentences(sentences, texts, of_lines)
+        _write_sentences(sentences, texts, line_scores)
     if json_file is not None:
         content = {system: scores_as_json(of_system) for system, of_system in scores.items()}
-        _add_differences(content, differences)
+        for (method, metric), results in differences.items():
+            baseline = next(iter(results))
+            for system, result in results.items():
+                if (entry := as_json(result, baseline)) is not None:
+                    content[system][metric].setdefault("paired", {})[method] = entry
         write_json(json_file, content)
 
 
-def _lines(path: Path) -> list[str]:
-    from nmtkit.corpora.corpus import local_text
-
-    return list(local_text(path).open())
-
-
-def _test_set(
-    name: str, source_language: str, target_language: str, mirror: Path | None
-) -> tuple[list[str], list[str], tuple[str, str] | None]:
-    """Source and reference of a public set, and how sacreBLEU's signature names it, if it is one of its sets."""
-    from nmtkit import console
-    from nmtkit.corpora.corpus import open_corpus
-    from nmtkit.corpora.download import Downloader
-    from nmtkit.corpora.sacrebleu_sets import PREFIX
-
-    with console.transfers() as report:
-        corpus = open_corpus(name, source_language, target_language, Downloader(mirror, progress=report))
-        sources, reference = list(corpus.source.open()), list(corpus.target.open())
-    stated = (name.removeprefix(PREFIX), f"{source_language}-{target_language}") if name.startswith(PREFIX) else None
-    return sources, reference, stated
-
-
 def _add_comet(
-    texts: Texts,
-    comet: "Comet",
-    scores: "dict[str, dict[str, Score]]",
-    of_lines: dict[str, list[dict[str, float]]],
+    texts: Texts, comet: Comet, scores: dict[str, dict[str, Score]], line_scores: dict[str, list[dict[str, float]]]
 ) -> None:
-    from nmtkit import console
-
     assert texts.sources is not None
     if len(texts.references) > 1:
         console.log.warning("COMET uses only the first of %d references", len(texts.references))
     for system, lines in texts.systems.items():
         scores[system]["comet"], of_system = comet.score(texts.sources, lines, texts.references[0])
-        for of_line, score in zip(of_lines.get(system, []), of_system, strict=False):
+        for of_line, score in zip(line_scores.get(system, []), of_system, strict=False):
             of_line["comet"] = score
 
 
-def _differences(texts: Texts, scorer: "Scorer", asked: ScoreRequest, metrics: list[str]) -> "Differences":
-    from nmtkit import console
-    from nmtkit.evaluation.metrics import single_scores
-    from nmtkit.evaluation.significance import paired_test
-
-    tests = [(method, metric) for method in asked.paired for metric in single_scores(metrics)]
-    found: Differences = {}
-    with console.progress("comparing", len(tests)) as advance:
-        for done, (method, metric) in enumerate(tests):
-            advance(done, note=f"{method}, {metric}")
-            found[method, metric] = paired_test(scorer, texts.systems, metric, method, trials=asked.trials)
-    return found
-
-
-def _add_differences(content: dict[str, Any], differences: "Differences") -> None:
-    from nmtkit.evaluation.significance import as_json
-
-    for (method, metric), of_systems in differences.items():
-        baseline = next(iter(of_systems))
-        for system, result in of_systems.items():
-            if (stated := as_json(result, baseline)) is not None:
-                content[system][metric].setdefault("paired", {})[method] = stated
-
-
-def _write_sentences(path: Path, texts: Texts, of_lines: dict[str, list[dict[str, float]]]) -> None:
-    """A line of JSON for each line of each system, with the texts that its scores compare."""
-    from nmtkit.files import json_line, write_atomically
-
+def _write_sentences(path: Path, texts: Texts, line_scores: dict[str, list[dict[str, float]]]) -> None:
+    """Write a line of JSON for each line of each system, with the texts that its scores compare."""
     with write_atomically(path) as file:
         for system, lines in texts.systems.items():
-            for number, (hypothesis, scores) in enumerate(zip(lines, of_lines[system], strict=True)):
+            for number, (hypothesis, scores) in enumerate(zip(lines, line_scores[system], strict=True)):
                 entry: dict[str, Any] = {"system": system, "line": number + 1}
                 if texts.sources is not None:
                     entry["source"] = texts.sources[number]
                 entry["hypothesis"] = hypothesis
                 entry["references"] = [of_set[number] for of_set in texts.references]
                 file.write(json_line({**entry, "scores": scores}))
+
+
+def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *, of: str = "test") -> None:
+    """Print a table of scores, and below it the signatures, what each may be compared to, and the metrics left out.
+
+    Args:
+        of: title of the column with the keys of ``scores``.
+    """
+
+    def shown(metric: str, value: float) -> str:
+        return f"{value:.4f}" if metric == "comet" else f"{value:.2f}"
+
+    def interval(metric: str, score: Score) -> str:
+        found = score.interval
+        return "" if found is None else f"{shown(metric, found.mean)} ± {shown(metric, found.half_width)}"
+
+    short = _short_names(scores)
+    all_scores = [(short[name], metric, score) for name, entries in scores.items() for metric, score in entries.items()]
+    rows = [[name, metric, shown(metric, score.score), interval(metric, score)] for name, metric, score in all_scores]
+    signatures = dict.fromkeys((metric, score.signature) for _, metric, score in all_scores)
+    # As a column they would take so much of 80 characters that words of the others break.
+    notes = [f"  {name}  {metric}  {score.details}" for name, metric, score in all_scores if score.details]
+    notes = ["Precisions and lengths:", *notes, ""] if notes else []
+    notes.append("Signature of each metric, and what it may be compared to:")
+    notes += [f"  {metric}  {signature}\n      {comparable_to(metric)}" for metric, signature in signatures]
+    intervals = [score.interval for _, _, score in all_scores if score.interval is not None]
+    if intervals:
+        first = intervals[0]
+        notes.append(f"Intervals: 95 %, of {first.resamples} bootstrap resamples of the lines, seed {first.seed}.")
+    notes += [f"  {metric}  left out: {reason}" for metric, reason in missing.items()]
+    console.print_table("Scores", [of, "metric", "score", "95 % interval"], rows, notes=notes)
+
+
+def print_differences(differences: Differences) -> None:
+    """Print how the systems differ from the first by each metric, with a p-value per test."""
+    methods = list(dict.fromkeys(method for method, _ in differences))
+    metrics = list(dict.fromkeys(metric for _, metric in differences))
+    baseline, *others = systems = next(iter(differences.values()))
+    short = _short_names(systems)
+    rows = []
+    for system in others:
+        for metric in metrics:
+            of_tests = [differences[method, metric][system] for method in methods]
+            p_values = [f"{one.p_value:.4f}{'*' if one.is_significant else ''}" for one in of_tests]
+            rows.append(
+                [short[system], metric, f"{of_tests[0].score:.2f}", f"{of_tests[0].difference:+.2f}", *p_values]
+            )
+    notes = [f"* p < {SIGNIFICANT_BELOW}: chance alone would hardly make so large a difference on these lines."]
+    notes += [
+        f"  {method}, {metric}  {next(iter(of.values())).signature}" for (method, metric), of in differences.items()
+    ]
+    columns = ["system", "metric", "score", "difference", *(f"p, {method}" for method in methods)]
+    console.print_table(f"Differences from {short[baseline]}", columns, rows, notes=notes)
+
+
+def _short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the file names of paths, or the paths where two have the same file name."""
+    files = {name: Path(name).name for name in names}
+    return files if len(set(files.values())) == len(files) else {name: name for name in files}

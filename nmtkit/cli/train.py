@@ -1,5 +1,6 @@
 """`nmtkit train`."""
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,22 +21,22 @@ from nmtkit.cli.options import (
     TrackerOption,
     run_folder,
 )
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 
 if TYPE_CHECKING:
-    from nmtkit.config.schema import Recipe
+    from nmtkit.distributed.workers import Workers
 
 
 def command(
     recipe: RecipeArgument,
     run_dir: RunDirOption = None,
     set_: SetOption = None,
-    processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes, one per device.")
-    ] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes, one per device.")] = 1,
     init: Annotated[
         Path | None,
         typer.Option(
-            "--init", metavar="MODEL", help="Start from the weights of this model. Short for --set training.init=MODEL."
+            metavar="MODEL", help="Start from the weights of this model. Short for --set training.init=MODEL."
         ),
     ] = None,
     verify_resume: Annotated[
@@ -57,10 +58,6 @@ def command(
 
     Example: nmtkit train mine.toml --set training.seed=2 --run-dir runs/seed-2
     """
-    import json
-
-    from nmtkit.config.recipe import load_recipe
-
     if tracker:
         from nmtkit.distributed.workers import check_trackers
 
@@ -76,50 +73,42 @@ def command(
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, overrides)
     folder = run_folder(loaded.name, run_dir)
-
-    if verify_resume:
-        _verify_resume(loaded, folder, device, threads)
+    if not verify_resume:
+        train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
+        console.log.info("next: nmtkit average %s", folder)
         return
-    train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
-    console.log.info("next: nmtkit average %s", folder)
+    with _workers(loaded, device, threads) as workers:
+        from nmtkit.training import resume
+
+        first, last = resume.verify_resume(loaded, folder, workers)
+        if workers.is_main:
+            print(f"identical: updates {first} to {last}")
 
 
-def train_or_stop(
-    recipe: "Recipe", run_dir: Path, *, device: str, threads: int | None, trackers: Sequence[str]
-) -> None:
-    """Trains, in this process alone or as one of several; exits 128 + its number when a signal stops the training."""
-    with _telling_how_to_go_on():
-        from nmtkit.distributed.workers import Workers
+def train_or_stop(recipe: Recipe, run_dir: Path, *, device: str, threads: int | None, trackers: Sequence[str]) -> None:
+    """Train, in this process alone or as one of several; exit with 128 + its number if a signal stops the training."""
+    with _workers(recipe, device, threads) as workers:
         from nmtkit.training.session import train
 
-        with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
-            result = train(recipe, run_dir, workers, trackers)
+        result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
-        console.log.info("saved; %s", again())
+        console.log.info("saved; %s", resume_advice())
         sys.exit(128 + result.signal)
 
 
-def _verify_resume(recipe: "Recipe", run_dir: Path, device: str, threads: int | None) -> None:
-    with _telling_how_to_go_on():
+@contextmanager
+def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Workers]":
+    """Start the workers of a training. A signal at the start, or a second one, ends the block with advice."""
+    try:
         from nmtkit.distributed.workers import Workers
-        from nmtkit.training.resume import verify_resume
 
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
-            first, last = verify_resume(recipe, run_dir, workers)
-            if workers.is_main:
-                print(f"identical: updates {first} to {last}")
-
-
-@contextmanager
-def _telling_how_to_go_on() -> Iterator[None]:
-    """When a signal ends the block, one at the start or a second one, says what is kept and how to go on."""
-    try:
-        yield
+            yield workers
     except SystemExit:
-        console.log.info("stopped without saving again; %s", again())
+        console.log.info("stopped without saving again; %s", resume_advice())
         raise
 
 
-def again() -> str:
+def resume_advice() -> str:
     """Return the advice on how to resume."""
     return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"

@@ -7,21 +7,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_decoding, check_files
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files, search_options
+from nmtkit.config.schema import DecodingConfig
 
 if TYPE_CHECKING:
     from nmtkit.decoding.engine import Sampling
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
     from nmtkit.decoding.formats import OutputFormat
-    from nmtkit.decoding.translator import Precision
     from nmtkit.distributed.workers import Workers
 
 
+@search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
 def command(
+    *,
     models: Annotated[
         list[Path],
         typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
@@ -54,113 +56,46 @@ def command(
     status: Annotated[
         Path | None,
         typer.Option(
-            "--status",
-            metavar="FILE",
             help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, short, "
-            "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for trees: mended.",
+            "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
-    beam: Annotated[
-        int | None,
-        typer.Option("--beam", metavar="N", min=1, help="Beam size; 1 is greedy search.  [default: the recipe's]"),
-    ] = None,
-    length_penalty: Annotated[
-        str | None,
-        typer.Option(
-            "--length-penalty",
-            metavar="wu|length|none",
-            help="wu: ((5+n)/6)^alpha, as in the paper. length: n^alpha.  [default: the recipe's]",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", metavar="X", min=0, help="Exponent of the length penalty.  [default: the recipe's]"),
-    ] = None,
-    coverage_penalty: Annotated[
-        float | None,
-        typer.Option(
-            "--coverage-penalty", metavar="X", min=0, help="Coverage penalty (beta).  [default: the recipe's]"
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option("--max-length", metavar="N", min=1, help="Maximum length in tokens.  [default: the recipe's]"),
-    ] = None,
-    max_length_ratio: Annotated[
-        float | None,
-        typer.Option(
-            "--max-length-ratio", metavar="X", min=0, help="Maximum length per source token.  [default: the recipe's]"
-        ),
-    ] = None,
-    max_length_offset: Annotated[
-        int | None,
-        typer.Option("--max-length-offset", metavar="N", min=0, help="Added to that maximum.  [default: the recipe's]"),
-    ] = None,
-    min_length: Annotated[
-        int | None,
-        typer.Option("--min-length", metavar="N", min=0, help="Minimum length in tokens.  [default: the recipe's]"),
-    ] = None,
-    no_repeat_ngram: Annotated[
-        int | None,
-        typer.Option(
-            "--no-repeat-ngram", metavar="N", min=0, help="Do not generate an N-gram twice.  [default: the recipe's]"
-        ),
-    ] = None,
-    whole_trees: Annotated[
-        bool | None,
-        typer.Option(
-            "--whole-trees/--no-whole-trees", help="Generate only trees over the source words.  [default: the recipe's]"
-        ),
-    ] = None,
+    search: dict[str, Any],
     forbid: Annotated[
-        list[str] | None,
-        typer.Option("--forbid", metavar="PHRASE", help="Phrase that must not appear. May be repeated."),
+        list[str] | None, typer.Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
     ] = None,
     require: Annotated[
-        Path | None,
-        typer.Option("--require", metavar="FILE", help="Phrases that each line must contain, separated by tabs."),
+        Path | None, typer.Option(help="Phrases that each line must contain, separated by tabs.")
     ] = None,
-    prefix: Annotated[
-        Path | None, typer.Option("--prefix", metavar="FILE", help="Beginning of each line's translation.")
-    ] = None,
+    prefix: Annotated[Path | None, typer.Option(help="Beginning of each line's translation.")] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
     temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", metavar="X", min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]"),
+        float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")
     ] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", metavar="N", min=0, help="Sample from the N most probable tokens.  [default: 0: all]"),
+        int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")
     ] = None,
     top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p", metavar="X", min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]"
-        ),
+        float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Sampling seed.  [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
-            "--mbr",
-            metavar="N",
             min=1,
             help="Minimum Bayes risk: sample N translations and choose the one most similar to the others; "
             "with --n-best M, up to M different ones.",
         ),
     ] = None,
     mbr_metric: Annotated[
-        str | None,
-        typer.Option("--mbr-metric", metavar="chrf2|sacrebleu", help="Similarity of two samples.  [default: chrf2]"),
+        Literal["chrf2", "sacrebleu"] | None, typer.Option(help="Similarity of two samples.  [default: chrf2]")
     ] = None,
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-source-tokens",
-            metavar="N",
             min=1,
             help="Split longer sources at sentence ends; join the output.  [default: the longest source in training]",
         ),
@@ -168,35 +103,24 @@ def command(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size",
             metavar="SENTENCES",
             min=1,
             help="Sentences per batch; with 1, a small model uses at most two threads by default.",
         ),
     ] = None,
     batch_tokens: Annotated[
-        int | None,
-        typer.Option("--batch-tokens", metavar="N", min=1, help="Source tokens per batch, at most.  [default: 2048]"),
+        int | None, typer.Option(min=1, help="Source tokens per batch, at most.  [default: 2048]")
     ] = None,
-    processes: Annotated[
-        int,
-        typer.Option("--processes", metavar="N", min=1, help="Number of processes; needs --input and --output."),
-    ] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[
-        str,
+        Literal["auto", "torch", "ctranslate2"],
         typer.Option(
-            "--engine",
-            metavar="auto|torch|ctranslate2",
-            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search), else torch.",
+            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search), else torch."
         ),
     ] = "auto",
     precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar="float32|bf16|fp16",
-            help="For torch: bf16 and (GPU only) fp16 are faster but change some translations.",
-        ),
+        Literal["float32", "bf16", "fp16"],
+        typer.Option(help="For torch: bf16 and (GPU only) fp16 are faster but change some translations."),
     ] = "float32",
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -216,12 +140,6 @@ def command(
 
     if batch_size is not None and batch_tokens is not None:
         raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
-    if engine not in ("auto", "torch", "ctranslate2"):
-        raise typer.BadParameter(f"{engine!r} is not one of auto, torch, ctranslate2", param_hint="--engine")
-    if precision not in ("float32", "bf16", "fp16"):
-        raise typer.BadParameter(f"{precision!r} is not one of float32, bf16, fp16", param_hint="--precision")
-    if mbr_metric not in (None, "chrf2", "sacrebleu"):
-        raise typer.BadParameter(f"{mbr_metric!r} is not one of chrf2, sacrebleu", param_hint="--mbr-metric")
     if mbr is not None and sample:
         raise typer.BadParameter("--mbr already samples; leave --sample out", param_hint="--sample")
     if mbr is not None and mbr < n_best:
@@ -231,7 +149,7 @@ def command(
     if mbr_metric is not None and mbr is None:
         raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
     sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    _check_sampling(sampling_options, beam, is_sampled=sample or mbr is not None)
+    _check_sampling(sampling_options, search.get("beam"), is_sampled=sample or mbr is not None)
     check_files(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
@@ -251,13 +169,6 @@ def command(
         sys.exit(launch(processes, sys.argv[1:]))
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
 
-    settings = {
-        "beam": beam, "alpha": alpha, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty,
-        "max_length": max_length, "max_length_ratio": max_length_ratio, "max_length_offset": max_length_offset,
-        "min_length": min_length, "no_repeat_ngram": no_repeat_ngram, "whole_trees": whole_trees,
-    }  # fmt: skip
-    stated: dict[str, object] = {key: value for key, value in settings.items() if value is not None}
-    check_decoding(stated)
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
         "--prefix": prefix, "--sample": sample, "--mbr": mbr, "--processes": launched > 1,
@@ -271,7 +182,7 @@ def command(
     export = choose_export(
         models,
         engine,
-        stated,
+        search,
         [name for name, is_given in only_torch.items() if is_given],
         max_source_tokens=max_source_tokens,
         device=device,
@@ -283,7 +194,7 @@ def command(
             from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 
             try:
-                translator = CTranslate2Translator.load(export, stated, device, threads)
+                translator = CTranslate2Translator.load(export, search, device, threads)
             except ModelError as error:
                 if engine != "auto" or export.model is None:
                     raise
@@ -296,8 +207,8 @@ def command(
             from nmtkit.distributed.workers import Workers
 
             workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
-            translator = by_torch = Translator.load(models, workers.device, cast("Precision", precision))
-            translator.decoding = translator.decoding.model_copy(update=stated)
+            translator = by_torch = Translator.load(models, workers.device, precision)
+            translator.decoding = translator.decoding.model_copy(update=search)
             if threads is None and batch_size == 1 and by_torch.is_small:
                 set_threads(min(2, torch.get_num_threads()))
         request = TranslationRequest(
@@ -351,13 +262,7 @@ def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None
 
 
 def _translate_file(
-    job: "TranslationJob",
-    input_: Path,
-    output: Path,
-    status: Path | None,
-    *,
-    strict: bool,
-    workers: "Workers | None",
+    job: "TranslationJob", input_: Path, output: Path, status: Path | None, *, strict: bool, workers: "Workers | None"
 ) -> None:
     """Translate from file to file, with other processes if there are any, and record the translation of a test set."""
     from nmtkit import console

@@ -56,6 +56,25 @@ class _Layer:
         return self.name
 
 
+_PLAIN = {
+    "missing": "must have more entries",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} or fewer entries",
+    "tuple_type": "must be a list, in [ ]",
+    "string_type": "must be text, in quotes",
+    "path_type": "must be the name of a file or folder, in quotes",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+}
+"""Messages for pydantic's types of errors."""
+
 _SET = "--set"
 """Name of the layer made of --set options."""
 
@@ -257,10 +276,16 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "tuple_type":
-        message = "must be a list, in [ ]"
+    if first["type"] in _PLAIN:
+        bounds = first.get("ctx", {}).items()
+        whole = {
+            name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound for name, bound in bounds
+        }
+        message = _PLAIN[first["type"]].format(**whole)
     if first["type"] == "string_pattern_mismatch":
         message = VALUE_RULES[first["ctx"]["pattern"]]
+    if (section, key) == ("data", "valid") and first["type"] == "int_type":
+        message = "must be a whole number, or a list in [ ]"
     if not key:
         where = f"[{section}] " if section else ""
         return f"{_to_blame(first, layers)}: {where}{message}"
@@ -270,6 +295,8 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         name = str(first["loc"][-1])
         if first["type"] == "extra_forbidden":
             message = f"unknown key{_nearest(name, [*LocalPair.model_fields, *NamedCorpus.model_fields])}"
+        if first["type"] == "missing":
+            message = "must be stated"
         message = f"{name}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):

@@ -7,9 +7,8 @@ import subprocess
 from typing import Any
 
 import pytest
-import typer
 
-from nmtkit.cli.main import app
+from nmtkit.cli.main import COMMANDS, load_command
 from nmtkit.distributed import launch as launcher
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -17,8 +16,7 @@ from tests.conftest import RunCommand
 
 
 def numbers() -> list[tuple[str, Any]]:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    found = [(name, parameter) for name, command in commands.items() for parameter in command.params]
+    found = [(name, parameter) for name in COMMANDS for parameter in load_command(name).params]
     return [(name, one) for name, one in found if re.search(r"\b(int|float)\b", str(one.type_descriptor.annotation))]
 
 

@@ -1,86 +1,26 @@
 """The command line: help, exit codes, one line for a mistake, and nothing but results on stdout."""
 
-import io
 import json
-import logging
 import random
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmtkit.cli.main import main
+from nmtkit.cli.main import COMMANDS, load_command
 from nmtkit.config.recipe import builtin_recipes, load_recipe
-from nmtkit.distributed.interpreter import STOP_SIGNALS
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import nmtkit_version, read_json, write_json
 from nmtkit.training.state import sum_of_state
+from tests.conftest import Outcome, RunCommand
 
-COMMANDS = [
-    "prepare",
-    "train",
-    "average",
-    "translate",
-    "score",
-    "rerank",
-    "report",
-    "attention",
-    "run",
-    "ablate",
-    "recipes",
-    "corpora",
-    "inspect",
-    "cost",
-    "compare",
-]
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def nmtkit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Runs a command in this process, from its arguments to its exit code."""
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    logger = logging.getLogger("nmtkit")
-    state = (logger.handlers, logger.propagate, logger.level)
-
-    def run(*arguments: object) -> Outcome:
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
-            patch.setattr(sys, "stdout", out)
-            patch.setattr(sys, "stderr", err)
-            try:
-                main()
-                code: Any = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-            out.flush()
-            err.flush()
-            texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
-        return Outcome(code, *texts)
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    logger.handlers, logger.propagate = state[0], state[1]
-    logger.setLevel(state[2])
 
 
 @dataclass
@@ -127,18 +67,18 @@ def subprocess_of(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
 
 
-def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Project, nmtkit: Command) -> None:
+def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Project, run_command: RunCommand) -> None:
     command = ["train", project.recipe, "--run-dir", project.run, "--device", "cpu", "--threads", 1, "--quiet", "--set"]
-    assert nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet").code == 0
+    assert run_command("prepare", project.recipe, "--run-dir", project.run, "--quiet").code == 0
     for steps in (2, 3):
-        assert nmtkit(*command, f"training.max_steps={steps}").code == 0
+        assert run_command(*command, f"training.max_steps={steps}").code == 0
     verify = [*command, "training.max_steps=3", "--verify-resume"]
-    assert nmtkit(*verify) == Outcome(0, "identical: updates 3 to 3\n", "")
+    assert run_command(*verify) == Outcome(0, "identical: updates 3 to 3\n", "")
     path = project.run / "resume" / "step-00000003" / "state.json"
     state = read_json(path)
     state["progress"]["epoch"] += 10
     write_json(path, {**state, "sha256": sum_of_state(state)})
-    found = nmtkit(*verify)
+    found = run_command(*verify)
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("error: ")
     assert "repeating updates 3 to 3 gives a different result: epoch is " in found.err
@@ -147,18 +87,19 @@ def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Pr
 
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_explains_itself_with_an_example(self, nmtkit: Command, command: str) -> None:
-        outcome = nmtkit(command, "--help")
+    def test_every_command_explains_itself_with_an_example(self, run_command: RunCommand, command: str) -> None:
+        outcome = run_command(command, "--help")
         assert (outcome.code, outcome.err) == (0, "")
+        assert not re.search(r"^Usage.*[{<]|<list|<=x", outcome.out, flags=re.MULTILINE)
         assert f"nmtkit {command} " in outcome.out.split("Example", 1)[1].split("\n\n")[0].replace("\n", " ")
 
-    def test_help_lists_every_command(self, nmtkit: Command) -> None:
-        outcome = nmtkit("--help")
+    def test_help_lists_every_command(self, run_command: RunCommand) -> None:
+        outcome = run_command("--help")
         assert outcome.code == 0
         assert [command for command in COMMANDS if f"\n  {command} " not in outcome.out] == []
 
-    def test_the_version_is_that_of_the_package(self, nmtkit: Command) -> None:
-        assert nmtkit("--version") == Outcome(0, f"nmtkit {nmtkit_version()}\n", "")
+    def test_the_version_is_that_of_the_package(self, run_command: RunCommand) -> None:
+        assert run_command("--version") == Outcome(0, f"nmtkit {nmtkit_version()}\n", "")
 
     def test_help_loads_no_heavy_library(self) -> None:
         # Typer itself may take pydantic to read the arguments of a command.
@@ -174,35 +115,55 @@ class TestHelp:
         assert done.stderr.split("\n") == ["loaded:"] * (len(COMMANDS) + 1) + [""]
 
 
-class TestWrongUsage:
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
-            (["nonsense"], "nonsense"),
-            (["prepare"], "RECIPE"),
-            (["prepare", "quickstart", "--nonsense"], "--nonsense"),
-            (["prepare", "quickstart", "--workers", "0"], "--workers"),
-            (["train", "quickstart", "--processes", "none"], "--processes"),
-            (["average", "runs/x", "--last", "2", "--best", "2"], "--best"),
-            (["average", "runs/x", "--last", "0"], "--last"),
-            (["translate"], "MODEL"),
-            (["translate", "m", "--beam", "0"], "--beam"),
-            (["translate", "m", "--alpha", "-1"], "--alpha"),
-            (["translate", "m", "--length-penalty", "nonsense"], "--length-penalty"),
-            (["translate", "m", "--batch-size", "1", "--batch-tokens", "1"], "--batch-tokens"),
-            (["score"], "--hypothesis"),
-            (["score", "--hypothesis", "a"], "--reference"),
-            (["score", "runs/x", "--hypothesis", "a", "--reference", "b"], "RUN"),
-            (["score", "--hypothesis", "a", "--reference", "b", "--text", "nonsense"], "--text"),
-        ],
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("nonsense", "nonsense"),
+        ("prepare", "RECIPE"),
+        ("prepare quickstart --nonsense", "--nonsense"),
+        ("prepare quickstart --workers 0", "--workers"),
+        ("train quickstart --processes none", "--processes"),
+        ("train quickstart --device tpu", "'--device': 'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
+        ("train quickstart --tracker paper", "'--tracker': 'paper' is not one of 'tensorboard', 'wandb'"),
+        ("run quickstart --tracker paper", "'paper' is not one of 'tensorboard', 'wandb'"),
+        ("average runs/x --last 2 --best 2", "give --last or --best, not both"),
+        ("average runs/x --last 0", "--last"),
+        ("translate", "MODEL"),
+        ("translate m --beam 0", "--beam"),
+        ("translate m --alpha -1", "--alpha"),
+        ("translate m --length-penalty nonsense", "--length-penalty"),
+        ("translate m --batch-size 1 --batch-tokens 1", "--batch-size or --batch-tokens, not both"),
+        ("score", "--hypothesis"),
+        ("score --hypothesis a", "--reference"),
+        ("score runs/x --hypothesis a --reference b", "RUN"),
+        ("score runs/x --metric ter", "--hypothesis"),
+        ("score --hypothesis a --reference b --text raw", "'--text': 'raw' is not one of 'plain', 'tokenized'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_names_the_option(run_command: RunCommand, arguments: str, told: str) -> None:
+    outcome = run_command(*arguments.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in " ".join(outcome.err.split())
+    assert "Traceback" not in outcome.err
+
+
+def test_a_list_of_commands_imports_none_of_them() -> None:
+    program = (
+        "import sys\nfrom nmtkit.cli.main import main\nsys.argv = ['nmtkit', '--help']\n"
+        "try:\n    main()\nfinally:\n    print(*sorted(name for name in sys.modules if 'nmtkit.cli.' in name))"
     )
-    def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
-        self, nmtkit: Command, arguments: list[str], told: str
-    ) -> None:
-        outcome = nmtkit(*arguments)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert told in outcome.err
-        assert "Traceback" not in outcome.err
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nnmtkit.cli.main nmtkit.cli.options\n")
+
+
+def test_options_of_the_search_have_types_bounds_and_texts_of_the_recipe() -> None:
+    options = {param.name: param for param in load_command("rerank").params}
+    field = DecodingConfig.model_fields["alpha"]
+    assert (options["alpha"].min, options["alpha"].max, options["alpha"].metavar) == (0, 20, "X")
+    assert options["alpha"].help == f"{field.description}  [default: the model's]"
+    options = {param.name: param for param in load_command("translate").params}
+    assert options["max_length_ratio"].help == "See --max-length-offset; 1 in the paper.  [default: the model's]"
+    assert options["length_penalty"].metavar == "wu|length|none"
 
 
 MISTAKES = {
@@ -246,7 +207,7 @@ MISTAKES = {
 class TestMistakes:
     @pytest.mark.parametrize("mistake", MISTAKES)
     def test_a_mistake_exits_with_1_and_one_line_that_says_what_and_where(
-        self, nmtkit: Command, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+        self, run_command: RunCommand, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
         places = {name: tmp_path / name for name in ("empty", "broken", "two", "three", "latin")}
@@ -257,7 +218,7 @@ class TestMistakes:
         places["latin"].write_bytes(b"a\nM\xfcller\nc\n")
         names = {**{name: str(path) for name, path in places.items()}, "recipe": prepared.recipe, "run": prepared.run}
         arguments, parts = MISTAKES[mistake]
-        outcome = nmtkit(*(argument.format(**names) for argument in arguments.split(" ")))
+        outcome = run_command(*(argument.format(**names) for argument in arguments.split(" ")))
         lines = outcome.err.split("\n")
         assert outcome.code == 1
         assert len(lines) == 2
@@ -274,37 +235,18 @@ class TestMistakes:
         assert done.stderr.count("\n") == 1
         assert subprocess_of("nonsense").returncode == 2
 
-    @pytest.mark.parametrize(
-        ("arguments", "hint"),
-        [
-            ("train quickstart --device tpu", "not one of auto, cpu, cuda, mps"),
-            ("train quickstart --tracker paper", "not one of tensorboard, wandb"),
-            ("run quickstart --tracker paper", "not one of tensorboard, wandb"),
-            ("translate somewhere --length-penalty wrong", "not one of wu, length, none"),
-            ("translate somewhere --batch-size 1 --batch-tokens 9", "not both"),
-            ("average somewhere --last 1 --best 1", "not both"),
-            ("score", "--hypothesis"),
-            ("score somewhere --metric ter", "--hypothesis"),
-            ("score --hypothesis a --reference b --text raw", "not one of plain, tokenized"),
-        ],
-    )
-    def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, hint: str) -> None:
-        outcome = nmtkit(*arguments.split())
-        assert outcome.code == 2
-        assert hint in " ".join(outcome.err.split())
-
-    def test_a_bug_keeps_its_traceback(self, nmtkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bug_keeps_its_traceback(self, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("nmtkit.config.recipe.builtin_recipes", fail)
+        monkeypatch.setattr("nmtkit.cli.recipes.builtin_recipes", fail)
         with pytest.raises(ZeroDivisionError):
-            nmtkit("recipes")
+            run_command("recipes")
 
 
 class TestRecipes:
-    def test_all_built_in_recipes_are_listed_with_what_they_need_and_reach(self, nmtkit: Command) -> None:
-        outcome = nmtkit("recipes")
+    def test_all_built_in_recipes_are_listed_with_what_they_need_and_reach(self, run_command: RunCommand) -> None:
+        outcome = run_command("recipes")
         assert (outcome.code, outcome.err) == (0, "")
         text = " ".join(outcome.out.split())
         assert [name for name in builtin_recipes() if name not in text] == []
@@ -314,9 +256,9 @@ class TestRecipes:
 
     @pytest.mark.parametrize("name", builtin_recipes())
     def test_a_printed_recipe_is_the_same_recipe_in_another_folder(
-        self, nmtkit: Command, tmp_path: Path, name: str
+        self, run_command: RunCommand, tmp_path: Path, name: str
     ) -> None:
-        outcome = nmtkit("recipes", name)
+        outcome = run_command("recipes", name)
         assert (outcome.code, outcome.err) == (0, "")
         path = tmp_path / f"{name}.toml"
         path.write_text(outcome.out, encoding="utf-8")
@@ -324,62 +266,64 @@ class TestRecipes:
 
 
 class TestPrepare:
-    def test_results_are_on_stdout_and_messages_on_stderr(self, nmtkit: Command, project: Project) -> None:
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+    def test_results_are_on_stdout_and_messages_on_stderr(self, run_command: RunCommand, project: Project) -> None:
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
         assert "Prepared pairs" in outcome.out
         assert "120" in outcome.out
         assert "learning subwords" in outcome.err
         assert "learning subwords" not in outcome.out
 
-    def test_quiet_leaves_the_results_and_takes_the_messages(self, nmtkit: Command, project: Project) -> None:
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet")
+    def test_quiet_leaves_the_results_and_takes_the_messages(self, run_command: RunCommand, project: Project) -> None:
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--quiet")
         assert (outcome.code, outcome.err) == (0, "")
         assert "Prepared pairs" in outcome.out
 
-    def test_run_again_it_says_that_nothing_was_done(self, nmtkit: Command, prepared: Project) -> None:
-        outcome = nmtkit("prepare", prepared.recipe, "--run-dir", prepared.run)
+    def test_run_again_it_says_that_nothing_was_done(self, run_command: RunCommand, prepared: Project) -> None:
+        outcome = run_command("prepare", prepared.recipe, "--run-dir", prepared.run)
         assert outcome.code == 0
         assert "nothing was done" in outcome.err
         assert "Prepared pairs" in outcome.out
 
     def test_the_default_folder_of_a_run_has_the_name_of_its_recipe(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(project.folder)
-        assert nmtkit("prepare", "mine.toml", "--quiet").code == 0
+        assert run_command("prepare", "mine.toml", "--quiet").code == 0
         assert (project.folder / "runs" / "mine" / "data" / "manifest.json").is_file()
 
-    def test_dropped_pairs_are_shown_with_their_rule(self, nmtkit: Command, project: Project) -> None:
+    def test_dropped_pairs_are_shown_with_their_rule(self, run_command: RunCommand, project: Project) -> None:
         for side in ("en", "de"):
             with (project.folder / f"train.{side}").open("a") as file:
                 file.write("\n")
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--quiet")
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--quiet")
         assert "left out of train" in outcome.out
         assert "both_blank" in outcome.out
 
-    def test_findings_and_vocabulary_are_printed(self, nmtkit: Command, project: Project) -> None:
+    def test_findings_and_vocabulary_are_printed(self, run_command: RunCommand, project: Project) -> None:
         with (project.folder / "train.en").open("a") as file:
             file.write("a <b>bold</b> line\n")
         with (project.folder / "train.de").open("a") as file:
             file.write("eine fette Zeile\n")
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
         assert re.search(r"markup +1 +keep +0 .*\n(.*\n)*markup, lines 121\n    \S.*\n    \S", outcome.out)
         assert all(title in outcome.out for title in ("Found in 121 training pairs", "tokens per word"))
         assert "Words per line" in (project.run / "data" / "report.html").read_text(encoding="utf-8")
         assert str(project.run / "data" / "report.html") in outcome.err
-        again = nmtkit("prepare", project.recipe, "--run-dir", project.run)
+        again = run_command("prepare", project.recipe, "--run-dir", project.run)
         assert again.out == outcome.out
 
-    def test_check_only_reports_and_fails_where_prepare_would_stop(self, nmtkit: Command, project: Project) -> None:
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
+    def test_check_only_reports_and_fails_where_prepare_would_stop(
+        self, run_command: RunCommand, project: Project
+    ) -> None:
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
         assert (outcome.code, outcome.err) == (0, "")
         with (project.folder / "train.de").open("ab") as file:
             file.write(b"M\xfcller\nnoch eine\n")
         with (project.folder / "train.en").open("ab") as file:
             file.write(b"he is here\n")
-        outcome = nmtkit("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
+        outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
         assert outcome.code == 1
         assert re.search(r"invalid_utf8 +1 +error", outcome.out)
         assert re.search(r"line_count +1 +error", outcome.out)
@@ -388,7 +332,7 @@ class TestPrepare:
         assert names == ["report.html", "report.json"]
 
     def test_the_options_reach_the_preparation(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: dict[str, Any] = {}
 
@@ -398,21 +342,21 @@ class TestPrepare:
 
         monkeypatch.setattr("nmtkit.data.prepare.prepare", note)
         options = ["--workers", "3", "--mirror", "somewhere", "--set", "training.seed=8", "--set", "training.seed=9"]
-        assert nmtkit("prepare", project.recipe, "--run-dir", "there", *options).err == "error: noted\n"
+        assert run_command("prepare", project.recipe, "--run-dir", "there", *options).err == "error: noted\n"
         assert asked == {"workers": 3, "mirror": Path("somewhere"), "seed": 9, "run_dir": Path("there")}
 
     def test_the_environment_may_name_the_mirror(
-        self, nmtkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("NMTKIT_MIRROR", str(tmp_path / "missing"))
-        outcome = nmtkit("prepare", "multi30k-en-de", "--run-dir", tmp_path / "run")
+        outcome = run_command("prepare", "multi30k-en-de", "--run-dir", tmp_path / "run")
         assert outcome.code == 1
         assert str(tmp_path / "missing") in outcome.err
 
 
 class TestTrain:
     def test_the_options_reach_the_training(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[Any] = []
 
@@ -422,12 +366,12 @@ class TestTrain:
 
         monkeypatch.setattr(Workers, "start", note)
         options = ["--device", "cpu", "--threads", "3", "--set", "training.precision=bf16"]
-        assert nmtkit("train", project.recipe, *options).err == "error: noted\n"
+        assert run_command("train", project.recipe, *options).err == "error: noted\n"
         assert asked == ["cpu", "bf16", 3, True]
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_trackers_reach_the_training(
-        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         def note(name: str, run_dir: Path, hyperparameters: dict[str, Any], first_step: int) -> None:
             assert hyperparameters["training/max_steps"] == 9
@@ -436,25 +380,25 @@ class TestTrain:
         monkeypatch.setattr("nmtkit.training.reporting.open_tracker", note)
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: name)
         options = ["--set", "training.max_steps=9", "--tracker", "wandb", "--device", "cpu"]
-        outcome = nmtkit(command, prepared.recipe, "--run-dir", prepared.run, *options)
+        outcome = run_command(command, prepared.recipe, "--run-dir", prepared.run, *options)
         assert outcome.err.endswith("error: noted wandb True 1\n")
 
     @pytest.mark.parametrize(
         "arguments", [["train", "--processes", "2"], ["train"], ["run", "--processes", "2"], ["run"]]
     )
     def test_a_missing_tracker_is_told_before_anything_is_done(
-        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
         monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: None)
-        outcome = nmtkit(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
+        outcome = run_command(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
         assert outcome.code == 1
         told = "error: --tracker tensorboard: tensorboard is not installed; run `pip install 'nmtkit[tensorboard]'`\n"
         assert outcome.err == told
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_several_processes_are_started_with_the_same_arguments(
-        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         asked: list[Any] = []
 
@@ -464,15 +408,15 @@ class TestTrain:
 
         monkeypatch.setattr("nmtkit.distributed.launch.launch", note)
         arguments = [command, str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
-        assert nmtkit(*arguments).code == 7
+        assert run_command(*arguments).code == 7
         assert asked == [4, arguments]
 
     def test_run_under_a_launcher_says_what_to_take_instead(
-        self, nmtkit: Command, prepared: Project, monkeypatch: pytest.MonkeyPatch
+        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setattr("nmtkit.cli.main._leave", sys.exit)  # of several processes it ends this one at once
-        outcome = nmtkit("run", prepared.recipe, "--run-dir", prepared.run)
+        outcome = run_command("run", prepared.recipe, "--run-dir", prepared.run)
         assert outcome.code == 1
         assert outcome.err == (
             "error: `run` starts its own processes with --processes N; under a launcher, use `prepare` and then "
@@ -481,10 +425,10 @@ class TestTrain:
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_a_mistake_in_the_recipe_starts_no_processes(
-        self, nmtkit: Command, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
-        outcome = nmtkit(command, project.recipe, "--processes", "4", "--set", "training.sead=1")
+        outcome = run_command(command, project.recipe, "--processes", "4", "--set", "training.sead=1")
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
 
 
@@ -496,9 +440,9 @@ class TestScore:
         return ["--hypothesis", str(tmp_path / "out.de"), "--reference", str(tmp_path / "test.de")]
 
     def test_scores_are_written_keyed_by_file_and_metric(
-        self, nmtkit: Command, tmp_path: Path, files: list[str]
+        self, run_command: RunCommand, tmp_path: Path, files: list[str]
     ) -> None:
-        outcome = nmtkit("score", *files, "--target-language", "de", "--json", tmp_path / "scores.json")
+        outcome = run_command("score", *files, "--target-language", "de", "--json", tmp_path / "scores.json")
         assert (outcome.code, outcome.err) == (0, "")
         content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
         assert list(content) == [files[1]]
@@ -510,24 +454,26 @@ class TestScore:
             assert f"{entry['score']:.2f}" in outcome.out
 
     def test_without_a_language_the_table_says_which_scores_are_left_out(
-        self, nmtkit: Command, tmp_path: Path, files: list[str]
+        self, run_command: RunCommand, tmp_path: Path, files: list[str]
     ) -> None:
-        outcome = nmtkit("score", *files, "--json", tmp_path / "scores.json")
+        outcome = run_command("score", *files, "--json", tmp_path / "scores.json")
         content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
         assert "bleu-tokenized" not in content[files[1]]
         assert re.search(r"bleu-tokenized\W+left out", outcome.out)
 
-    def test_only_the_asked_metrics_are_computed(self, nmtkit: Command, tmp_path: Path, files: list[str]) -> None:
-        outcome = nmtkit("score", *files, "--metric", "ter", "--metric", "chrf2", "--json", tmp_path / "s.json")
+    def test_only_the_asked_metrics_are_computed(
+        self, run_command: RunCommand, tmp_path: Path, files: list[str]
+    ) -> None:
+        outcome = run_command("score", *files, "--metric", "ter", "--metric", "chrf2", "--json", tmp_path / "s.json")
         content = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
         assert sorted(content[files[1]]) == ["chrf2", "ter"]
         assert "sacrebleu" not in outcome.out
 
-    def test_tokenized_text_is_scored_as_it_is(self, nmtkit: Command, tmp_path: Path, files: list[str]) -> None:
+    def test_tokenized_text_is_scored_as_it_is(self, run_command: RunCommand, tmp_path: Path, files: list[str]) -> None:
         scores = []
         for text in ("plain", "tokenized"):
             options = ["--text", text, "--target-language", "de", "--json", tmp_path / "s.json"]
-            nmtkit("score", *files, "--metric", "bleu-tokenized", *options)
+            run_command("score", *files, "--metric", "bleu-tokenized", *options)
             scores.append(json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))[files[1]]["bleu-tokenized"])
         assert scores[0]["score"] != scores[1]["score"]
         assert "tok:none" in scores[1]["signature"]

@@ -1,55 +1,19 @@
 """`corpora`, `inspect` and `prepare --download-only`: what they print, and that they name what is wrong."""
 
-import io
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import mirror_path
 from nmtkit.data.prepare import prepare
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def nmtkit(monkeypatch: pytest.MonkeyPatch, restored_process: None) -> Command:
-    """Runs a command in this process, from its arguments to its exit code."""
-
-    def run(*arguments: object) -> Outcome:
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
-            patch.setattr(sys, "stdout", out)
-            patch.setattr(sys, "stderr", err)
-            try:
-                main()
-                code: Any = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-            out.flush()
-            err.flush()
-            texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
-        return Outcome(code, *texts)
-
-    return run
+from tests.conftest import RunCommand
 
 
 class TestCorpora:
-    def test_all_are_listed_with_languages_size_and_licence(self, nmtkit: Command) -> None:
-        outcome = nmtkit("corpora")
+    def test_all_are_listed_with_languages_size_and_licence(self, run_command: RunCommand) -> None:
+        outcome = run_command("corpora")
         assert outcome.code == 0
         (europarl,) = [line for line in outcome.out.split("\n") if "wmt14/europarl-v7 " in line]
         assert "en-de en-fr" in europarl
@@ -57,8 +21,12 @@ class TestCorpora:
         assert "builtin/train" in outcome.out
         assert "non-commercial research and education only: multi30k/train, " in outcome.out
 
-    def test_a_pair_of_languages_chooses_in_either_direction_and_counts_its_own_files(self, nmtkit: Command) -> None:
-        forth, back = (json.loads(nmtkit("corpora", "--languages", pair, "--json").out) for pair in ("en-vi", "vi-en"))
+    def test_a_pair_of_languages_chooses_in_either_direction_and_counts_its_own_files(
+        self, run_command: RunCommand
+    ) -> None:
+        forth, back = (
+            json.loads(run_command("corpora", "--languages", pair, "--json").out) for pair in ("en-vi", "vi-en")
+        )
         assert (
             [entry["name"] for entry in forth]
             == [entry["name"] for entry in back]
@@ -69,33 +37,33 @@ class TestCorpora:
             ]
         )
         assert sum(file["bytes"] for file in forth[0]["files"]) == 13603614 + 18074646
-        assert "31.7" in nmtkit("corpora", "--languages", "en-vi").out
+        assert "31.7" in run_command("corpora", "--languages", "en-vi").out
 
-    def test_one_corpus_is_shown_with_its_files(self, nmtkit: Command) -> None:
-        out = nmtkit("corpora", "wmt14/giga-fren").out
+    def test_one_corpus_is_shown_with_its_files(self, run_command: RunCommand) -> None:
+        out = run_command("corpora", "wmt14/giga-fren").out
         assert "training-giga-fren.tar" in out
         assert "2,595.1" in out
         assert "commoncrawl" not in out
-        described = json.loads(nmtkit("corpora", "wmt14/giga-fren", "--json").out)[0]
+        described = json.loads(run_command("corpora", "wmt14/giga-fren", "--json").out)[0]
         assert described["texts"]["en-fr"][0]["member"] == "giga-fren.release2.fixed.en.gz"
         assert described["files"][0]["checksum"].startswith("sha256 3ff8319f")
 
-    def test_sacrebleus_sets_are_listed_by_the_names_that_recipes_take(self, nmtkit: Command) -> None:
-        names = [entry["name"] for entry in json.loads(nmtkit("corpora", "--sacrebleu", "--json").out)]
+    def test_sacrebleus_sets_are_listed_by_the_names_that_recipes_take(self, run_command: RunCommand) -> None:
+        names = [entry["name"] for entry in json.loads(run_command("corpora", "--sacrebleu", "--json").out)]
         assert {"sacrebleu:wmt14/full", "sacrebleu:iwslt17"} <= set(names)
-        assert nmtkit("corpora", "sacrebleu:wmt14/full").code == 0
+        assert run_command("corpora", "sacrebleu:wmt14/full").code == 0
 
-    def test_a_wrong_name_or_pair_is_one_line(self, nmtkit: Command) -> None:
-        outcome = nmtkit("corpora", "wmt14/europarl")
+    def test_a_wrong_name_or_pair_is_one_line(self, run_command: RunCommand) -> None:
+        outcome = run_command("corpora", "wmt14/europarl")
         assert (outcome.code, outcome.out) == (1, "")
         assert 'the nearest name is "wmt14/europarl-v7"' in outcome.err
-        outcome = nmtkit("corpora", "--languages", "en-xx")
+        outcome = run_command("corpora", "--languages", "en-xx")
         assert outcome.code == 1
         assert "no corpus has that pair; there are de-cs, de-en, de-fr, en-cs" in outcome.err
 
 
 def test_download_only_fetches_verifies_and_prepares_nothing(
-    nmtkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     url = "http://www.manythings.org/anki/deu-eng.zip"
@@ -106,12 +74,12 @@ def test_download_only_fetches_verifies_and_prepares_nothing(
     recipe.write_text('[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["tatoeba/anki"]\n')
     run = tmp_path / "run"
     arguments = ("prepare", recipe, "--download-only", "--mirror", tmp_path / "mirror", "--run-dir", run)
-    outcome = nmtkit(*arguments)
+    outcome = run_command(*arguments)
     assert outcome.code == 0
     assert "anki/deu-eng.zip" in outcome.out
     assert not run.exists()
     path.write_bytes(b"changed")
-    outcome = nmtkit(*arguments)
+    outcome = run_command(*arguments)
     assert outcome.code == 1
     assert "deu-eng.zip: has sha256" in outcome.err
 
@@ -137,9 +105,9 @@ def run_of_two_corpora(tmp_path: Path) -> Path:
 
 class TestInspect:
     def test_a_pair_is_shown_with_its_corpus_line_pieces_and_ids(
-        self, nmtkit: Command, run_of_two_corpora: Path
+        self, run_command: RunCommand, run_of_two_corpora: Path
     ) -> None:
-        found = json.loads(nmtkit("inspect", run_of_two_corpora, "--line", 32, "--json").out)
+        found = json.loads(run_command("inspect", run_of_two_corpora, "--line", 32, "--json").out)
         assert (found["corpus"], found["line"], found["line_of_all"]) == ("second", 2, 32)
         assert found["source"]["text"] == "two a2  b"
         assert found["source"]["decoded"] == "two a2 b"
@@ -149,27 +117,27 @@ class TestInspect:
         assert all(isinstance(index, int) for index in found["target"]["ids"])
 
     def test_the_line_may_be_that_of_one_corpus_or_of_the_validation_data(
-        self, nmtkit: Command, run_of_two_corpora: Path
+        self, run_command: RunCommand, run_of_two_corpora: Path
     ) -> None:
-        by_corpus = nmtkit("inspect", run_of_two_corpora, "--line", 2, "--corpus", "second", "--json").out
-        assert by_corpus == nmtkit("inspect", run_of_two_corpora, "--line", 32, "--json").out
-        out = nmtkit("inspect", run_of_two_corpora, "--line", 4, "--valid").out
+        by_corpus = run_command("inspect", run_of_two_corpora, "--line", 2, "--corpus", "second", "--json").out
+        assert by_corpus == run_command("inspect", run_of_two_corpora, "--line", 32, "--json").out
+        out = run_command("inspect", run_of_two_corpora, "--line", 4, "--valid").out
         assert "two.en, line 4 (line 4 of all)" in out
         assert "text    two a4  b\n" in out
         assert "  decoded two a4 b\n" in out
 
-    def test_a_pair_that_was_left_out_is_shown_as_text(self, nmtkit: Command, run_of_two_corpora: Path) -> None:
-        out = nmtkit("inspect", run_of_two_corpora, "--line", 33).out
+    def test_a_pair_that_was_left_out_is_shown_as_text(self, run_command: RunCommand, run_of_two_corpora: Path) -> None:
+        out = run_command("inspect", run_of_two_corpora, "--line", 33).out
         assert "second, line 3" in out
         assert "left out of the prepared data" in out
         assert "two a3  b" in out
         assert "ids" not in out
 
     def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(
-        self, nmtkit: Command, run_of_two_corpora: Path
+        self, run_command: RunCommand, run_of_two_corpora: Path
     ) -> None:
         (run_of_two_corpora.parent / "one.en").write_text("changed\n")
-        found = json.loads(nmtkit("inspect", run_of_two_corpora, "--line", 1, "--json").out)
+        found = json.loads(run_command("inspect", run_of_two_corpora, "--line", 1, "--json").out)
         assert found["source"]["text"] is None
         assert found["source"]["decoded"] == "one a1 b"
 
@@ -182,9 +150,9 @@ class TestInspect:
         ],
     )
     def test_a_line_or_corpus_that_is_not_there_is_one_line(
-        self, nmtkit: Command, run_of_two_corpora: Path, arguments: tuple[object, ...], expected: str
+        self, run_command: RunCommand, run_of_two_corpora: Path, arguments: tuple[object, ...], expected: str
     ) -> None:
-        outcome = nmtkit("inspect", run_of_two_corpora, *arguments)
+        outcome = run_command("inspect", run_of_two_corpora, *arguments)
         assert outcome.code == 1
         assert expected in outcome.err
         assert outcome.err.count("\n") == 1

@@ -1,39 +1,17 @@
 """`nmtkit cost` and `nmtkit compare` from their arguments to what they print and write."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nmtkit.cli.main import main
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import read_json, write_json, write_lines
-from tests.conftest import TinyProject
+from tests.conftest import RunCommand, TinyProject
 
-Command = Callable[..., tuple[int, str, str]]
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
 
 MANIFEST = '{"fingerprint": "FINGERPRINT", "pairs": {}, "cleaning": {}, "files": {}, "corpora": []}'
-
-
-@pytest.fixture
-def nmtkit(restored_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        assert isinstance(code, int)
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +33,9 @@ def cells(printed: str, first: str) -> list[str]:
 # ---- cost
 
 
-def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Command, tmp_path: Path) -> None:
+def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(run_command: RunCommand, tmp_path: Path) -> None:
     small = ("--set", "training.max_steps=1000", "--run-dir", tmp_path / "none")
-    code, out, err = nmtkit("cost", "wmt14-en-de-base", "--devices", 8, "--device-type", "h200", *small)
+    code, out, err = run_command("cost", "wmt14-en-de-base", "--devices", 8, "--device-type", "h200", *small)
     assert (code, err) == (0, "")
     assert "on 8 x h200 (bf16)" in cells(out, "time")[1]
     assert cells(out, "updates")[1] == "1,000 (max_steps = 1000)"
@@ -67,10 +45,10 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(nmtkit: Com
     assert "wmt14-en-de-base, the paper's estimate" in out
 
 
-def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, tmp_path: Path) -> None:
+def test_options_reach_the_prediction_and_figures_are_written(run_command: RunCommand, tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     options = ("--devices", 2, "--rate", 50, "--mfu", 0.4, "--set", "training.max_steps=10", "--json", file)
-    code, out, _ = nmtkit("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
+    code, out, _ = run_command("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
     assert code == 0
     figures = read_json(file)
     assert (figures["devices"], figures["device"], figures["rate"], figures["mfu"]) == (2, "abacus", 50e12, 0.4)
@@ -81,7 +59,7 @@ def test_options_reach_the_prediction_and_figures_are_written(nmtkit: Command, t
 
 @pytest.mark.parametrize(("stated", "precision"), [("auto", "bf16"), ("bf16", "bf16"), ("float32", "float32")])
 def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
-    nmtkit: Command,
+    run_command: RunCommand,
     tiny_project: TinyProject,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,32 +72,36 @@ def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
     monkeypatch.setattr("nmtkit.training.prediction.matmul_flops_per_second", lambda device, precision: 1e10)
     file = tmp_path / "cost.json"
     options = ("--set", f"training.precision={stated}", "--run-dir", tmp_path / "none", "--json", file)
-    code, out, _ = nmtkit("cost", tiny_project.recipe, "--device-type", "cpu", *options)
+    code, out, _ = run_command("cost", tiny_project.recipe, "--device-type", "cpu", *options)
     figures = read_json(file)
     assert (code, figures["precision"], figures["rate"]) == (0, precision, 1e10)
     assert figures["mfu"] * figures["rate"] == pytest.approx(found[precision])
     assert processor_name() is None or f"1 x cpu ({precision}), {processor_name()}" in out
 
 
-def test_prepared_data_make_the_prediction_exact(nmtkit: Command, tiny_project: TinyProject, tmp_path: Path) -> None:
+def test_prepared_data_make_the_prediction_exact(
+    run_command: RunCommand, tiny_project: TinyProject, tmp_path: Path
+) -> None:
     file = tmp_path / "cost.json"
     run = tiny_project.copy(tmp_path / "run")
     options = ("--device-type", "cpu", "--rate", 1, "--json", file)
-    code, out, _ = nmtkit("cost", tiny_project.recipe, "--run-dir", run, *options)
+    code, out, _ = run_command("cost", tiny_project.recipe, "--run-dir", run, *options)
     assert code == 0
     assert "Lengths of the pairs: the prepared data" in out
     by_recipe = read_json(file)
-    assert nmtkit("cost", run, *options)[0] == 0  # a run that is not trained yet
+    assert run_command("cost", run, *options)[0] == 0  # a run that is not trained yet
     assert read_json(file) == by_recipe
     other = ("--set", "data.vocab_size=80")
-    code, out, err = nmtkit("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
+    code, out, err = run_command("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
     assert code == 0
     assert "prepared with another [data] or [cleaning]" in err
     assert "Lengths of the pairs: assumed" in out
 
 
-def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nmtkit: Command, trained: Path) -> None:
-    code, out, _ = nmtkit("cost", trained)
+def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(
+    run_command: RunCommand, trained: Path
+) -> None:
+    code, out, _ = run_command("cost", trained)
     assert code == 0
     for title in ("Training cost", "The paper's Table 2, and this run", "Prediction and outcome"):
         assert title in out
@@ -131,15 +113,15 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(nm
     assert (cost["updates"], cost["run"]) == (5, "mine")
 
 
-def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(nmtkit: Command, trained: Path) -> None:
-    code, out, _ = nmtkit("cost", trained, "--device-type", "a100", "--devices", 4)
+def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(run_command: RunCommand, trained: Path) -> None:
+    code, out, _ = run_command("cost", trained, "--device-type", "a100", "--devices", 4)
     assert code == 0
     assert "on 4 x a100 (float32)" in out  # the precision that the run has
     assert "Training cost" not in out
 
 
-def test_the_table_of_devices_has_rates_and_sources(nmtkit: Command) -> None:
-    code, out, _ = nmtkit("cost", "--list-devices")
+def test_the_table_of_devices_has_rates_and_sources(run_command: RunCommand) -> None:
+    code, out, _ = run_command("cost", "--list-devices")
     assert code == 0
     assert cells(out, "h200")[:5] == ["h200", "67", "494.5", "989.5", "989.5"]
     assert "NVIDIA H200 product page" in out
@@ -163,8 +145,8 @@ def test_the_table_of_devices_has_rates_and_sources(nmtkit: Command) -> None:
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
     ],
 )
-def test_a_mistake_is_told(nmtkit: Command, trained: Path, arguments: list[str], code: int, told: str) -> None:
-    found, out, err = nmtkit("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
+def test_a_mistake_is_told(run_command: RunCommand, trained: Path, arguments: list[str], code: int, told: str) -> None:
+    found, out, err = run_command("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
     assert (found, out) == (code, "")
     assert told in " ".join(err.replace("│", " ").split())
 
@@ -199,11 +181,11 @@ def better(tmp_path: Path) -> Path:
 
 
 def test_settings_scores_cost_and_sentences_stand_side_by_side(
-    nmtkit: Command, base: Path, better: Path, tmp_path: Path
+    run_command: RunCommand, base: Path, better: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "compare.json"
     options = ("--metric", "chrf2", "--trials", 50, "--sentences", 2, "--json", file)
-    code, out, _ = nmtkit("compare", base, better, *options)
+    code, out, _ = run_command("compare", base, better, *options)
     assert code == 0
     assert cells(out, "model.d_model") == ["model.d_model", "512", "256"]
     assert cells(out, "training.seed") == ["training.seed", "1", "2"]
@@ -225,17 +207,17 @@ def test_settings_scores_cost_and_sentences_stand_side_by_side(
     assert "Satz 0" in out
 
 
-def test_the_test_and_the_number_of_sentences_are_as_asked(nmtkit: Command, base: Path, better: Path) -> None:
+def test_the_test_and_the_number_of_sentences_are_as_asked(run_command: RunCommand, base: Path, better: Path) -> None:
     options = ("--metric", "sacrebleu", "--paired", "randomization", "--trials", 20, "--sentences", 0)
-    code, out, _ = nmtkit("compare", base, better, *options)
+    code, out, _ = run_command("compare", base, better, *options)
     assert code == 0
     assert "ar:20" in out
     assert "changed most" not in out
 
 
-def test_a_run_and_its_copy_differ_in_nothing(nmtkit: Command, base: Path, tmp_path: Path) -> None:
+def test_a_run_and_its_copy_differ_in_nothing(run_command: RunCommand, base: Path, tmp_path: Path) -> None:
     copy = write_run(tmp_path / "copy", [line.replace("dog", "cat") for line in REFERENCES])
-    code, out, _ = nmtkit("compare", base, copy, "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", base, copy, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert "None: same recipe, same training text." in out
     assert "None: all sentences score the same." in out
@@ -245,22 +227,22 @@ def test_a_run_and_its_copy_differ_in_nothing(nmtkit: Command, base: Path, tmp_p
     assert "*" not in scores
 
 
-def test_the_cost_is_that_of_the_runs(nmtkit: Command, base: Path, trained: Path, tmp_path: Path) -> None:
+def test_the_cost_is_that_of_the_runs(run_command: RunCommand, base: Path, trained: Path, tmp_path: Path) -> None:
     own = write_run(tmp_path / "own", REFERENCES)
     (own / "resume").symlink_to(trained / "resume")
-    code, out, _ = nmtkit("compare", base, own, "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", base, own, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert cells(out, "updates") == ["updates", "not known", "5"]
     assert cells(out, "energy, GPUs")[-1] == "not measured"
 
 
 def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_measured(
-    nmtkit: Command, base: Path, better: Path, trained: Path
+    run_command: RunCommand, base: Path, better: Path, trained: Path
 ) -> None:
     measured = {**training_cost(trained), "gpu_joules": 3.6e6, "gpu_seconds": 50.0, "device_seconds": 100.0}
     write_json(base / "cost.json", measured)
     write_json(better / "cost.json", {**measured, "host_joules": 3.6e6, "host_seconds": 100.0})
-    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert cells(out, "energy, GPUs")[1] == "1 kWh (measured over 50s, 50.0 % of the time)"
     assert cells(out, "energy, processors and memory")[1:] == ["not measured", "1 kWh (measured over 1m40s)"]
@@ -268,69 +250,75 @@ def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_m
 
 @pytest.mark.parametrize(("file", "content"), [("data/manifest.json", "{}"), ("cost.json", "[]")])
 def test_a_damaged_file_of_a_run_is_one_line(
-    nmtkit: Command, base: Path, better: Path, file: str, content: str
+    run_command: RunCommand, base: Path, better: Path, file: str, content: str
 ) -> None:
     (better / file).write_text(content)
-    assert f"{better / file}: " in refused(nmtkit, base, better)
+    assert f"{better / file}: " in refused(run_command, base, better)
 
 
-def test_other_text_under_the_same_name_counts_as_a_difference(nmtkit: Command, base: Path, better: Path) -> None:
+def test_other_text_under_the_same_name_counts_as_a_difference(
+    run_command: RunCommand, base: Path, better: Path
+) -> None:
     (better / "data" / "manifest.json").write_text(MANIFEST.replace("FINGERPRINT", "fedcba9876543210"))
-    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert "0123456789ab" in out
     assert "fedcba987654" in out
 
 
-def refused(nmtkit: Command, *runs: Path) -> str:
+def refused(run_command: RunCommand, *runs: Path) -> str:
     """The one line with which a comparison is refused."""
-    code, out, err = nmtkit("compare", *runs)
+    code, out, err = run_command("compare", *runs)
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     return err
 
 
-def test_runs_that_cannot_be_compared_are_refused_in_one_line(nmtkit: Command, base: Path, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(
+    run_command: RunCommand, base: Path, tmp_path: Path
+) -> None:
     changed = [*REFERENCES[:7], "another", *REFERENCES[8:]]
     other = write_run(tmp_path / "other", REFERENCES, references=changed)
-    assert "base and other cannot be compared: the reference of news differs (line 8)" in refused(nmtkit, base, other)
+    assert "base and other cannot be compared: the reference of news differs (line 8)" in refused(
+        run_command, base, other
+    )
     short = write_run(tmp_path / "short", REFERENCES[:3], references=REFERENCES[:3])
-    assert "the source of news differs (their number of lines)" in refused(nmtkit, base, short)
+    assert "the source of news differs (their number of lines)" in refused(run_command, base, short)
     foreign = write_run(tmp_path / "foreign", REFERENCES, test="olds")
-    assert "no test set in common: base has news; foreign has olds" in refused(nmtkit, base, foreign)
+    assert "no test set in common: base has news; foreign has olds" in refused(run_command, base, foreign)
     french = write_run(tmp_path / "french", REFERENCES, references=changed)
     recipe = (french / "recipe.toml").read_text()
     (french / "recipe.toml").write_text(recipe.replace('target_language = "de"', 'target_language = "fr"'))
-    assert "data.text or data.target_language differ" in refused(nmtkit, base, french)
+    assert "data.text or data.target_language differ" in refused(run_command, base, french)
     cut = write_run(tmp_path / "cut", REFERENCES[:3])
-    assert "news.txt has 3 lines, but the test set news has 40" in refused(nmtkit, base, cut)
+    assert "news.txt has 3 lines, but the test set news has 40" in refused(run_command, base, cut)
     empty = write_run(tmp_path / "empty", REFERENCES)
     (empty / "translations" / "news.txt").unlink()
-    assert "no translations of test sets" in refused(nmtkit, base, empty)
+    assert "no translations of test sets" in refused(run_command, base, empty)
     words = write_run(tmp_path / "words", REFERENCES)
     recipe = (words / "recipe.toml").read_text()
     (words / "recipe.toml").write_text(recipe.replace("[data]\n", '[data]\ntext = "tokenized"\n'))
-    assert "data.text or data.target_language differ" in refused(nmtkit, base, words)
-    assert "not a run" in refused(nmtkit, base, tmp_path)
-    assert "the same run is given twice" in refused(nmtkit, base, base)
+    assert "data.text or data.target_language differ" in refused(run_command, base, words)
+    assert "not a run" in refused(run_command, base, tmp_path)
+    assert "the same run is given twice" in refused(run_command, base, base)
 
 
-def test_test_sets_that_only_some_have_translated_are_named(nmtkit: Command, base: Path, better: Path) -> None:
+def test_test_sets_that_only_some_have_translated_are_named(run_command: RunCommand, base: Path, better: Path) -> None:
     for side in ("source", "reference"):
         write_lines(base / "data" / "test" / f"more.{side}.txt", ["a line"])
     write_lines(base / "translations" / "more.txt", ["a line"])
-    code, out, _ = nmtkit("compare", base, better, "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert "Not translated by all runs, and left out: more." in out
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(
-    nmtkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("a", "b"):
         write_run(tmp_path / folder / "mine", REFERENCES)
     monkeypatch.chdir(tmp_path)
-    code, out, _ = nmtkit("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
+    code, out, _ = run_command("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert cells(out, "what") == ["what", "a/mine", "b/mine"]
 
@@ -339,20 +327,20 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(
     ("arguments", "code", "told"),
     [
         (["{base}"], 2, "at least two runs"),
-        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of bootstrap"),
+        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'"),
     ],
 )
-def test_wrong_usage_is_told(nmtkit: Command, base: Path, arguments: list[str], code: int, told: str) -> None:
-    found, _, err = nmtkit("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
+def test_wrong_usage_is_told(run_command: RunCommand, base: Path, arguments: list[str], code: int, told: str) -> None:
+    found, _, err = run_command("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
     assert found == code
     assert told in " ".join(err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("name", ["scores.json", "cost.json", "recipe.toml"])
-def test_what_is_compared_is_not_written_over(nmtkit: Command, base: Path, better: Path, name: str) -> None:
+def test_what_is_compared_is_not_written_over(run_command: RunCommand, base: Path, better: Path, name: str) -> None:
     (better / name).touch()
     before = (better / name).read_bytes()
-    code, out, err = nmtkit("compare", base, better, "--json", better / name)
+    code, out, err = run_command("compare", base, better, "--json", better / name)
     assert (code, out) == (2, "")
     assert "also the file of a run" in " ".join(err.split())
     assert (better / name).read_bytes() == before

@@ -27,7 +27,7 @@ def test_a_refusal_of_the_system_is_one_line(
     def refuse(*arguments: object, **options: object) -> None:
         raise fault
 
-    monkeypatch.setattr("nmtkit.config.recipe.load_recipe", refuse)
+    monkeypatch.setattr("nmtkit.cli.prepare.load_recipe", refuse)
     outcome = run_command("prepare", "quickstart")
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {message}")
@@ -40,7 +40,7 @@ def test_another_exception_keeps_its_traceback(
     def fail(*arguments: object, **options: object) -> None:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr("nmtkit.config.recipe.load_recipe", fail)
+    monkeypatch.setattr("nmtkit.cli.prepare.load_recipe", fail)
     with pytest.raises(ValueError, match="a mistake of ours"):
         run_command("prepare", "quickstart")
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.cli.score_tables import print_differences, print_scores
+from nmtkit.cli.score_files import print_differences, print_scores
 from nmtkit.corpora import sacrebleu_sets
 from nmtkit.corpora.download import RemoteFile, mirror_path
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set
+from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import METRICS, Score, Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
@@ -279,7 +280,7 @@ def test_other_public_sets_are_test_sets_too(
     assert "test:" not in outcome.out
 
 
-class OfComet:
+class OfComet(Comet):
     """Takes the place of nmtkit's own Comet; that one is tested against the library's interface."""
 
     def __init__(self, model: str, device: torch.device) -> None:
@@ -358,7 +359,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
         ("--hypothesis a --test-set c --source d --source-language en --target-language de", "leave out --source"),
         ("--hypothesis a --reference b --source-language en", "needs --test-set"),
         ("--hypothesis a --reference b --paired bootstrap", "at least twice"),
-        ("--hypothesis a --hypothesis c --reference b --paired t-test", "bootstrap, randomization"),
+        ("--hypothesis a --hypothesis c --reference b --paired t-test", "'bootstrap', 'randomization'"),
         ("--hypothesis a --reference b --trials 9", "needs --paired"),
         ("--hypothesis a --reference b --comet m", "--comet needs --source"),
         ("--hypothesis a --reference b --source c --comet m --text tokenized", "--text plain"),

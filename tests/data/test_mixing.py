@@ -137,7 +137,7 @@ class TestRecipe:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            ("weight = 0.5", "weight = 0", "weight: Input should be greater than 0"),
+            ("weight = 0.5", "weight = 0", "weight: must be more than 0"),
             ("weight = 3", "wieght = 3", "wieght: unknown key; did you mean weight?"),
             ("weight = 3", "weight = true", "must be a number"),
             ('"<bt>"', '"<b t>"', "source_prefix: must be one word without blanks"),

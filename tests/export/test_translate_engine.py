@@ -51,7 +51,7 @@ def test_beam_search_stays_with_torch_unless_asked_for(exported_run: Path) -> No
 def test_an_unknown_engine_is_wrong_usage(exported_run: Path) -> None:
     result = translate(exported_run, "--engine", "onnx")
     assert result.returncode == 2
-    assert "'onnx' is not one of auto, torch, ctranslate2" in result.stderr
+    assert "'onnx' is not one of 'auto', 'torch', 'ctranslate2'" in result.stderr
 
 
 def test_from_file_to_file_it_is_the_same_too(exported_run: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from damage import FILE_DAMAGES, VALUES, fields
 from harness import Case
@@ -230,12 +229,14 @@ def undamaged() -> list[Case]:
     return [Case(name, arguments, traced=True) for name, arguments in COMMANDS.items()]
 
 
-def options_of(app: Any) -> dict[str, list[tuple[str, bool]]]:
-    """The options of every command of the application; an argument is called ""."""
-    import typer
+def options_of_commands() -> dict[str, list[tuple[str, bool]]]:
+    """The options of every command; an argument is called ""."""
+    from nmtkit.cli.main import COMMANDS, load_command
 
     found = {}
-    for name, one in typer.main.get_command(app).commands.items():
-        params = [(param.opts[0] if param.opts[0].startswith("-") else "", param) for param in one.params]
+    for name in COMMANDS:
+        params = [
+            (param.opts[0] if param.opts[0].startswith("-") else "", param) for param in load_command(name).params
+        ]
         found[name] = [(option, bool(getattr(param, "is_flag", False))) for option, param in params]
     return found

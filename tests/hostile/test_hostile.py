@@ -74,13 +74,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def groups_of(project: Project) -> dict[str, list[Case]]:
     """All cases, by what is hostile in them."""
-    from nmtkit.cli.main import app
-
     of_files = list(cases.file_cases(project.folder, project.opened))
     groups = {
         "file": [case for case in of_files if case.name.startswith("file: ")],
         "field": [case for case in of_files if case.name.startswith("field: ")],
-        "option": list(cases.option_cases(cases.options_of(app))),
+        "option": list(cases.option_cases(cases.options_of_commands())),
         "text": list(cases.text_cases()),
         "around": list(cases.surrounding_cases()),
     }

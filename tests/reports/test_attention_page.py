@@ -194,7 +194,7 @@ def test_the_command_shows_one_word_alone(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--kind", "both"], "encoder, decoder, cross"),
+        (["--kind", "both"], "'encoder', 'decoder', 'cross'"),
         (["--output", "a.gif"], ".html, .svg, .pdf, .png"),
         (["--output", "a.html", "--layer", "1"], "leave out --kind, --layer, --head and --word"),
         (["--output", "a.html", "--word", "ab"], "leave out --kind, --layer, --head and --word"),
