@@ -342,8 +342,15 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
     """Make a folder that appears under ``path``, whole and synced, when the block ends without an error.
 
     An older folder of that name is replaced only once the new one is complete.
+
+    Raises:
+        DataError: the path is not valid UTF-8.
     """
     path = path.resolve()
+    try:
+        str(path).encode()  # safetensors and CTranslate2 open no other paths
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: not valid UTF-8; choose another name for this folder") from None
     with scratch_folder(path) as temporary:
         try:
             yield temporary

@@ -104,6 +104,9 @@ class _Commands(TyperGroup):
             result = super().invoke(ctx)
             if sys.stdout is not None:
                 sys.stdout.flush()
+        except typer.BadParameter as error:
+            error.message = visible(error.message)
+            raise
         except BrokenPipeError as error:
             reader = select.poll()
             reader.register(sys.stdout.fileno(), 0)  # poll reports a pipe without a reader even where nothing is asked

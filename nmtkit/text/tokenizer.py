@@ -114,7 +114,11 @@ class _SentencePiece:
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
         escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
-        ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
+        try:
+            ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
+        except TypeError:  # sentencepiece's complaint about half a surrogate pair
+            bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
+            raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None
         return ids
 
     def sampler(self, kind: str, strength: float) -> SubwordSampler:
@@ -329,6 +333,9 @@ class Tokenizer:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
         A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
+
+        Raises:
+            DataError: a line is not text: it has half a surrogate pair.
         """
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
