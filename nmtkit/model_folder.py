@@ -199,8 +199,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
         ModelError: it is not one, or is damaged.
     """
     from nmtkit.distributed.workers import holding_model
+    from nmtkit.model.decoder_only import build_model
     from nmtkit.model.flops import count_parameters
-    from nmtkit.model.transformer import Transformer
 
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
@@ -211,7 +211,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     if count_parameters(config, *sizes) > 2 * num_weights or (config.share_embeddings == "all" and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
     with holding_model():
-        model = Transformer(config, *sizes)
+        model = build_model(config, *sizes)
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
     for name in sorted(shapes.keys() | expected.keys()):
         if shapes.get(name) != expected.get(name):

@@ -103,6 +103,8 @@ class TestBuiltInRecipes:
 class TestDefaults:
     def test_the_default_model_is_the_papers_base(self) -> None:
         assert ModelConfig().model_dump() == {
+            "architecture": "encoder-decoder",
+            "source_attention": "causal",
             "encoder_layers": 6,
             "decoder_layers": 6,
             "d_model": 512,
@@ -110,10 +112,17 @@ class TestDefaults:
             "num_heads": 8,
             "d_k": None,
             "d_v": None,
+            "self_attention": (),
+            "local_block": 256,
+            "local_previous_block": False,
+            "compression": 3,
             "attention_window": None,
             "norm": "post",
             "positions": "sinusoidal",
             "max_positions": 1024,
+            "activation": "relu",
+            "embedding_scale": True,
+            "initialization": "xavier",
             "dropout": 0.1,
             "attention_dropout": 0.0,
             "ffn_dropout": 0.0,

@@ -273,6 +273,12 @@ class CleaningConfig(_Section):
 class ModelConfig(_Section):
     """Size and structure of the Transformer; everything that Table 3 of the paper varies."""
 
+    architecture: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
+    """encoder-decoder: the paper's Transformer. decoder: only a decoder, which reads source, separator, target and end
+    symbol as one sequence (Liu et al. 2018, T-D); it needs share_vocab and has no encoder_layers."""
+    source_attention: Literal["causal", "full"] = "causal"
+    """For architecture = "decoder": causal: a position of the source sees earlier ones only, as in Liu et al. full: it
+    sees the whole source; then [training] source_loss must be 0."""
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=1_000)
@@ -287,6 +293,17 @@ class ModelConfig(_Section):
     """Width of the queries and keys of one head; by default d_model / num_heads."""
     d_v: int | None = Field(default=None, ge=1, le=65_536)
     """Width of the values of one head; by default d_model / num_heads."""
+    self_attention: tuple[Literal["full", "local", "compressed", "window"], ...] = Field(default=(), max_length=1000)
+    """Self-attention of each layer of the encoder, or of the decoder of architecture = "decoder"; a shorter list
+    repeats. full: all positions. local: blocks of local_block positions, which see only themselves. compressed: keys
+    and values are compressed by a strided convolution (Liu et al. 2018). window: see attention_window. By default full,
+    or window where attention_window is stated."""
+    local_block: int = Field(default=256, ge=1, le=1_000_000)
+    """Number of positions in a block of local attention."""
+    local_previous_block: bool = False
+    """A block of local attention sees the block before it, too, as in the authors' code; not in their paper."""
+    compression: int = Field(default=3, ge=1, le=1_000)
+    """Kernel size and stride of the convolution of compressed attention."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
     """Restrict self-attention to a window of r positions, for long texts: from floor(r / 2) positions before a position
     to floor((r - 1) / 2) after it; in the decoder, to the position itself. By default there is no restriction."""
@@ -297,6 +314,13 @@ class ModelConfig(_Section):
     """Position encodings: sinusoidal as in the paper, or learned (Table 3, row E)."""
     max_positions: int = Field(default=1024, ge=1, le=1_000_000)
     """Number of learned positions. Sinusoidal positions have no limit."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Activation of the feed-forward sub-layers; gelu is its tanh approximation, as in GPT."""
+    embedding_scale: bool = True
+    """Multiply embeddings by sqrt(d_model) before positions are added, as in the paper."""
+    initialization: Literal["xavier", "normal"] = "xavier"
+    """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
+    in GPT. Biases are 0."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the output of each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -315,7 +339,38 @@ class ModelConfig(_Section):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        if "window" in self.self_attention and self.attention_window is None:
+            raise ValueError('self_attention = "window" needs attention_window, the number of positions')
+        if self.is_joined and self.source_attention == "full" and "compressed" in self.self_attention:
+            raise ValueError(
+                'self_attention = "compressed" needs source_attention = "causal": a group of compressed positions may '
+                "hold the end of the source and the beginning of the target"
+            )
         return self
+
+    @property
+    def is_joined(self) -> bool:
+        """True if source and target stand in one sequence."""
+        return self.architecture == "decoder"
+
+    def embedding_sizes(self, source_vocab: int, target_vocab: int) -> dict[str, int]:
+        """Return the entries of each embedding matrix."""
+        if self.is_joined:
+            return (
+                {"shared": target_vocab}
+                if self.share_embeddings != "none"
+                else dict.fromkeys(("target", "output"), target_vocab)
+            )
+        if self.share_embeddings == "all":
+            return {"shared": target_vocab}
+        sizes = {"source": source_vocab, "target": target_vocab}
+        return sizes if self.share_embeddings == "decoder" else {**sizes, "output": target_vocab}
+
+    def attention_kind(self, layer: int) -> Literal["full", "local", "compressed", "window"]:
+        """Return the self-attention of a layer of the stack that reads the source."""
+        if self.self_attention:
+            return self.self_attention[layer % len(self.self_attention)]
+        return "full" if self.attention_window is None else "window"
 
     @property
     def key_width(self) -> int:
@@ -343,6 +398,8 @@ class TrainingConfig(_Section):
     """Random seed for the initial weights, the order of the batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
     """Maximum number of target tokens per update, over all devices and micro-batches, without padding."""
+    sequences_per_update: int = Field(default=0, ge=0, le=MANY)
+    """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
     minimises padding. More: updates differ less from each other, as with that many devices that each have a length of
@@ -365,6 +422,9 @@ class TrainingConfig(_Section):
     """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
     """Number of updates until the peak is reached."""
+    source_loss: float = Field(default=1.0, ge=0, le=1)
+    """For [model] architecture = "decoder": weight of the loss of the source tokens; 1 in Liu et al. 2018. The negative
+    log-likelihood that is reported is always that of the target."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is spread evenly over the vocabulary."""
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
@@ -524,6 +584,15 @@ class Recipe(_Section):
     def _check(self) -> "Recipe":
         if self.model.share_embeddings == "all" and not self.data.share_vocab:
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
+        if self.model.is_joined and not self.data.share_vocab:
+            raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
+        if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
+            raise ValueError(
+                '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
+                "seen cannot be predicted"
+            )
+        if self.model.is_joined and self.training.r_drop and self.training.source_loss:
+            raise ValueError("[training] r_drop needs source_loss = 0")
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "

@@ -47,12 +47,12 @@ class EpochPlan:
 
 @lru_cache(maxsize=1)
 def plan_of_epoch(
-    data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1
+    data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1, sequences: int = 0
 ) -> EpochPlan:
     """Return the plan of an epoch over prepared data; the last is cached, as tens of millions of pairs take a while."""
     pairs = pairs_of_epoch(data.parts, seed, epoch)
     lengths = data.source_lengths, data.target_lengths
-    return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs)
+    return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs, sequences=sequences)
 
 
 def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
@@ -83,6 +83,8 @@ def plan_epoch(
     epoch: int,
     lengths_per_update: int = 1,
     pairs: Indices | None = None,
+    *,
+    sequences: int = 0,
 ) -> EpochPlan:
     """Cut an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
@@ -95,19 +97,21 @@ def plan_epoch(
         epoch: number of the epoch, from 0.
         lengths_per_update: groups per update, each of pairs of similar length.
         pairs: indices of the pairs that the epoch sees; None: each once.
+        sequences: number of pairs per update, whatever their lengths, in place of ``tokens_per_update``; 0: off.
     """
+    sizes, budget = (np.ones_like(target_lengths), sequences) if sequences else (target_lengths, tokens_per_update)
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(target_lengths) if pairs is None else len(pairs))
     if pairs is not None:
         order = pairs[order]
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
-    fits = target_lengths[order] <= tokens_per_update
+    fits = sizes[order] <= budget
     too_long, order = order[~fits], order[fits]
-    ends = np.concatenate([[0], np.cumsum(target_lengths[order])])
+    ends = np.concatenate([[0], np.cumsum(sizes[order])])
     groups: list[tuple[int, int]] = []
     start = 0
     while start < len(order):
-        stop = int(np.searchsorted(ends, ends[start] + tokens_per_update // lengths_per_update, side="right")) - 1
+        stop = int(np.searchsorted(ends, ends[start] + budget // lengths_per_update, side="right")) - 1
         groups.append((start, max(stop, start + 1)))  # a pair beyond its share is a group of its own
         start = groups[-1][1]
     updates: list[list[tuple[int, int]]] = []
@@ -116,7 +120,7 @@ def plan_epoch(
         tokens = int(ends[stop] - ends[start])
         if not updates or len(updates[-1]) == lengths_per_update or tokens > room:
             updates.append([])
-            room = tokens_per_update
+            room = budget
         updates[-1].append((start, stop))
         room -= tokens
     by_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
@@ -129,6 +133,8 @@ def share_update(
     target_lengths: Lengths,
     tokens_per_micro_batch: int,
     num_processes: int,
+    *,
+    is_joined: bool = False,
 ) -> list[list[Indices]]:
     """Deal an update's pairs to the processes, and cut each share into micro-batches.
 
@@ -136,16 +142,27 @@ def share_update(
     most ``tokens_per_micro_batch`` source or target tokens, padding counted, but always at least one pair; it ends
     where pairs of another length begin.
 
+    Args:
+        is_joined: a micro-batch has at most that many source and target tokens together, see `row_lengths`.
+
     Returns:
         For each process the pairs of each of its micro-batches.
     """
     shares = []
     for rank in range(num_processes):
         share = pairs[rank::num_processes]
-        longest = np.maximum(source_lengths[share], target_lengths[share])
+        longest = row_lengths(source_lengths[share], target_lengths[share], is_joined=is_joined)
         cuts = cut_by_padded_tokens(longest, tokens_per_micro_batch, apart=True)
         shares.append([share[start:stop] for start, stop in cuts])
     return shares
+
+
+def row_lengths(source_lengths: Lengths, target_lengths: Lengths, *, is_joined: bool) -> Lengths:
+    """Return the positions that a model computes for each pair at once: of the longer side, or of both in one row.
+
+    In one row the source has no end symbol.
+    """
+    return source_lengths - 1 + target_lengths if is_joined else np.maximum(source_lengths, target_lengths)
 
 
 def cut_by_padded_tokens(

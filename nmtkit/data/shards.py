@@ -150,12 +150,14 @@ class PairData:
         source_lengths, target_lengths: tokens of each pair, one end symbol each counted, int64 [pairs].
         lines: the line each pair came from, int64 [pairs].
         parts: the corpora that the pairs are of, in their order.
+        is_joined: a model reads both sides of a pair as one sequence.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_joined: bool = False) -> None:
         """Raise:
         DataError: the folder is missing or damaged, or was not written by nmtkit.
         """
+        self.is_joined = is_joined
         path = folder / "shards.json"
         if not path.is_file():
             raise DataError(f"{folder}: there is no prepared data here; run `nmtkit prepare` first")

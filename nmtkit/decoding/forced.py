@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.data.batch import Batch, batch_of
-from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -153,9 +154,13 @@ class ForcedDecoder:
             ModelError: a probability is not a number.
         """
         limit = min(max_tokens, self._max_tokens or max_tokens)
+        is_joined = self._models[0].config.is_joined
+        if is_joined and self._max_tokens is not None:  # source and hypothesis share the positions
+            limit = min(limit, self._max_tokens // 2)
         pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
-        longest = [max(len(ids) for ids in pairs[index]) + 1 for index in order]
+        counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
+        longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=is_joined)  # positions of each pair
         log_probs: dict[int, list[float]] = {}
         for start, stop in cut_by_padded_tokens(longest, batch_tokens, apart=True):
             indices = order[start:stop]

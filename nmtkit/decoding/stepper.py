@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model.step_decoder import StepDecoder
 
 
@@ -33,7 +34,7 @@ class ModelStepper:
 
     def __init__(
         self,
-        decoders: Sequence[StepDecoder],
+        decoders: Sequence[StepDecoder | JoinedStepDecoder],
         source: Int[Tensor, "batch source"],
         source_lengths: Int[Tensor, " batch"],
         *,
@@ -46,7 +47,7 @@ class ModelStepper:
             keep_attention: must be set for `attention`.
         """
         self._decoders = decoders
-        self._states = [decoder.start(source, source_lengths) for decoder in decoders]
+        self._states: list[Any] = [decoder.start(source, source_lengths) for decoder in decoders]
         self._keep_attention = keep_attention
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:

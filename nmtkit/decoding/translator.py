@@ -16,6 +16,8 @@ from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.model.decoder_only import DecoderOnly
+from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -52,8 +54,17 @@ class Translator(Engine):
         if precision == "fp16" and self._device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
-        super().__init__(tokenizer, decoding, lengths, min([limit - 1 for limit in limits], default=None))
-        self._decoders = [StepDecoder(model, _DTYPES[precision]) for model in models]
+        most = min([limit - 1 for limit in limits], default=None)
+        self._is_joined = any(model.config.is_joined for model in models)
+        # Where source and target share the positions, a source has at most half of them.
+        super().__init__(tokenizer, decoding, lengths, most // 2 if most is not None and self._is_joined else most)
+        self._most_positions = most
+        self._decoders = [
+            JoinedStepDecoder(model, _DTYPES[precision])
+            if isinstance(model, DecoderOnly)
+            else StepDecoder(model, _DTYPES[precision])
+            for model in models
+        ]
         self.precision = precision
         self.device = self._device.type
         self.is_small = all(model.config.d_model < _SMALL for model in models)
@@ -165,7 +176,9 @@ class Translator(Engine):
         """Return the maximum length in tokens: by the settings, and always with room for the constraints."""
         limit = longest_translation(self.decoding, len(segment.ids))
         limit = max(limit, len(segment.prefix) + sum(len(phrase) for phrase in segment.required))
-        return limit if self._max_tokens is None else min(limit, self._max_tokens)
+        if self._most_positions is None:
+            return limit
+        return min(limit, self._most_positions - len(segment.ids) * self._is_joined)
 
     def _finish(self, segment: Segment, hypothesis: Hypothesis) -> Translation:
         ids, attention = hypothesis.ids, hypothesis.attention

@@ -32,9 +32,24 @@ Array = npt.NDArray[np.float32]
 
 def check(loaded: LoadedModel) -> None:
     """Raise ModelError where CTranslate2 does not support something in the model."""
-    window = loaded.model.config.attention_window
-    if window is not None:
-        raise ModelError(f"CTranslate2 does not support attention_window = {window}; translate with nmtkit")
+    if missing := unsupported(loaded.model.config):
+        raise ModelError(f"CTranslate2 does not support {missing}; translate with nmtkit")
+
+
+def unsupported(config: ModelConfig) -> str:
+    """Return the settings of a model that exist in no format of `export`; "" if there are none."""
+    found = []
+    if config.is_joined:
+        found.append('architecture = "decoder"')
+    if config.attention_window is not None:
+        found.append(f"attention_window = {config.attention_window}")
+    if kinds := sorted(set(config.self_attention) - {"full", "window"}):
+        found.append(f"self_attention = {', '.join(kinds)}")
+    if config.activation != "relu":
+        found.append(f'activation = "{config.activation}"')
+    if not config.embedding_scale:
+        found.append("embedding_scale = false")
+    return ", ".join(found)
 
 
 def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
+from nmtkit.export.ctranslate2 import unsupported
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
@@ -61,10 +62,8 @@ def check_installed() -> None:
 def check(loaded: LoadedModel) -> None:
     """Raise ModelError where neither class supports something in the model, naming all of it."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
-    if config.attention_window is not None:  # nor does CTranslate2 support it
-        raise ModelError(
-            f"no transformers model class supports attention_window = {config.attention_window}; translate with nmtkit"
-        )
+    if nowhere := unsupported(config):
+        raise ModelError(f"no transformers model class supports {nowhere}; translate with nmtkit")
     missing = []
     if config.positions != "sinusoidal":
         missing.append(f'positions = "{config.positions}"')

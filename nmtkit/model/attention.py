@@ -4,14 +4,17 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nmtkit.model.attention_window import AttentionWindow
+from nmtkit.config.schema import ModelConfig
+from nmtkit.model.attention_window import AttentionWindow, Direction
 from nmtkit.model.dropout import Dropout
 
 MOST_SCORES = 2**26
 """Scores of queries and keys that are held at once on a CPU: 256 MiB of float32."""
+_QUERIES_AT_ONCE = 1024
+"""Queries of a long sequence for which compressed attention is computed at once; memory then grows linearly."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -21,21 +24,56 @@ class MultiHeadAttention(nn.Module):
 
     Attributes:
         watch: called with the weights of every call (see attention_weights.py); None: no observer.
-        window: number of positions that self-attention sees around a position; None: all.
+        compression: number of positions whose keys and values become one; None: they are not compressed.
+        compress_keys, compress_values: that convolution, whose stride is its kernel size, as a linear layer over the
+            positions of a group.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, d_k: int, d_v: int, dropout: float, window: int | None = None
+        self,
+        d_model: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        dropout: float,
+        window: int | None = None,
+        *,
+        local: AttentionWindow | None = None,
+        compression: int | None = None,
     ) -> None:
+        """Args:
+        window: number of positions that self-attention sees around a position.
+        local: the blocks of positions that see each other.
+        compression: see above. Without any of the three, every position is seen.
+        """
         super().__init__()
         self.num_heads = num_heads
         self.watch: Callable[[Tensor], None] | None = None
-        self.window = window
+        self._window, self._local = window, local
+        self.compression = compression
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, num_heads * d_k)
         self.key = nn.Linear(d_model, num_heads * d_k)
         self.value = nn.Linear(d_model, num_heads * d_v)
         self.output = nn.Linear(num_heads * d_v, d_model)
+        if compression is not None:
+            self.compress_keys = nn.Linear(compression * num_heads * d_k, num_heads * d_k)
+            self.compress_values = nn.Linear(compression * num_heads * d_v, num_heads * d_v)
+
+    @classmethod
+    def of(cls, config: ModelConfig, kind: str = "full") -> "MultiHeadAttention":
+        """Return attention of a kind that `ModelConfig.self_attention` names."""
+        local = AttentionWindow.local(config.local_block, sees_previous=config.local_previous_block)
+        return cls(
+            config.d_model,
+            config.num_heads,
+            config.key_width,
+            config.value_width,
+            config.attention_dropout,
+            config.attention_window if kind == "window" else None,
+            local=local if kind == "local" else None,
+            compression=config.compression if kind == "compressed" else None,
+        )
 
     def _split(self, x: Float[Tensor, "batch length joined"]) -> Float[Tensor, "batch heads length head_width"]:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -57,9 +95,10 @@ class MultiHeadAttention(nn.Module):
         values: Float[Tensor, "batch heads key d_v"],
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
+        prefix: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch query width"]:
         """Return the joined and projected results of the heads; arguments as for `heads`."""
-        heads = self.heads(queries, keys, values, mask, causal)
+        heads = self.heads(queries, keys, values, mask, causal, prefix)
         projected: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return projected
 
@@ -70,21 +109,95 @@ class MultiHeadAttention(nn.Module):
         values: Float[Tensor, "batch heads key d_v"],
         mask: Bool[Tensor, "batch 1 1 key"] | None = None,
         causal: bool = False,
+        prefix: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch heads query d_v"]:
         """Return softmax(Q K^T / sqrt(d_k)) V of each head, with a window over the neighbours only.
 
         Args:
             mask: True where a key may be attended to; None: everywhere.
             causal: a position sees only itself and earlier ones; not together with a mask.
+            prefix: with ``causal``: lengths of the beginnings whose positions all see each other nevertheless.
 
         Source: equation 1.
         """
-        if self.window is None:
+        if self.compression is not None:
+            return self._attend_to_memory(queries, *self.memory(keys, values), mask, causal)
+        length = queries.size(2)
+        if self._local is not None:
+            window = self._local
+        elif self._window is not None:
+            window = AttentionWindow.of(self._window, causal=causal and prefix is None)
+        elif prefix is not None:  # every position is near
+            window = AttentionWindow(length, length)
+        else:
             return self._attend(queries, keys, values, mask, causal)
-        window, length = AttentionWindow.of(self.window, causal=causal), queries.size(2)
+        direction = Direction(causal, prefix)
         if window.num_blocks(length) and self.watch is None:
-            return window.join(self._attend(*window.cut(queries, keys, values, mask)), length)
-        return self._attend(queries, keys, values, window.mask(mask, length, queries.device))
+            return window.join(self._attend(*window.cut(queries, keys, values, mask, direction)), length)
+        return self._attend(queries, keys, values, window.mask(mask, length, queries.device, direction))
+
+    def memory(
+        self, keys: Float[Tensor, "batch heads key d_k"], values: Float[Tensor, "batch heads key d_v"]
+    ) -> tuple[Float[Tensor, "batch heads memory d_k"], Float[Tensor, "batch heads memory d_v"]]:
+        """Return the keys and values of the first position and of each complete group of ``compression`` positions.
+
+        The paper projects first and convolves then, which is done here; that the first position is part of the memory,
+        so that no query sees nothing, is from the authors' code (tensor2tensor, multihead_self_attention_reduced).
+
+        Source: Liu et al. 2018 (arXiv 1801.10198), section 4.2.4.
+        """
+        assert self.compression is not None
+        groups = keys.size(2) // self.compression
+        compressed = groups * self.compression
+
+        def compress(x: Tensor, linear: nn.Linear) -> Tensor:
+            joined = x.transpose(1, 2)[:, :compressed].reshape(x.size(0), groups, linear.in_features)
+            return torch.cat([x[:, :, :1], self._split(linear(joined)).to(x.dtype)], 2)
+
+        return compress(keys, self.compress_keys), compress(values, self.compress_values)
+
+    def by_token(
+        self, weights: Float[Tensor, "batch heads query memory"], length: int
+    ) -> Float[Tensor, "batch heads query key"]:
+        """Return weights as those of ``length`` tokens; the weight of a compressed group is shared by its tokens."""
+        if self.compression is None:
+            return weights
+        shared = weights[..., 1:].repeat_interleave(self.compression, -1) / self.compression
+        shared = F.pad(shared, (0, length - shared.size(-1)))
+        shared[..., :1] += weights[..., :1]  # the first position is in the memory by itself, too
+        return shared
+
+    def _attend_to_memory(
+        self,
+        queries: Float[Tensor, "batch heads query d_k"],
+        keys: Float[Tensor, "batch heads memory d_k"],
+        values: Float[Tensor, "batch heads memory d_v"],
+        mask: Bool[Tensor, "batch 1 1 query"] | None,
+        causal: bool,
+    ) -> Float[Tensor, "batch heads query d_v"]:
+        """Attend to compressed positions: to groups without padding, and if causal to those before the query."""
+        assert self.compression is not None
+        length, memory, device = queries.size(2), keys.size(2), queries.device
+        if not causal:
+            if mask is not None:  # the last position of a group is real only if all are
+                mask = F.pad(mask[..., self.compression - 1 :: self.compression], (1, 0), value=True)[..., :memory]
+            return self._attend(queries, keys, values, mask)
+        begins = self.compression * torch.arange(memory, device=device)  # first query that sees each
+        seen = begins <= torch.arange(length, device=device)[:, None]  # [query, memory]
+        is_long = queries.shape[:3].numel() * memory > MOST_SCORES
+        if not is_long or self.watch is not None or device.type != "cpu":
+            return self._attend(queries, keys, values, seen[None, None])
+        rate = self.dropout.rate if self.training else 0.0
+        chunks = []
+        for start in range(0, length, _QUERIES_AT_ONCE):
+            stop = min(start + _QUERIES_AT_ONCE, length)
+            last = (stop - 1) // self.compression + 1
+            chunks.append(
+                F.scaled_dot_product_attention(
+                    queries[:, :, start:stop], keys[:, :, :last], values[:, :, :last], seen[start:stop, :last], rate
+                )
+            )
+        return torch.cat(chunks, 2)
 
     def _attend(
         self,

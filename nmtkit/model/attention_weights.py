@@ -14,6 +14,9 @@ from nmtkit.model.transformer import Transformer
 class AttentionWeights:
     """Attention weights of every layer and head.
 
+    Without an encoder these are the parts of the one self-attention: of the source (then without end symbol) to itself,
+    of the target to itself, and of the target to the source.
+
     Attributes:
         encoder: of the encoder to itself.
         decoder: of the decoder to itself; 0 for later positions.
@@ -36,11 +39,10 @@ def attention_weights(
         target_in: begin symbol and target ids.
     """
     assert not model.training, "dropout would change the weights"
-    kinds: dict[str, list[MultiHeadAttention]] = {
-        "encoder": _of_each(model.encoder, "self_attention"),
-        "decoder": _of_each(model.decoder, "self_attention"),
-        "cross": _of_each(model.decoder, "source_attention"),
-    }
+    kinds: dict[str, list[MultiHeadAttention]] = {"decoder": _of_each(model.decoder, "self_attention")}
+    if not model.config.is_joined:
+        kinds["encoder"] = _of_each(model.encoder, "self_attention")
+        kinds["cross"] = _of_each(model.decoder, "source_attention")
     seen: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     for kind, attentions in kinds.items():
         for attention in attentions:
@@ -52,7 +54,14 @@ def attention_weights(
         for attentions in kinds.values():
             for attention in attentions:
                 attention.watch = None
-    return AttentionWeights(*(torch.cat(seen[kind]) for kind in ("encoder", "decoder", "cross")))
+    found = {
+        kind: torch.cat([a.by_token(w, w.size(2)) for a, w in zip(attentions, seen[kind], strict=True)])
+        for kind, attentions in kinds.items()
+    }
+    if model.config.is_joined:
+        both, end = found["decoder"], source.size(1) - 1
+        return AttentionWeights(both[:, :, :end, :end], both[:, :, end:, end:], both[:, :, end:, :end])
+    return AttentionWeights(**found)
 
 
 def _of_each(layers: nn.ModuleList, name: str) -> list[MultiHeadAttention]:

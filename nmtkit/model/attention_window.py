@@ -1,8 +1,9 @@
 """Restricted self-attention: the neighbours of a position, and the blocks of queries that it is computed in.
 
-Position i sees the r positions from i - floor(r / 2) to i + floor((r - 1) / 2), itself included; in a decoder those
-after i are masked. A long sequence is cut into blocks of queries, each with the keys that any of them sees, so work and
-memory grow with length x r; a short one is computed whole, with a mask.
+With a window, position i sees the r positions from i - floor(r / 2) to i + floor((r - 1) / 2), itself included; with
+local attention it sees its block of the sequence; in a decoder those after i are masked. A long sequence is cut into
+blocks of queries, each with the keys that any of them sees, so work and memory grow with length x r; a short one is
+computed whole, with a mask.
 
     queries  [ block 0 | block 1 | block 2 ]
     keys     [-- of block 0 --]
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 FEWEST_QUERIES = 64
@@ -32,28 +33,70 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Direction:
+    """Which positions a query may see, whatever its neighbourhood.
+
+    Attributes:
+        causal: only itself and earlier ones.
+        prefix: lengths of the beginnings of the sequences whose positions all see each other nevertheless [batch].
+    """
+
+    causal: bool = False
+    prefix: Int[Tensor, " batch"] | None = None
+
+    def allows(
+        self, query: Int[Tensor, "#blocks query 1"], key: Int[Tensor, "#blocks 1 key"]
+    ) -> Bool[Tensor, "#batch blocks query key"]:
+        """Return whether queries may see keys at these positions."""
+        if not self.causal:
+            return torch.ones_like(key - query, dtype=torch.bool)[None]
+        allowed = (key <= query)[None]
+        if self.prefix is None:
+            return allowed
+        length = self.prefix[:, None, None, None]
+        return allowed | ((query < length) & (key < length))
+
+
+@dataclass(frozen=True)
 class AttentionWindow:
     """The neighbourhood of a position.
 
     Attributes:
-        before, after: number of visible neighbours on either side.
+        before, after: number of visible neighbours on either side; of a block, where positions see that.
+        local_block: positions per block of local attention, whose positions see the same others; None: a window.
 
     Source: "Attention Is All You Need", section 4: "a neighborhood of size r in the input sequence centered around the
-    respective output position".
+    respective output position"; for blocks Liu et al. 2018 (arXiv 1801.10198), section 4.2.4.
     """
 
     before: int
     after: int
+    local_block: int | None = None
 
     @classmethod
     def of(cls, size: int, *, causal: bool) -> "AttentionWindow":
         """Return the neighbourhood of ``size`` positions, in a decoder without the later ones."""
         return cls(size // 2, 0 if causal else (size - 1) // 2)
 
+    @classmethod
+    def local(cls, size: int, *, sees_previous: bool = False) -> "AttentionWindow":
+        """Return the blocks of ``size`` positions, which see themselves, and optionally the block before."""
+        return cls(size if sees_previous else 0, 0, size)
+
     @property
     def block(self) -> int:
         """Number of queries in a block."""
-        return max(FEWEST_QUERIES, self.before + 1 + self.after)
+        return self.local_block or max(FEWEST_QUERIES, self.before + 1 + self.after)
+
+    def _sees(
+        self, query: Int[Tensor, "#blocks query 1"], key: Int[Tensor, "#blocks 1 key"]
+    ) -> Bool[Tensor, "blocks query key"]:
+        """Return whether the keys are in the neighbourhoods of the queries, given the positions of both."""
+        if self.local_block is None:
+            away = key - query
+            return (-self.before <= away) & (away <= self.after)
+        first = query // self.local_block * self.local_block
+        return (first - self.before <= key) & (key < first + self.local_block)
 
     @property
     def keys_of_block(self) -> int:
@@ -71,7 +114,11 @@ class AttentionWindow:
         return blocks * self.block * self.keys_of_block if blocks else length * length
 
     def mask(
-        self, mask: Bool[Tensor, "batch 1 1 key"] | None, length: int, device: torch.device
+        self,
+        mask: Bool[Tensor, "batch 1 1 key"] | None,
+        length: int,
+        device: torch.device,
+        direction: Direction = Direction(),
     ) -> Bool[Tensor, "#batch 1 key key"]:
         """Return the mask of a whole sequence.
 
@@ -79,10 +126,10 @@ class AttentionWindow:
             mask: True where a key is no padding. A position of padding still sees itself: softmax over nothing is not a
                 number, and results at padding are unused.
         """
-        position = torch.arange(length, device=device)
-        away = position - position[:, None]  # of a key from a query [query, key]
-        near = (-self.before <= away) & (away <= self.after)
-        return (near if mask is None else (near & mask) | (away == 0)).expand(1 if mask is None else -1, 1, -1, -1)
+        key = torch.arange(length, device=device)[None, None]  # [blocks, 1, key]
+        query = key.transpose(1, 2)
+        seen = self._sees(query, key) & direction.allows(query, key)
+        return seen if mask is None else (seen & mask) | (key == query)
 
     def cut(
         self,
@@ -90,6 +137,7 @@ class AttentionWindow:
         keys: Float[Tensor, "batch heads length d_k"],
         values: Float[Tensor, "batch heads length d_v"],
         mask: Bool[Tensor, "batch 1 1 length"] | None,
+        direction: Direction = Direction(),
     ) -> Blocks:
         """Cut sequences into blocks, the last one padded."""
         batch, length, device = queries.size(0), queries.size(2), queries.device
@@ -106,10 +154,11 @@ class AttentionWindow:
         own = own.transpose(1, 2).flatten(0, 1)  # [blocks, heads, query, d_k]
         real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask[:, 0, 0]
         real = F.pad(real, (self.before, self.after + surplus)).unfold(1, self.keys_of_block, self.block)
-        key = torch.arange(self.keys_of_block, device=device)
-        away = key - self.before - torch.arange(self.block, device=device)[:, None]  # [query, key]
-        near = (-self.before <= away) & (away <= self.after)
-        seen = (near & real[:, :, None]) | (away == 0)  # [batch, blocks, query, key]
+        first = self.block * torch.arange(blocks, device=device)[:, None, None]
+        key = first - self.before + torch.arange(self.keys_of_block, device=device)  # [blocks, 1, key]
+        query = first + torch.arange(self.block, device=device)[:, None]  # [blocks, query, 1]
+        near = self._sees(query, key) & direction.allows(query, key)
+        seen = (near & real[:, :, None]) | (key == query)  # [batch, blocks, query, key]
         return Blocks(own, around(keys), around(values), seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None])
 
     def join(

@@ -53,31 +53,52 @@ class Counters:
 
 
 def forward_flops(
-    config: ModelConfig, target_vocab: int, source_lengths: Lengths, target_lengths: Lengths, factor: int = 1
+    config: ModelConfig,
+    target_vocab: int,
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    factor: int = 1,
+    *,
+    source_outputs: bool = False,
 ) -> Counters:
     """Return the counters of one forward pass over sentence pairs of those lengths, without padding.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs].
         factor: by which the operations are multiplied, such as TRAINING_FACTOR.
+        source_outputs: a model without encoder predicts the tokens of the source, too.
     """
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
-    source_source = _num_scores(config, source_lengths, causal=False)
-    target_target = _num_scores(config, target_lengths, causal=True)
-    target_source = int((target_lengths * source_lengths).sum())
 
     projections = 2 * width * (keys + values)  # of queries and output, or of keys and values, for one position
     scores = keys + values  # of Q K^T and of the weights times V, for one pair of positions
     feed_forward = 2 * width * config.d_ff
 
-    encoder_attention = config.encoder_layers * 2 * source_source * scores
-    decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
-    encoder = encoder_attention + config.encoder_layers * 2 * source * (projections + feed_forward)
-    decoder = decoder_attention + config.decoder_layers * (
-        2 * target * (projections + feed_forward) + (target + source) * projections
-    )
-    output = 2 * target * width * target_vocab
+    def stack(num_layers: int, lengths: Lengths, *, causal: bool) -> tuple[int, int]:
+        """Return the operations of layers of self-attention and feed-forward, and those of attention among them."""
+        kinds = [config.attention_kind(number) for number in range(num_layers)]
+        attention = sum(2 * scores * _num_scores(config, kind, lengths, causal=causal) for kind in kinds)
+        groups = int((lengths // config.compression).sum())
+        compression = kinds.count("compressed") * 2 * groups * config.compression * (keys**2 + values**2)
+        return attention + compression + num_layers * 2 * int(lengths.sum()) * (projections + feed_forward), attention
+
+    outputs = target
+    if config.is_joined:
+        encoder = encoder_attention = 0
+        joined, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
+        decoder, decoder_attention = stack(config.decoder_layers, joined, causal=causal)
+        outputs += (source - len(source_lengths)) * source_outputs
+    else:
+        encoder, encoder_attention = stack(config.encoder_layers, source_lengths, causal=False)
+        kind = "full" if config.attention_window is None else "window"
+        target_target = _num_scores(config, kind, target_lengths, causal=True)
+        target_source = int((target_lengths * source_lengths).sum())
+        decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
+        decoder = decoder_attention + config.decoder_layers * (
+            2 * target * (projections + feed_forward) + (target + source) * projections
+        )
+    output = 2 * outputs * width * target_vocab
     return Counters(
         target_tokens=target,
         flops=factor * (encoder + decoder + output),
@@ -88,11 +109,17 @@ def forward_flops(
     )
 
 
-def _num_scores(config: ModelConfig, lengths: Lengths, *, causal: bool) -> int:
+def _num_scores(config: ModelConfig, kind: str, lengths: Lengths, *, causal: bool) -> int:
     """Count the products of a query with a key in self-attention over sequences of these lengths."""
-    if config.attention_window is None:
+    if kind == "full":
         return int((lengths * lengths).sum())
-    window = AttentionWindow.of(config.attention_window, causal=causal)
+    if kind == "compressed":
+        return int((lengths * (1 + lengths // config.compression)).sum())
+    if kind == "local":
+        window = AttentionWindow.local(config.local_block, sees_previous=config.local_previous_block)
+    else:
+        assert config.attention_window is not None
+        window = AttentionWindow.of(config.attention_window, causal=causal)
     different, counts = np.unique(lengths, return_counts=True)
     return sum(window.num_scores(int(length)) * int(count) for length, count in zip(different, counts, strict=True))
 
@@ -123,14 +150,18 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
     attention = 2 * (width + 1) * keys + (width + 1) * values + (values + 1) * width
     feed_forward = (width + 1) * config.d_ff + (config.d_ff + 1) * width
     norm = 2 * width
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
-    entries = {"all": target_vocab, "decoder": source_vocab + target_vocab}.get(
-        config.share_embeddings, source_vocab + 2 * target_vocab
-    )
-    total = entries * width + config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
+    own_layer = attention + feed_forward + 2 * norm  # of an encoder, or of a decoder without encoder
+    own_layers = config.decoder_layers if config.is_joined else config.encoder_layers
+    kinds = [config.attention_kind(number) for number in range(own_layers)]
+    compression = (config.compression * keys + 1) * keys + (config.compression * values + 1) * values
+    total = own_layers * own_layer + kinds.count("compressed") * compression
+    total += sum(config.embedding_sizes(source_vocab, target_vocab).values()) * width
+    stacks = 1
+    if not config.is_joined:
+        total += config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+        stacks = 2
     if config.positions == "learned":
-        total += 2 * config.max_positions * width
+        total += stacks * config.max_positions * width
     if config.norm == "pre":
-        total += 2 * norm
+        total += stacks * norm
     return total

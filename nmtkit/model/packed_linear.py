@@ -12,15 +12,14 @@ import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from nmtkit.model.transformer import Transformer
-
+M = TypeVar("M", bound=nn.Module)
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
@@ -125,6 +124,10 @@ class PreparedLinear:
             return _linear(x, self._packed, self._bias, "relu", [], "")
         return self(x).relu_()
 
+    def gelu(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
+        """GELU(x W^T + b), by its tanh approximation."""
+        return F.gelu(self(x), approximate="tanh")
+
     def add(self, x: Float[Tensor, "*rows in"], residual: Float[Tensor, "*rows out"]) -> Float[Tensor, "*rows out"]:
         """residual + (x W^T + b)."""
         if x.dtype == self._dtype == residual.dtype and self._takes_packed(x):
@@ -177,8 +180,8 @@ def _onednn_packs(dtype: torch.dtype) -> bool:
     return all(map(torch.equal, products, (expected, expected.relu(), torch.zeros_like(expected))))
 
 
-def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Transformer":
-    """Copy a model for inference only; parameters that have the right type already are shared.
+def for_inference(model: M, dtype: torch.dtype | None = None) -> M:
+    """Copy a Transformer for inference only; parameters that have the right type already are shared.
 
     On a CPU only the matrix products of linear layers are computed in another type (see `PreparedLinear`), as bfloat16
     makes nothing else faster; so the parameters stay. On other devices all are converted.
@@ -186,6 +189,7 @@ def for_inference(model: "Transformer", dtype: torch.dtype | None = None) -> "Tr
     shared: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, shared).eval()
     table = model.output_embedding
+    assert isinstance(table, Tensor)
     if dtype is None or dtype == table.dtype or table.device.type == "cpu":
         return copied
     return copy.deepcopy(copied).to(dtype)

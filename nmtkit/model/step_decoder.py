@@ -6,7 +6,7 @@ reordered by one copy per step; attention to the source is prepared once per sen
 are packed (packed_linear.py).
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -30,7 +30,7 @@ class _Layer:
     queries_keys_values: PreparedLinear
     self_output: PreparedLinear
     source: SourceMaps
-    inner: PreparedLinear
+    inner: Callable[[Tensor], Tensor]
     outer: PreparedLinear
     norms: tuple[PreparedNorm, ...]
 
@@ -38,11 +38,12 @@ class _Layer:
     def of(cls, layer: DecoderLayer, dtype: torch.dtype | None) -> "_Layer":
         attention = layer.self_attention
         joined = joined_by_head(attention.num_heads, scaled_queries(attention), attention.key, attention.value)
+        inner = PreparedLinear.of(layer.feed_forward.inner, dtype)
         return cls(
             PreparedLinear.of(joined, dtype),
             PreparedLinear.of(attention.output, dtype),
             SourceMaps(layer.source_attention, dtype),
-            PreparedLinear.of(layer.feed_forward.inner, dtype),
+            inner.gelu if layer.feed_forward.is_gelu else inner.relu,
             PreparedLinear.of(layer.feed_forward.outer, dtype),
             tuple(PreparedNorm.of(cast(Residual, residual).norm) for residual in layer.residuals),
         )
@@ -99,11 +100,11 @@ class StepDecoder:
             if self._is_pre_norm:
                 x = self._attend_to_self(layer.norms[0](x), x, layer, position)
                 x = state.attend_to_source(number, layer.norms[1](x), x, keep)
-                x = layer.outer.add(layer.inner.relu(layer.norms[2](x)), x)
+                x = layer.outer.add(layer.inner(layer.norms[2](x)), x)
             else:
                 x = layer.norms[0](self._attend_to_self(x, x, layer, position))
                 x = layer.norms[1](state.attend_to_source(number, x, x, keep))
-                x = layer.norms[2](layer.outer.add(layer.inner.relu(x), x))
+                x = layer.norms[2](layer.outer.add(layer.inner(x), x))
         state.length += 1
         return self._output(self._model.decoder_norm(x))
 
@@ -111,7 +112,7 @@ class StepDecoder:
         embeddings = self._model.embeddings
         table = embeddings["shared" if "shared" in embeddings else "target"]
         row = self._model.position_rows("target", position, 1)
-        return torch.add(row.to(table.dtype), table.index_select(0, ids), alpha=math.sqrt(self._model.config.d_model))
+        return torch.add(row.to(table.dtype), table.index_select(0, ids), alpha=self._model.embedding_factor)
 
     def _attend_to_self(
         self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"

@@ -57,33 +57,34 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.ffn_dropout)
+        self.is_gelu = config.activation == "gelu"
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
-        result: Tensor = self.outer(self.dropout(F.relu(self.inner(x))))
+        inner = self.inner(x)
+        active = F.gelu(inner, approximate="tanh") if self.is_gelu else F.relu(inner)
+        result: Tensor = self.outer(self.dropout(active))
         return result
 
 
-def _attention(config: ModelConfig, window: int | None = None) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.d_model, config.num_heads, config.key_width, config.value_width, config.attention_dropout, window
-    )
+class SelfAttentionLayer(nn.Module):
+    """Self-attention and feed-forward: a layer of an encoder, or with causal attention of a decoder without encoder."""
 
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward."""
-
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, number: int = 0) -> None:
         super().__init__()
-        self.self_attention = _attention(config, config.attention_window)
+        self.self_attention = MultiHeadAttention.of(config, config.attention_kind(number))
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(
-        self, x: Float[Tensor, "batch source width"], mask: Bool[Tensor, "batch 1 1 source"] | None
+        self,
+        x: Float[Tensor, "batch source width"],
+        mask: Bool[Tensor, "batch 1 1 source"] | None = None,
+        causal: bool = False,
+        prefix: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch source width"]:
         def attend(x: Tensor) -> Tensor:
             attention = self.self_attention
-            return attention.attend(attention.queries(x), *attention.keys_values(x), mask)
+            return attention.attend(attention.queries(x), *attention.keys_values(x), mask, causal, prefix)
 
         x = self.residuals[0](x, attend)
         result: Tensor = self.residuals[1](x, self.feed_forward)
@@ -95,8 +96,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config, config.attention_window)
-        self.source_attention = _attention(config)
+        self.self_attention = MultiHeadAttention.of(config, "full" if config.attention_window is None else "window")
+        self.source_attention = MultiHeadAttention.of(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
@@ -135,34 +136,45 @@ class Transformer(nn.Module):
         super().__init__()
         assert config.share_embeddings != "all" or source_vocab == target_vocab
         self.config = config
-        sizes = {"all": {"shared": target_vocab}, "decoder": {"source": source_vocab, "target": target_vocab}}.get(
-            config.share_embeddings, {"source": source_vocab, "target": target_vocab, "output": target_vocab}
-        )
+        sizes = config.embedding_sizes(source_vocab, target_vocab)
         self.embeddings = nn.ParameterDict(
             {name: nn.Parameter(torch.empty(size, config.d_model)) for name, size in sizes.items()}
         )
         self.positions: nn.ParameterDict | None = None
         if config.positions == "learned":
+            sides = ("target",) if config.is_joined else ("source", "target")
             self.positions = nn.ParameterDict(
-                {side: nn.Parameter(torch.empty(config.max_positions, config.d_model)) for side in ("source", "target")}
+                {side: nn.Parameter(torch.empty(config.max_positions, config.d_model)) for side in sides}
             )
         self.register_buffer("_sinusoids", torch.empty(0, config.d_model), persistent=False)
         self.dropout = Dropout(config.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         is_pre = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
+        if config.is_joined:
+            self.decoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.decoder_layers))
+        else:
+            self.encoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.encoder_layers))
+            self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+            self.encoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
         self.initialize()
 
     def initialize(self) -> None:
-        """Set Xavier-uniform linear layers with biases 0, and embeddings from N(0, 1/d_model)."""
+        """Set the weights of linear layers and the embeddings as `initialization` says, and biases 0."""
+        is_normal = self.config.initialization == "normal"
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                if is_normal:
+                    nn.init.normal_(module.weight, std=0.02)
+                else:
+                    nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         for table in (*self.embeddings.values(), *(self.positions or {}).values()):
-            nn.init.normal_(table, std=self.config.d_model**-0.5)
+            nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
+
+    @property
+    def embedding_factor(self) -> float:
+        """Factor of embeddings before positions are added. Source: section 3.4."""
+        return math.sqrt(self.config.d_model) if self.config.embedding_scale else 1.0
 
     @property
     def output_embedding(self) -> Float[Tensor, "vocab width"]:
@@ -174,7 +186,7 @@ class Transformer(nn.Module):
 
     def _embed(self, ids: Int[Tensor, "batch length"], side: str) -> Float[Tensor, "batch length width"]:
         table = self.embeddings["shared" if "shared" in self.embeddings else side]
-        x = F.embedding(ids, table) * math.sqrt(self.config.d_model)
+        x = F.embedding(ids, table) * self.embedding_factor
         return self.dropout(x + self.position_rows(side, 0, ids.size(1)).to(x.dtype))
 
     def position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:

@@ -92,16 +92,17 @@ def attention_maps(loaded: "LoadedModel", source: str, target: str) -> list[Atte
     from nmtkit.model.attention_weights import attention_weights
 
     tokenizer = loaded.tokenizer
-    task = task_of(tokenizer.settings["text"])
+    task = task_of(tokenizer)
     config = loaded.model.config
-    limit = min(MAX_TOKENS, config.max_positions if config.positions == "learned" else MAX_TOKENS) - 1
+    positions = config.max_positions // 2 if config.is_joined else config.max_positions
+    limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1
     source_ids = _ids(tokenizer, task.model_source(source), "source", limit)
     target_ids = _ids(tokenizer, task.model_target(target, "the target"), "target", limit)
     batch = batch_of([source_ids], [target_ids]).to(loaded.model.output_embedding.device)
     weights = attention_weights(loaded.model, batch.source, batch.target_in)
     if not bool(weights.cross.isfinite().all()):
         raise ModelError("the model's attention is not finite: its weights are damaged or its training diverged")
-    read = _tokens(tokenizer, [*source_ids, EOS], "source")
+    read = _tokens(tokenizer, source_ids if config.is_joined else [*source_ids, EOS], "source")
     seen = _tokens(tokenizer, [BOS, *target_ids], "target")
     written = _tokens(tokenizer, [*target_ids, EOS], "target")
     return [

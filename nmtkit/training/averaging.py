@@ -22,7 +22,7 @@ from nmtkit.console import counted
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import any_number, read_json, sha256_of, write_json
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,
     is_model_folder,
@@ -283,7 +283,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     training = recipe.training.model_copy(update={"validate_bleu": criterion == "bleu"})
     validator = Validator(recipe.model_copy(update={"training": training}), run, run.tokenizer(), workers)
     sizes = description["vocab_sizes"]
-    model = Transformer(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
+    model = build_model(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
     model.to(workers.device)
     metric = "nll" if criterion == "nll" else "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"
     for count in wanted:

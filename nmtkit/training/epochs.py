@@ -40,6 +40,7 @@ class SampledEpochs:
     ) -> None:
         self.folder, self.lines, self.pairs_per_epoch = prepared.folder, prepared.lines, prepared.pairs_per_epoch
         self._training, self._max_tokens = recipe.training, recipe.cleaning.max_tokens
+        self._is_joined = recipe.model.is_joined
         self._run, self._data_fingerprint, self._workers = run, data_fingerprint, workers
         self._wants_to_stop = wants_to_stop
         self._present: tuple[int, PairData] | None = None
@@ -56,7 +57,7 @@ class SampledEpochs:
         """
         if self._present is None or self._present[0] != epoch:
             self._wait_for(epoch)
-            self._present = epoch, PairData(self._run.sampled_epoch(epoch) / "pairs")
+            self._present = epoch, PairData(self._run.sampled_epoch(epoch) / "pairs", is_joined=self._is_joined)
             if self._workers.is_main:
                 kept = (self._run.sampled_epoch(epoch), self._run.sampled_epoch(epoch + 1))
                 for folder in self._run.sampled.glob("epoch-*"):
@@ -145,7 +146,7 @@ def training_pairs(
     Args:
         wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
     """
-    prepared = PairData(run.data / "train")
+    prepared = PairData(run.data / "train", is_joined=recipe.model.is_joined)
     if not recipe.training.subword_sampling:
         return prepared
     return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
-from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, share_update
+from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, row_lengths, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
@@ -134,7 +134,7 @@ def train_updates(
             run began with.
         NmtkitError: the device has too little memory for a single pair.
     """
-    loss_of = training_loss(training)
+    loss_of = training_loss(training, state.model.config)
     if training.compile:
         loss_of = CompiledLoss(loss_of, state.model)
     reported: Indices = np.zeros(0, np.int64)  # pairs too long for an update
@@ -173,14 +173,23 @@ def train_updates(
                         break  # the batches made ahead are of another position, or cut by the old limit
 
 
-def training_loss(training: TrainingConfig) -> Loss:
+def training_loss(training: TrainingConfig, model: ModelConfig) -> Loss:
     """Return the loss of a recipe, not compiled."""
-    return partial(r_drop_loss, alpha=training.r_drop) if training.r_drop else batch_loss
+    if training.r_drop:
+        return partial(r_drop_loss, alpha=training.r_drop)
+    return partial(batch_loss, source_loss=training.source_loss) if model.is_joined else batch_loss
 
 
 def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     """Return the plan of an epoch; the latest one is cached."""
-    return plan_of_epoch(data, training.tokens_per_update, training.seed, epoch, training.lengths_per_update)
+    return plan_of_epoch(
+        data,
+        training.tokens_per_update,
+        training.seed,
+        epoch,
+        training.lengths_per_update,
+        training.sequences_per_update,
+    )
 
 
 def _planned(
@@ -196,7 +205,7 @@ def _planned(
         if on_cuda and workers.device.index is not None:
             torch.cuda.set_device(workers.device)  # for this thread: else pinning would take memory of the first device
         for pairs in updates:
-            shares = share_update(pairs, data.source_lengths, data.target_lengths, limit, workers.num_processes)
+            shares = shares_of(data, pairs, limit, workers.num_processes)
             batches = [make_batch(data, chosen) for chosen in shares[workers.rank]]
             yield PlannedUpdate(pairs, shares, [batch.pinned() for batch in batches] if on_cuda else batches)
 
@@ -354,7 +363,9 @@ def _update(
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     source_lengths, target_lengths = data.source_lengths[planned.pairs], data.target_lengths[planned.pairs]
     factor = training_factor(training)
-    counters = forward_flops(config, vocab, source_lengths, target_lengths, factor)
+    counters = forward_flops(
+        config, vocab, source_lengths, target_lengths, factor, source_outputs=training.source_loss > 0
+    )
     counters.flops_padding = factor * padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
     return Update(
         step=step,
@@ -362,7 +373,7 @@ def _update(
         nll=nll,
         learning_rate=rate,
         gradient_norm=gradient_norm,
-        real_tokens=counters.target_tokens + int(source_lengths.sum()),
+        real_tokens=real_tokens(data, planned.pairs),
         padded_tokens=sum(padded_tokens(data, pairs) for pairs in micro_batches),
         **counters.counters(),
         seconds=time.monotonic() - begun,
@@ -409,10 +420,22 @@ def training_factor(training: TrainingConfig) -> int:
 
 
 def micro_batch_size(data: PairData, pairs: Indices) -> int:
-    """Return what `tokens_per_pass` limits: source or target tokens with padding, whichever are more."""
-    return len(pairs) * int(max(data.source_lengths[pairs].max(), data.target_lengths[pairs].max()))
+    """Return what `tokens_per_pass` limits: positions with padding, see `row_lengths`."""
+    longest = (lengths[pairs].max(keepdims=True) for lengths in (data.source_lengths, data.target_lengths))
+    return len(pairs) * int(row_lengths(*longest, is_joined=data.is_joined)[0])
+
+
+def real_tokens(data: PairData, pairs: Indices) -> int:
+    """Return the source and target tokens of the pairs, end symbols counted; in one row the source has none."""
+    return int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) - len(pairs) * data.is_joined
 
 
 def padded_tokens(data: PairData, pairs: Indices) -> int:
     """Return the source and target tokens of the pairs as one batch, with padding."""
-    return len(pairs) * int(data.source_lengths[pairs].max() + data.target_lengths[pairs].max())
+    return len(pairs) * int(data.source_lengths[pairs].max() + data.target_lengths[pairs].max() - data.is_joined)
+
+
+def shares_of(data: PairData, pairs: Indices, limit: int, num_processes: int) -> list[list[Indices]]:
+    """Return the micro-batches of an update for each process, see `share_update`."""
+    lengths = data.source_lengths, data.target_lengths
+    return share_update(pairs, *lengths, limit, num_processes, is_joined=data.is_joined)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch
+from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.transformer import Transformer
 
 Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
@@ -146,18 +147,39 @@ def smoothed_loss(
 
 def target_states(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
     """Return the decoder's states at a batch's target tokens, and these tokens, without padding."""
-    encoded = model.encode(batch.source, batch.source_lengths)
-    states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
-    targets = batch.target_out.flatten()
+    return _without_padding(model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths)), batch)
+
+
+def _without_padding(
+    states: Float[Tensor, "batch target width"], batch: Batch
+) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
+    states, targets = states.flatten(0, 1), batch.target_out.flatten()  # [batch x target, width]
     if batch.target_rows is not None:
         return states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
     return states, targets
 
 
-def batch_loss(model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return the sums of loss and nll over the target tokens of a batch, without padding."""
-    states, targets = target_states(model, batch)
-    return smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+def batch_loss(
+    model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the sums of loss and nll over the target tokens of a batch, without padding.
+
+    Args:
+        source_loss: weight with which a model without encoder adds the loss of predicting the source and the separator.
+    """
+    if not source_loss or not isinstance(model, DecoderOnly):
+        states, targets = target_states(model, batch)
+        return smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+    joined = model.joined(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+    states, targets = _without_padding(joined.target_states, batch)
+    loss, nll = smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+    width = joined.ids.size(1)
+    is_source = torch.arange(width) < batch.source_lengths[:, None] - 1
+    rows = is_source.flatten().nonzero()[:, 0].to(joined.ids.device, non_blocking=True)
+    if not len(rows):  # no pair has a source
+        return loss, nll
+    states, targets = joined.states.flatten(0, 1).index_select(0, rows), joined.ids.flatten().index_select(0, rows + 1)
+    return loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing)[0], nll
 
 
 class _RDropLoss(torch.autograd.Function):
@@ -246,7 +268,7 @@ class CompiledLoss:
     def __init__(self, loss: Loss, model: Transformer) -> None:
         torch._dynamo.config.recompile_limit = MAX_VARIANTS
         self._loss = loss
-        self._layers = [*model.encoder, *model.decoder]
+        self._layers = [*([] if isinstance(model, DecoderOnly) else model.encoder), *model.decoder]
         self._calls = []
         for layer in self._layers:
             layer.compile(dynamic=True)

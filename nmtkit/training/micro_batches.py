@@ -16,7 +16,7 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, share_update
+from nmtkit.data.batching import EpochPlan, Indices, row_lengths
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.model.flops import forward_flops
@@ -26,7 +26,9 @@ from nmtkit.training.loop import (
     micro_batch_size,
     padded_tokens,
     plan_of,
+    real_tokens,
     run_micro_batch,
+    shares_of,
     step_optimizer,
     too_large,
     training_factor,
@@ -55,15 +57,15 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     sources = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
     targets = np.array([int(data.target_lengths[pairs].max()) for pairs in plan.updates])
     counts = np.array([-(-len(pairs) // num_processes) for pairs in plan.updates])
-    filled = np.minimum(counts * np.maximum(sources, targets), tokens_per_pass) * (sources + targets)
-    filled = filled // np.maximum(sources, targets)
+    rows = row_lengths(sources, targets, is_joined=data.is_joined)
+    filled = np.minimum(counts * rows, tokens_per_pass) * (sources + targets) // rows
     chosen = set[int]()
     for weight in (sources, targets, filled):
         chosen.update(np.argsort(-weight, kind="stable")[:HEAVY_UPDATES].tolist())
     candidates = [
         micro_batch
         for index in sorted(chosen)
-        for share in _shares(plan.updates[index], data, tokens_per_pass, num_processes)
+        for share in shares_of(data, plan.updates[index], tokens_per_pass, num_processes)
         for micro_batch in share
     ]
 
@@ -74,10 +76,6 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     most_tokens = max(candidates, key=lambda pairs: padded_tokens(data, pairs))
     most_attention = max(candidates, key=attention)
     return [most_tokens] if most_tokens is most_attention else [most_tokens, most_attention]
-
-
-def _shares(pairs: Indices, data: PairData, tokens_per_pass: int, num_processes: int) -> list[list[Indices]]:
-    return share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, num_processes)
 
 
 def settle_tokens_per_pass(
@@ -131,8 +129,8 @@ def _report_plan(
     count, processes = len(plan.updates), workers.num_processes
     tokens = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
     sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
-    micro_batches = [each for pairs in sample for share in _shares(pairs, data, limit, processes) for each in share]
-    real = sum(int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) for pairs in sample)
+    micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, processes) for each in share]
+    real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
     log.info(
         "updates average %s target tokens (at most %s) and %s, in %.1f micro-batches on %s "
@@ -162,9 +160,10 @@ def first_update_rate(
         return None
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
-    for pairs in _shares(plan.updates[0], data, state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
+    for pairs in shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
         lengths = data.source_lengths[pairs], data.target_lengths[pairs]
-        flops = forward_flops(config, vocab, *lengths, training_factor(training)).flops
+        factor, has_source_loss = training_factor(training), training.source_loss > 0
+        flops = forward_flops(config, vocab, *lengths, factor, source_outputs=has_source_loss).flops
         all_flops += flops
         if tried_seconds <= TRIED_SECONDS:
             begun = time.perf_counter()
@@ -192,7 +191,14 @@ def _try(
         for pairs in micro_batches:
             try:
                 tokens = int(data.target_lengths[pairs].sum())
-                run_micro_batch(state, make_batch(data, pairs), tokens, training, workers, training_loss(training))
+                run_micro_batch(
+                    state,
+                    make_batch(data, pairs),
+                    tokens,
+                    training,
+                    workers,
+                    training_loss(training, state.model.config),
+                )
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -222,10 +228,7 @@ def _fit_to_memory(
     It is not larger than an update needs.
     """
     processes = workers.num_processes
-    needed = max(
-        -(-len(pairs) // processes) * int(max(data.source_lengths[pairs].max(), data.target_lengths[pairs].max()))
-        for pairs in plan.updates
-    )
+    needed = max(micro_batch_size(data, pairs) // len(pairs) * -(-len(pairs) // processes) for pairs in plan.updates)
 
     def measure(limit: int) -> tuple[int, int] | None:
         heaviest = heaviest_micro_batches(plan, data, limit, processes)

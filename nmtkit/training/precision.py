@@ -109,14 +109,18 @@ def trial_rates(
                 in_precision = replace(workers, precision=precision)
                 with leaving_no_trace(state, workers):
                     begun = time.perf_counter()
-                    run_micro_batch(state, batch, ids.size, training, in_precision, training_loss(training))
+                    run_micro_batch(
+                        state, batch, ids.size, training, in_precision, training_loss(training, state.model.config)
+                    )
                     seconds[precision] = min(seconds[precision], time.perf_counter() - begun)
             is_hopeless = seconds.get("bf16", 0.0) > _HOPELESS * min(seconds.values())
             is_over = round_ > 0 and (is_hopeless or time.perf_counter() > end)
             if is_over:
                 break
         lengths = np.full(num_pairs, length)
-        flops = forward_flops(config, vocab, lengths, lengths, training_factor(training)).flops
+        flops = forward_flops(
+            config, vocab, lengths, lengths, training_factor(training), source_outputs=training.source_loss > 0
+        ).flops
         rates = {precision: flops / taken for precision, taken in seconds.items()}
         if is_over:
             break

@@ -84,8 +84,9 @@ class PairLengths:
         pairs = pairs_of_epoch(self.parts, training.seed, epoch)
         lengths_per_update = training.lengths_per_update
         return plan_epoch(
-            self.source, self.target, training.tokens_per_update, training.seed, epoch, lengths_per_update, pairs
-        )
+            self.source, self.target, training.tokens_per_update, training.seed, epoch, lengths_per_update, pairs,
+            sequences=training.sequences_per_update,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,9 @@ def predict(
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
         factor = training_factor(training)
-        return forward_flops(recipe.model, vocab_sizes[1], lengths.source[pairs], lengths.target[pairs], factor)
+        of_pairs = lengths.source[pairs], lengths.target[pairs]
+        has_source_loss = training.source_loss > 0
+        return forward_flops(recipe.model, vocab_sizes[1], *of_pairs, factor, source_outputs=has_source_loss)
 
     epoch_work = work(plan.updates)
     updates, limit = _num_updates(training, is_prepared, per_epoch, epoch_work.flops / per_epoch / hardware.speed)
@@ -277,7 +280,12 @@ def _share_of_padding(
         pairs
         for index in chosen
         for share in share_update(
-            plan.updates[index], lengths.source, lengths.target, tokens_per_pass, hardware.devices
+            plan.updates[index],
+            lengths.source,
+            lengths.target,
+            tokens_per_pass,
+            hardware.devices,
+            is_joined=recipe.model.is_joined,
         )
         for pairs in share
     ]

@@ -29,6 +29,7 @@ from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import Counters
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, write_tensors
@@ -140,7 +141,7 @@ class TrainingState:
         """
         torch.manual_seed(training.seed)
         with holding_model():
-            model = Transformer(config, *vocab_sizes).to(device=device, dtype=dtype)
+            model = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(model, training.freeze)
         state = cls(model, new_optimizer(model, training), ema_decay=training.ema_decay)
         state.start_from(model.state_dict())

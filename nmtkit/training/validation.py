@@ -11,7 +11,7 @@ import torch
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.translator import Translator
@@ -71,11 +71,13 @@ class Validator:
 
     def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
-        self._data = PairData(run.data / "valid")
+        self._data = PairData(run.data / "valid", is_joined=recipe.model.is_joined)
         self._sources, self._references = run.valid_text.read()
-        order = sorted(range(len(self._data)), key=self._longest)
+        lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
+        rows = [int(length) for length in lengths]
+        order = sorted(range(len(rows)), key=lambda pair: rows[pair])
         if recipe.model.positions == "learned":
-            fitting = [pair for pair in order if self._longest(pair) <= recipe.model.max_positions]
+            fitting = [pair for pair in order if rows[pair] <= recipe.model.max_positions]
             if len(fitting) < len(order):
                 num_skipped = len(order) - len(fitting)
                 log.warning("%s skipped (more tokens than max_positions)", counted(num_skipped, "validation pair"))
@@ -83,16 +85,13 @@ class Validator:
         if not order:
             raise DataError(f"{run.data / 'valid'}: no usable validation pair; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
-        slices = cut_by_padded_tokens([self._longest(pair) for pair in order], tokens_per_pass)
+        slices = cut_by_padded_tokens([rows[pair] for pair in order], tokens_per_pass)
         self._batches = [order[start:stop] for start, stop in slices]
         data, words = recipe.data, stored_bleu_tokenizer(run.folder, recipe.data)
         self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
         self._scorer = Scorer([self._references], target_language=data.target_language, text=data.text, tokenizer=words)
         if recipe.training.validate_bleu:
             self._scorer.metric(self._metric)  # fails here, before the training, if its tokenizer is not installed
-
-    def _longest(self, pair: int) -> int:
-        return int(max(self._data.source_lengths[pair], self._data.target_lengths[pair]))
 
     def __call__(self, model: Transformer, wants_to_stop: Callable[[], bool] = lambda: False) -> Validation | None:
         """Validate a model in float32; every process takes part and gets the same result.

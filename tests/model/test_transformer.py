@@ -12,7 +12,7 @@ from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.flops import count_parameters
-from nmtkit.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoidal_positions
+from nmtkit.model.transformer import DecoderLayer, SelfAttentionLayer, Transformer, sinusoidal_positions
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30
@@ -66,7 +66,7 @@ def module_matches(ours: nn.Module, theirs: nn.Module) -> Matches:
 
 
 def layer_matches(
-    ours: EncoderLayer | DecoderLayer, theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+    ours: SelfAttentionLayer | DecoderLayer, theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 ) -> Matches:
     matches = attention_matches(ours.self_attention, theirs.self_attn)
     matches += module_matches(ours.feed_forward.inner, theirs.linear1)
@@ -124,7 +124,7 @@ def two_leaves(*shape: int) -> tuple[Tensor, Tensor]:
 def test_an_encoder_layer_equals_torchs_forward_and_backward(norm: str, padded: bool) -> None:
     torch.manual_seed(2)
     config = tiny_config(norm=norm)
-    ours = EncoderLayer(config).double()
+    ours = SelfAttentionLayer(config).double()
     shake(ours)
     theirs = torch_layer(nn.TransformerEncoderLayer, config)
     matches = layer_matches(ours, theirs)

@@ -181,7 +181,7 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
         ("--search --last 2", "--search"),
         ("--metric nll", "--search"),
         ("--device cpu", "--search"),
-        ("--search --metric chrf", "bleu, nll"),
+        ("--search --metric chrf", "'bleu', 'nll'"),
     ],
 )
 def test_options_that_do_not_belong_together_are_wrong_usage(

@@ -70,7 +70,7 @@ def test_compile_is_heeded(data: PairData, compiled_calls: list[str]) -> None:
     weights_after(data, 1)
     assert compiled_calls == []
     weights_after(data, 1, compile=True)
-    assert compiled_calls[:3] == ["EncoderLayer", "EncoderLayer", "DecoderLayer"]
+    assert compiled_calls[:3] == ["SelfAttentionLayer", "SelfAttentionLayer", "DecoderLayer"]
 
 
 def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls: list[str]) -> None:

@@ -302,9 +302,9 @@ def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
     assert words in caplog.messages[0]
     limits: list[int] = []
 
-    def note(*arguments: Any) -> Any:
+    def note(*arguments: Any, **options: Any) -> Any:
         limits.append(arguments[3])
-        return share_update(*arguments)
+        return share_update(*arguments, **options)
 
     monkeypatch.setattr(loop, "share_update", note)
     run(state, data, training, 1)

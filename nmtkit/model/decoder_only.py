@@ -1,0 +1,89 @@
+"""A decoder alone, which reads source, separator and target as one sequence (T-D, and with other attention T-DMCA).
+
+    source   s1 .. sn </s>          of a batch; its end symbol is not read
+    target   <s> t1 .. tm           the begin symbol is the separator
+    joined   s1 .. sn <s> t1 .. tm  which predicts s2 .. sn <s> t1 .. tm </s>
+
+Without a source n is 0: a language model. Source: Liu et al. 2018 (arXiv 1801.10198), section 4.2.3.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nmtkit.config.schema import ModelConfig
+from nmtkit.model.transformer import Transformer
+
+
+class Joined(NamedTuple):
+    """Sequences of source and target.
+
+    Attributes:
+        target_states: at all positions of the targets.
+        states, ids: of all positions; the sources come first, and what follows a target is padding.
+    """
+
+    target_states: Float[Tensor, "batch target width"]
+    states: Float[Tensor, "batch joined width"]
+    ids: Int[Tensor, "batch joined"]
+
+
+class DecoderOnly(Transformer):
+    """A decoder without encoder, with the interface of the Transformer."""
+
+    def encode(
+        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
+    ) -> tuple[Int[Tensor, "batch source"], Int[Tensor, " batch"]]:
+        """Return the ids of the sources, and their lengths without end symbols on their device: `decode` reads them."""
+        return source, (source_lengths - 1).to(source.device, non_blocking=True)
+
+    def decode(
+        self,
+        target_in: Int[Tensor, "batch target"],
+        source: Int[Tensor, "batch source"],
+        source_mask: Int[Tensor, " batch"] | None,
+    ) -> Float[Tensor, "batch target width"]:
+        """Return the states at all positions of the targets; ``source`` and ``source_mask`` are results of `encode`."""
+        assert source_mask is not None
+        return self.joined(target_in, source, source_mask).target_states
+
+    def joined(
+        self,
+        target_in: Int[Tensor, "batch target"],
+        source: Int[Tensor, "batch source"],
+        lengths: Int[Tensor, " batch"],
+    ) -> "Joined":
+        """Compute whole sequences.
+
+        Args:
+            lengths: tokens of each source without end symbol, on the device.
+        """
+        batch, target = target_in.shape
+        width = source.size(1) - 1 + target
+        position = torch.arange(width, device=source.device)
+        offset = position - lengths[:, None]  # position in the target, where it is not negative [batch, joined]
+        from_target = target_in.gather(1, offset.clamp(0, target - 1))
+        from_source = source.gather(1, position.clamp(max=source.size(1) - 1).expand(batch, -1))
+        ids = torch.where(offset < 0, from_source, from_target)
+        x = self._embed(ids, "target")
+        prefix = lengths if self.config.source_attention == "full" else None
+        for layer in self.decoder:
+            x = layer(x, None, True, prefix)
+        states = self.decoder_norm(x)
+        of_target = lengths[:, None] + torch.arange(target, device=source.device)  # [batch, target]
+        return Joined(states.gather(1, of_target[:, :, None].expand(-1, -1, x.size(2))), states, ids)
+
+    def embed_at(
+        self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"], count: int
+    ) -> Float[Tensor, "batch length width"]:
+        """Return embeddings at given positions below ``count``, without dropout."""
+        x = F.embedding(ids, self.embeddings["shared" if "shared" in self.embeddings else "target"])
+        return x * self.embedding_factor + self.position_rows("target", 0, count).to(x.dtype)[positions]
+
+
+def build_model(config: ModelConfig, source_vocab: int, target_vocab: int) -> Transformer:
+    """Return a model of the architecture that ``config`` states, with initial weights."""
+    return (DecoderOnly if config.is_joined else Transformer)(config, source_vocab, target_vocab)
