@@ -477,7 +477,7 @@ def versions() -> dict[str, str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal."""
-    _check_regular(path)
+    check_regular(path)
     with open_plain(path) as file:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
@@ -537,14 +537,14 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
         DataError: the file is missing, no JSON or of another shape.
     """
     try:
-        return _fitting(_from_json(_content(path), str(path)), shape, str(path))
+        return _fitting(_from_json(content_of(path), str(path)), shape, str(path))
     except DataError as fault:
         raise error(str(fault)) from None
 
 
 def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[str, Any], str]:
     """Read a TOML file, and gives its text too; raises ``error`` when it is missing or no TOML."""
-    content = _content(path)
+    content = content_of(path)
     try:
         text = content.decode("utf-8")
         return tomllib.loads(text), text
@@ -554,14 +554,21 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
         raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
 
 
-def _check_regular(path: Path) -> None:
+def check_regular(path: Path) -> None:
     """Raise DataError for a path that is no file: a pipe would block, a device would never end."""
     if not path.is_file() and not path.is_dir() and path.exists():
         raise DataError(f"{path}: not a regular file")
 
 
-def _content(path: Path) -> bytes:
-    _check_regular(path)
+def remove_pipe(path: Path) -> None:
+    """Remove what is in the way of a file of a run and no file: writing to a pipe would wait for a reader."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.unlink()
+
+
+def content_of(path: Path) -> bytes:
+    """Return the bytes of a regular file; raise DataError where it is none."""
+    check_regular(path)
     with open_plain(path) as file:
         return file.read()
 
@@ -667,7 +674,7 @@ def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = _content(path).split(b"\n")
+    lines = content_of(path).split(b"\n")
     values = []
     for number, line in enumerate(lines, start=1):
         if not line:

@@ -22,7 +22,7 @@ from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.metrics import Score, Scorer, plain_text, resamples_for, score, scores_as_json
 from nmtkit.evaluation.provenance import doubts
-from nmtkit.files import read_lines, sha256_of, write_json
+from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.run import Run, find_model
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
@@ -115,6 +115,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         if translator is None:
             translator = Translator.load([model], device)
             translator.decoding = recipe.decoding
+        remove_pipe(output)
         job, title = TranslationJob(translator), f"translating {output.stem}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)

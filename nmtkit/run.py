@@ -24,7 +24,7 @@ from nmtkit.config.recipe import stored_recipe, to_toml
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import read_json, read_lines, sha256_of, write_atomically, write_json
+from nmtkit.files import check_regular, read_json, read_lines, remove_pipe, sha256_of, write_atomically, write_json
 from nmtkit.locks import locked
 from nmtkit.model_folder import (
     LoadedModel,
@@ -53,7 +53,9 @@ class TextPair:
     reference: Path
 
     def read(self) -> tuple[list[str], list[str]]:
-        """Return the lines of both files."""
+        """Return the lines of both files, which must be regular ones."""
+        for path in (self.source, self.reference):
+            check_regular(path)
         return read_lines(self.source), read_lines(self.reference)
 
 
@@ -270,7 +272,9 @@ class Run:
     def record_translation(self, test_set: str, made_from: dict[str, Any]) -> None:
         """Record what the translation of a test set, which is written already, was made with."""
         entry = {**made_from, "sha256": sha256_of(self.translation(test_set))}
-        write_json(self.translations_record, {**self.recorded_translations(), test_set: entry})
+        recorded = {**self.recorded_translations(), test_set: entry}
+        remove_pipe(self.translations_record)
+        write_json(self.translations_record, recorded)
 
     def read_translated(self, test_set: str) -> tuple[list[str], list[str], list[str]]:
         """Return sources, references and translations of a test set, line by line.

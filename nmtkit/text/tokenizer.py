@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from nmtkit.config.schema import DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
-from nmtkit.files import open_plain, read_json, write_bytes_atomically, write_json
+from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
 from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.wordpieces import WordPieces
@@ -407,8 +407,7 @@ class Tokenizer:
             settings = read_json(folder / "tokenizer.json", _SETTINGS)
             for side, expected in settings.pop("sha256").items():
                 path = folder / _file_name(settings["subwords"], side)
-                with open_plain(path) as file:
-                    content = file.read()
+                content = content_of(path)
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
                 tags = () if side == "target" else settings.get("source_prefixes", ())

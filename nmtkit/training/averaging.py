@@ -21,7 +21,7 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.console import counted
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import any_number, read_json, sha256_of, write_json
+from nmtkit.files import any_number, read_json, remove_pipe, sha256_of, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,
@@ -297,5 +297,6 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         tried = [*tried, Tried(count, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))]
         so_far = Search(tried, len(wanted))
         rows = [asdict(row) for row in tried]
+        remove_pipe(run.averaging)
         write_json(run.averaging, {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
         yield so_far
