@@ -14,6 +14,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
@@ -23,7 +24,9 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.metrics import Score, Scorer, plain_text, resamples_for, score, scores_as_json
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
+from nmtkit.model_folder import load_model
 from nmtkit.run import Run, find_model
+from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
 
@@ -92,6 +95,10 @@ def run(
         log.info("4/5 translate, 5/5 score: skipped, as the recipe names no test set")
         write_json(Run(run_dir).cost, training_cost(run_dir))
         return RunResult(0)
+    if not task_of(recipe.data).has_source:
+        log.info("4/5 translate: skipped, as a language model has no source")
+        log.info("5/5 score: predict the test texts, and add up the cost")
+        return RunResult(0, score_run(run_dir))
     log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the translations with the references, and add up the cost")
@@ -144,6 +151,8 @@ def score_run(
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
+    if not task_of(recipe.data).has_source:
+        return _score_running_texts(Run(run_dir), recipe, names)
     texts = {name: Run(run_dir).read_translated(name) for name in names}
     data = recipe.data
     for name, (sources, references, hypotheses) in texts.items():
@@ -169,6 +178,26 @@ def score_run(
             scores[name]["comet"], _ = comet.score(*plain)
     write_json(Run(run_dir).scores, {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(Run(run_dir).cost, training_cost(run_dir))
+    return scores
+
+
+def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str]) -> dict[str, dict[str, Score]]:
+    """Score how well the run's model predicts its test texts; write RUN/scores.json and RUN/cost.json."""
+    loaded = load_model(find_model(run.folder), choose_device("auto"))
+    scores = {}
+    for name in names:
+        found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)
+        signature = f"tokens:{found.tokens}|subwords:{recipe.data.subwords}|context:{recipe.data.sequence_length}"
+        values = {
+            "nll": found.nll / found.tokens,
+            "perplexity": found.perplexity,
+            "word-perplexity": found.word_perplexity,
+            "bits-per-character": found.bits_per_character,
+        }
+        details = f"{found.words} words, {found.characters} characters, {found.unknown} unknown tokens"
+        scores[name] = {metric: Score(value, signature, details) for metric, value in values.items()}
+    write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
+    write_json(run.cost, training_cost(run.folder))
     return scores
 
 

@@ -169,6 +169,7 @@ def _hardware(
 def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]":
     """Return the lengths of the training pairs and the sizes of the vocabularies: those of the prepared data if they
     belong to the recipe, else assumed ones."""
+    from nmtkit.data.windows import training_data
     from nmtkit.training.prediction import PairLengths
 
     if run.is_prepared():
@@ -176,7 +177,7 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         if not differences(stored.data, recipe.data) and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            return PairLengths.of_data(run.data / "train"), sizes
+            return PairLengths.of_data(training_data(run.data / "train", recipe).of_epoch(0)), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )

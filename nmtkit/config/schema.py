@@ -78,8 +78,22 @@ class LocalPair(_InMixture):
     name: str | None = Field(default=None, pattern=_FILE_NAME)
     """Name for messages and score tables, without slashes; by default the name of the source file."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _text_alone(cls, values: Any) -> Any:
+        """Take { text = "FILE" }, for texts without a source, as both sides."""
+        if not isinstance(values, dict) or "text" not in values:
+            return values
+        if stated := {"source", "target"} & set(values):
+            raise ValueError(f"text and {' and '.join(sorted(stated))} exclude each other")
+        return {**{key: value for key, value in values.items() if key != "text"}, "source": values["text"],
+                "target": values["text"]}  # fmt: skip
+
 
 TREES = ("trees", "tagged-trees")
+
+
+LANGUAGE_MODEL = "language-model"
 
 
 def default_task(text: str) -> str:
@@ -121,16 +135,20 @@ class DataConfig(_Section):
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
     too; see parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation" or "parsing". By default parsing where text is trees, else translation."""
+    """Kind of work: "translation", "parsing" or "language-model". By default parsing where text is trees, else
+    translation. A language model continues text: its corpora are { text = "FILE" }, without a source."""
+    sequence_length: int = Field(default=512, ge=1, le=1_000_000)
+    """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
+    another random offset in each epoch."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
     """Normalisation of every line before it is split into subwords, in training and in translation, in the given order.
     blanks: collapse runs of blanks and tabs, strip the ends. moses-tokenize: split words and punctuation with the Moses
     rules, and undo this in translations. No other changes are made to the text."""
-    subwords: Literal["bpe", "unigram", "wordpiece", "none"] = "bpe"
-    """bpe, unigram: learned by sentencepiece. wordpiece: as in Wu et al. 2016. none: the text is already segmented;
-    pieces are separated by blanks."""
+    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "none"] = "bpe"
+    """bpe, unigram: learned by sentencepiece. characters: every character is a token. wordpiece: as in Wu et al. 2016.
+    none: the text is already segmented; pieces are separated by blanks."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Number of entries in the vocabulary (in each of the two without share_vocab), with the four special ones."""
     share_vocab: bool = True
@@ -153,8 +171,19 @@ class DataConfig(_Section):
     silver_trees: tuple[Path, ...] = ()
     """Files with trees produced by other parsers; together they are the corpus "wsj/silver"."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_source(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("task") == LANGUAGE_MODEL:
+            return {"source_language": "und", "normalize": (), **values}
+        return values
+
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
+        if self.task_name == LANGUAGE_MODEL and isinstance(self.valid, int):
+            raise ValueError("a language model needs validation texts, not a number of lines")
+        if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
+            raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
@@ -418,6 +447,8 @@ class TrainingConfig(_Section):
     schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "noam"
     """Learning rate schedule. All rise linearly to a peak over warmup_steps. noam: equation 3 of the paper.
     inverse-sqrt: the same with a peak of your choice. cosine: falls to 0 at max_steps. constant: stays at the peak."""
+    final_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
+    """For schedule = "cosine": learning rate at max_steps."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
@@ -509,6 +540,9 @@ class TrainingConfig(_Section):
             raise ValueError("schedule noam needs warmup_steps of at least 1")
         if self.schedule != "noam" and not self.peak_learning_rate:
             raise ValueError(f"schedule {self.schedule} needs a peak_learning_rate")
+        highest = self.peak_learning_rate if self.schedule == "cosine" else 0
+        if self.final_learning_rate > highest:
+            raise ValueError("final_learning_rate needs schedule = cosine, and is at most peak_learning_rate")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
         if self.best_metric == "bleu" and not self.validate_bleu:
@@ -580,8 +614,27 @@ class Recipe(_Section):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _long_lines(cls, values: Any) -> Any:
+        """Let no line of a language model's text be too long: what counts is the length of its sequences."""
+        if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
+            return values
+        cleaning = values.get("cleaning") or {}
+        if values["data"].get("task") != LANGUAGE_MODEL or not isinstance(cleaning, dict):
+            return values
+        own = {"max_tokens": 0, "max_characters": 0, "source_equals_target": "keep"}
+        return {**values, "cleaning": {**own, **cleaning}}
+
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
+        if self.data.task_name == LANGUAGE_MODEL:
+            if not self.model.is_joined:
+                raise ValueError('[data] task = "language-model" needs [model] architecture = "decoder"')
+            if self.training.validate_bleu:
+                raise ValueError("[training] validate_bleu: BLEU cannot be computed for a text without a source")
+            if self.training.subword_sampling:
+                raise ValueError("[training] subword_sampling cannot be used for a language model")
         if self.model.share_embeddings == "all" and not self.data.share_vocab:
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.model.is_joined and not self.data.share_vocab:
@@ -599,7 +652,19 @@ class Recipe(_Section):
                 f"{self.decoding.average_last}; checkpoints would be deleted before they are averaged"
             )
         longest = self.model.max_positions - 1
-        if self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
+        if self.model.positions == "learned" and self.data.task_name == LANGUAGE_MODEL:
+            if self.data.sequence_length > self.model.max_positions:
+                raise ValueError(
+                    f"[model] max_positions = {self.model.max_positions} is less than [data] sequence_length = "
+                    f"{self.data.sequence_length}"
+                )
+        elif self.model.positions == "learned" and self.model.is_joined:
+            if not 0 < 2 * self.cleaning.max_tokens <= longest:
+                raise ValueError(
+                    f"[model] max_positions = {self.model.max_positions} holds source and target of {longest // 2} "
+                    f"tokens each; set [cleaning] max_tokens to at most {longest // 2}"
+                )
+        elif self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
             raise ValueError(
                 f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
                 f"[cleaning] max_tokens to at most {longest}"

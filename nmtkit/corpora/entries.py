@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import DataConfig, LocalPair, NamedCorpus, corpus_name
+from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, LocalPair, NamedCorpus, corpus_name
 from nmtkit.corpora.corpus import (
     Corpus,
     check_corpus,
@@ -49,6 +49,9 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
         if entry.source_column or entry.target_column:
             raise DataError(f"{entry.source}: a file of trees has no columns; remove source_column and target_column")
         return stored_trees(corpus_name(entry), [entry.source])
+    if isinstance(entry, LocalPair) and data.task_name == LANGUAGE_MODEL and entry.source == entry.target:
+        sides = [[stored_text(entry.source, "plain", part)] for part in ("", "")]
+        return stored_corpus(corpus_name(entry), *sides)
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)

@@ -6,6 +6,7 @@
     tsv         a column of a table                                                     part: its number, from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
     treebank    bracketed trees, stripped, one per line, or their words                 part: "tree" or "words"
+    characters  a range of the characters of a text                                     part: "FIRST-LAST", from 0
     sacrebleu-* sacreBLEU's own test sets, exactly as sacreBLEU reads them
 
 Lines are bytes with their ends, cut at ``\\n`` only and not checked to be UTF-8.
@@ -229,8 +230,16 @@ def _with_single_blanks(text: str) -> bytes:
     return re.sub(r"\s+", " ", text.strip()).encode("utf-8", "surrogateescape") + b"\n"
 
 
+def read_characters(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
+    """Yield the lines of a range of a text's characters; ``part``: "FIRST-LAST", from 0, the last not included."""
+    first, _, last = part.partition("-")
+    text = _document(stream, name).decode("utf-8")[int(first) : int(last)]
+    yield from io.BytesIO(text.encode("utf-8"))
+
+
 READERS: dict[str, Reader] = {
     "plain": read_plain,
+    "characters": read_characters,
     "sgm": read_segments,
     "tagged": read_tagged,
     "tsv": read_column,

@@ -58,12 +58,32 @@ class Batch:
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """Return the batch of the pairs with those indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
-    return _batch(*data.joined_ids(0, chosen), *data.joined_ids(1, chosen))
+    sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
+    return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
 
 
 def batch_of(sources: Sequence[Ids], targets: Sequence[Ids]) -> Batch:
     """Return the batch of pairs of ids without special symbols."""
     return _batch(*_join(sources), *_join(targets))
+
+
+def batch_of_texts(ids: npt.NDArray, lengths: Lengths) -> Batch:
+    """Return the batch of sequences of running text, without begin and end symbols.
+
+    Args:
+        ids: of all sequences in one row, each with the token after it.
+        lengths: their number in each.
+    """
+    rows, sizes = _pad(ids, lengths), torch.from_numpy(lengths - 1)
+    real = np.arange(rows.size(1) - 1) < lengths[:, None] - 1
+    return Batch(
+        source=torch.full((len(lengths), 1), EOS),
+        source_lengths=torch.ones_like(sizes),
+        target_in=rows[:, :-1].contiguous(),
+        target_out=rows[:, 1:].contiguous(),
+        target_lengths=sizes,
+        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
+    )
 
 
 def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, target_lengths: Lengths) -> Batch:

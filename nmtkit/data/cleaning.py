@@ -23,6 +23,7 @@ from nmtkit.config.schema import CleaningConfig, DataConfig
 from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
+from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import normalize, without_moses
 from nmtkit.text.scripts import Script
 
@@ -101,6 +102,7 @@ class PairExaminer:
         self._surely_short = min(by_characters, by_words) // expansion
         self._max_ratio = max_ratio
         self._scripts = Script(data.source_language), Script(data.target_language)
+        self.compares_sides = task_of(data).has_source
         self._may_be_swapped = not set(self._scripts[0].names) & set(self._scripts[1].names)
 
     def broken_rules(self, source: str, target: str) -> list[str]:
@@ -120,7 +122,7 @@ class PairExaminer:
         longer = source_length if source_length > target_length else target_length
         if longer > self._surely_short and (self._is_too_long(source) or self._is_too_long(target)):
             rules.append("too_long")
-        if rules and BLANK_RULES.intersection(rules):
+        if not self.compares_sides or (rules and BLANK_RULES.intersection(rules)):
             return rules
         if source_length > self._max_ratio * target_length or target_length > self._max_ratio * source_length:
             rules.append("length_ratio")
@@ -313,7 +315,8 @@ class BlockExaminer:
                 rules = broken_rules(*pair)
                 if source.num_lines == 1 and any(side.has_byte_order_mark for side in sides) and "bom" not in rules:
                     rules.append("bom")
-                state = COMPARABLE if not rules or not BLANK_RULES.intersection(rules) else 0
+                is_comparable = self._examiner.compares_sides and not BLANK_RULES.intersection(rules)
+                state = COMPARABLE if is_comparable else 0
                 key = key_of(*pair)
                 source_keys.append(key_of(pair[0]))
                 pair_keys.append(key)

@@ -243,6 +243,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         settings["data"].pop("wordpiece_characters")
     if recipe.data.task is None:
         settings["data"].pop("task")
+    settings["data"].pop("sequence_length")
     for key in DataConfig.PLACES:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}

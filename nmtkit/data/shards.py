@@ -193,6 +193,14 @@ class PairData:
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing, as no other epoch is being made."""
 
+    is_running_text = False
+    """Pairs are no sequences of running text, see `WindowData`."""
+
+    @property
+    def target_tokens(self) -> npt.NDArray[np.unsignedinteger]:
+        """The ids of all targets in one row, without special symbols."""
+        return self._ids[1]
+
     def ids(self, side: int, index: int) -> npt.NDArray[np.unsignedinteger]:
         """Return the ids of one sentence, without special symbols; side 0 is the source, 1 the target."""
         begin, end = self._offsets[side][index : index + 2]

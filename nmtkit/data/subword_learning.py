@@ -10,7 +10,7 @@ from nmtkit.errors import DataError
 from nmtkit.text.normalization import Normalization
 from nmtkit.text.tokenizer import Tokenizer
 
-BYTES_OF_MEMORY = {"bpe": 12, "unigram": 23, "wordpiece": 8, "none": 3}
+BYTES_OF_MEMORY = {"bpe": 12, "unigram": 23, "characters": 12, "wordpiece": 8, "none": 3}
 """Memory of learning per byte of the sample, as measured on 3 MB of text; less on more, except for unigram."""
 _CONTAINER = Path("/sys/fs/cgroup")
 """Where a container's limits are."""

@@ -120,6 +120,7 @@ class SearchOptions:
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the source's tokens, of
             log(min(total attention to the token, 1)) is added to a score.
         source_lengths: tokens of each source, its end symbol counted; needed for attention.
+        first: for each sentence the token that the model reads first; none: the begin symbol.
     """
 
     n_best: int = 1
@@ -130,6 +131,7 @@ class SearchOptions:
     coverage: float = 0.0
     keep_attention: bool = False
     source_lengths: Sequence[int] = ()
+    first: Sequence[int] = ()
 
     @property
     def needs_attention(self) -> bool:
@@ -196,7 +198,7 @@ def beam_search(
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis
     state = _SearchState(np.full((len(active), 1, 1), BOS), np.zeros((len(active), 1, 0), np.float32))
     log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
-    last = torch.full((len(active), 1), BOS, device=device)
+    last = torch.tensor(options.first or [BOS] * len(active), device=device)[:, None]
     barred = torch.tensor(suppressed, dtype=torch.long, device=device)
     barred_at_first = torch.tensor([EOS, *suppressed], dtype=torch.long, device=device)
     length = 0  # tokens of the live hypotheses, BOS not counted

@@ -61,6 +61,10 @@ _COMPARABLE_TO = {
     "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
+    "nll": "the same text and vocabulary; nats per token, lower is better",
+    "perplexity": "the same text and vocabulary; lower is better",
+    "word-perplexity": "the same text, whatever the vocabulary; lower is better",
+    "bits-per-character": "the same text, whatever the vocabulary; lower is better",
     "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
 

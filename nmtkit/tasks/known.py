@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 
-from nmtkit.config.schema import DataConfig, default_task
+from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, default_task
 from nmtkit.errors import RecipeError
+from nmtkit.tasks.language_model import LanguageModelTask
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.task import Task
 from nmtkit.tasks.translation import TranslationTask
 from nmtkit.text.tokenizer import Tokenizer
 
-TASKS: dict[str, Callable[[str], Task]] = {"translation": TranslationTask, "parsing": ParsingTask}
+TASKS: dict[str, Callable[[str], Task]] = {
+    "translation": TranslationTask, "parsing": ParsingTask, LANGUAGE_MODEL: LanguageModelTask,
+}  # fmt: skip
 """For each value of `data.task` a function from the kind of text (`data.text`) to the task."""
 
 

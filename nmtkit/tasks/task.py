@@ -76,11 +76,13 @@ class Task:
         averaging_metric: the metric by which `average --search` chooses: bleu, or nll where BLEU means nothing.
         own_metric: the name of the only metric that scores the output, a TaskMetric of `evaluation/metrics.py`; None:
             the output is text, and the metrics of text score it.
+        has_source: False: a model continues text, and learns from texts cut into sequences (`data/windows.py`).
     """
 
     description = "plain"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
     own_metric: str | None = None
+    has_source = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         """Return the corpus with its lines as `model_source` and `model_target` have them."""

@@ -56,7 +56,7 @@ class _Vocabulary(Protocol):
 
 
 class _SentencePiece:
-    """BPE or unigram by sentencepiece, without any normalisation of its own."""
+    """BPE, unigram or characters by sentencepiece, without any normalisation of its own."""
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
@@ -84,8 +84,10 @@ class _SentencePiece:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,
-                model_type=data.subwords,
+                model_type="char" if data.subwords == "characters" else data.subwords,
                 vocab_size=data.vocab_size,
+                hard_vocab_limit=data.subwords != "characters",  # a text may have fewer characters
+                add_dummy_prefix=data.subwords != "characters",
                 byte_fallback=data.byte_fallback,
                 character_coverage=1.0,
                 # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.

@@ -10,6 +10,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw, is_drawn, start
+from nmtkit.data.windows import WindowEpochs, training_data
 from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
@@ -131,7 +132,7 @@ class SampledEpochs:
         return True, ""
 
 
-TrainingPairs = PairData | SampledEpochs
+TrainingPairs = PairData | SampledEpochs | WindowEpochs
 
 
 def training_pairs(
@@ -146,7 +147,7 @@ def training_pairs(
     Args:
         wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
     """
-    prepared = PairData(run.data / "train", is_joined=recipe.model.is_joined)
-    if not recipe.training.subword_sampling:
+    prepared = training_data(run.data / "train", recipe)
+    if not recipe.training.subword_sampling or isinstance(prepared, WindowEpochs):
         return prepared
     return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)

@@ -32,7 +32,8 @@ def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
     if training.schedule == "cosine":
         assert training.max_steps is not None
         done = (step - warmup) / max(1, training.max_steps - warmup)
-        return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        last = training.final_learning_rate
+        return last + (peak - last) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
     return peak
 
 

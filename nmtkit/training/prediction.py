@@ -9,7 +9,6 @@ micro-batches; without that only what the weights need is known.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,9 +64,8 @@ class PairLengths:
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def of_data(cls, folder: Path, origin: str = "the prepared data") -> "PairLengths":
+    def of_data(cls, data: PairData, origin: str = "the prepared data") -> "PairLengths":
         """Return those of RUN/data/train, or of an epoch sampled from it."""
-        data = PairData(folder)
         return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts))
 
     @classmethod

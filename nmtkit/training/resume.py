@@ -22,6 +22,7 @@ from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import read_json, remove_folder, sha256_of, versions, write_json_lines
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.epochs import training_pairs
 from nmtkit.training.loop import train_updates
@@ -113,7 +114,10 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
 
 def _shape(config: ModelConfig) -> dict[str, Any]:
     """Return the settings on which the shapes of the weights depend."""
-    shape = {key: value for key, value in config.model_dump().items() if not key.endswith("dropout")}
+    free = ("initialization", "source_attention")
+    shape = {
+        key: value for key, value in config.model_dump().items() if not key.endswith("dropout") and key not in free
+    }
     shape |= {"d_k": config.key_width, "d_v": config.value_width}
     if config.positions != "learned":
         shape.pop("max_positions")
@@ -121,8 +125,13 @@ def _shape(config: ModelConfig) -> dict[str, Any]:
 
 
 def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
-    """Return the lengths of a run's training pairs; the longest source may be one of the model of training.init."""
+    """Return the lengths of a run's training pairs; the longest source may be one of the model of training.init.
+
+    Without a source, it is the length of the training sequences.
+    """
     own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
+    if own is not None and not task_of(recipe.data).has_source:
+        return own.model_copy(update={"longest_source": recipe.data.sequence_length})
     before = read_description(find_model(path)).get("training_lengths") if path is not None and path.exists() else None
     if own is None or before is None:
         return own

@@ -210,7 +210,7 @@ class _Session:
         rate = self._origin["matmul_flops_per_second"]
         hardware = Hardware.here(workers.device, workers.precision, workers.num_processes, rate=rate, reached=reached)
         origin = "the first epoch's subwords" if training.subword_sampling else "the prepared data"
-        lengths = PairLengths.of_data(self._data.of_epoch(0).folder, origin)
+        lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
         expected = predict(recipe, lengths, vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
         write_json(self._run.prediction, expected)
         log.info(

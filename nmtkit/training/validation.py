@@ -14,12 +14,14 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
+from nmtkit.data.windows import WindowData
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import batch_loss
 
@@ -72,6 +74,8 @@ class Validator:
     def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
         self._data = PairData(run.data / "valid", is_joined=recipe.model.is_joined)
+        if not task_of(recipe.data).has_source:
+            self._data = WindowData(self._data, recipe.data.sequence_length)
         self._sources, self._references = run.valid_text.read()
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]

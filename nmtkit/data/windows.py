@@ -1,0 +1,124 @@
+"""Sequences of a fixed length from running text, for models without a source.
+
+    lines of the shards   | to be, or | not to be | that is | the question |     one text per corpus
+    epoch 0                    [ sequence 0  ][ sequence 1  ][ sequence 2 ]       from a random offset
+    epoch 1                 [ sequence 0  ][ sequence 1  ][ sequence 2 ]
+
+A sequence of L tokens is stored with the one after it: the model reads the first L and predicts the last L.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.config.schema import Recipe
+from nmtkit.data.shards import PairData, Part
+from nmtkit.errors import DataError
+from nmtkit.tasks.known import task_of
+
+_OFFSET_STREAM = 2**33
+"""Separates the random numbers of offsets from those of batches."""
+
+
+class WindowData(PairData):
+    """The sequences of an epoch as pairs without a source.
+
+    Attributes:
+        source_lengths, target_lengths: tokens of each sequence, int64; the source is an end symbol that is not read.
+        lines: the line that each sequence begins in.
+        parts: the number of sequences of each text, and its weight.
+    """
+
+    is_running_text = True
+
+    def __init__(self, texts: PairData, length: int, offsets: list[int] | None = None) -> None:
+        """Args:
+        texts: shards whose targets are the lines of the texts.
+        offsets: first token of each text; None: its first, with the rest of each text as a shorter sequence.
+        """
+        self._texts, self.folder, self.is_joined = texts, texts.folder, True
+        ends = np.cumsum(texts.target_lengths - 1)  # of lines, in tokens
+        starts: list[npt.NDArray[np.int64]] = []
+        stops: list[npt.NDArray[np.int64]] = []
+        self.parts: list[Part] = []
+        line = begin = 0
+        for number, part in enumerate(texts.parts):
+            line += part.pairs
+            end = int(ends[line - 1]) if line else 0
+            if offsets is None:
+                first = np.arange(begin, end - 1, length)
+                last = np.minimum(first + length, end - 1)
+            else:
+                first = np.arange(begin + offsets[number], end - length, length)
+                last = first + length
+            starts.append(first)
+            stops.append(last + 1)
+            self.parts.append(Part(len(first), part.weight))
+            begin = end
+        self._starts, self._stops = np.concatenate(starts), np.concatenate(stops)
+        self.target_lengths = self._stops - self._starts - 1
+        self.source_lengths = np.ones_like(self.target_lengths)
+        self.lines = np.asarray(texts.lines)[np.searchsorted(ends, self._starts, side="right")]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def ids(self, side: int, index: int) -> npt.NDArray[np.unsignedinteger]:
+        """Return the ids of one sequence with the token after it; side 0 is empty."""
+        return self._texts.target_tokens[self._starts[index] : self._stops[index]] if side else np.zeros(0, np.uint16)
+
+    def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
+        """Return the ids of several sequences in one row, each with the token after it, and the length of each."""
+        if side == 0:
+            return np.zeros(0, np.int64), np.zeros(len(indices), np.int64)
+        starts, lengths = self._starts[indices], self._stops[indices] - self._starts[indices]
+        ends = np.cumsum(lengths)
+        return self._texts.target_tokens[np.arange(ends[-1]) - np.repeat(ends - lengths - starts, lengths)], lengths
+
+
+def training_data(folder: Path, recipe: Recipe) -> "PairData | WindowEpochs":
+    """Open the prepared training data of a recipe, as they are without subword sampling."""
+    data = PairData(folder, is_joined=recipe.model.is_joined)
+    if task_of(recipe.data).has_source:
+        return data
+    return WindowEpochs(data, recipe.data.sequence_length, recipe.training.seed)
+
+
+class WindowEpochs:
+    """The sequences of each epoch, from another random offset; a function of seed and epoch alone."""
+
+    def __init__(self, texts: PairData, length: int, seed: int) -> None:
+        """Raise DataError where no text has more than ``length`` tokens."""
+        self._texts, self._length, self._seed = texts, length, seed
+        self._present: tuple[int, WindowData] | None = None
+        self.folder, self.lines = texts.folder, texts.lines
+        self._sizes = [int(size) for size in _sizes(texts)]
+        if max(self._sizes) <= length:
+            raise DataError(
+                f"no training text has more than data.sequence_length = {length} tokens; the longest has "
+                f"{max(self._sizes)}"
+            )
+        self.pairs_per_epoch = self.of_epoch(0).pairs_per_epoch
+
+    def __len__(self) -> int:
+        return len(self.of_epoch(0))
+
+    def of_epoch(self, epoch: int) -> WindowData:
+        """Return the sequences of an epoch."""
+        if self._present is None or self._present[0] != epoch:
+            random = np.random.default_rng([self._seed, _OFFSET_STREAM, epoch])
+            # At most as many tokens as leave room for one sequence.
+            limits = [max(1, min(self._length, size - self._length)) for size in self._sizes]
+            self._present = epoch, WindowData(self._texts, self._length, random.integers(limits).tolist())
+        return self._present[1]
+
+    def close(self, *, is_finished: bool = False) -> None:
+        """Do nothing, as no other epoch is being made."""
+
+
+def _sizes(texts: PairData) -> npt.NDArray[np.int64]:
+    """Return the tokens of each text."""
+    ends = np.concatenate([[0], np.cumsum(texts.target_lengths - 1)])
+    lines = np.cumsum([part.pairs for part in texts.parts])
+    return np.diff(ends[lines], prepend=0)

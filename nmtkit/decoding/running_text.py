@@ -1,0 +1,195 @@
+"""Scores and continuations of text by models without a source (task "language-model").
+
+text -> tokens -> sequences of data.sequence_length, each token predicted once -> TextScore
+prompt -> tokens -> sampled or searched continuation, in parts where it is longer than the model's sequences -> text
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nmtkit.config.schema import DecodingConfig
+from nmtkit.data.batch import batch_of_texts, pad
+from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.decoding.constraints import no_repeated_ngrams
+from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.forced import token_log_probs
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.sampling import sampled_continuations
+from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
+from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.errors import DataError, ModelError
+from nmtkit.model.decoder_only import DecoderOnly
+from nmtkit.model.joined_step_decoder import JoinedStepDecoder
+from nmtkit.model_folder import LoadedModel
+from nmtkit.tasks.known import task_of
+from nmtkit.tasks.language_model import NEWLINE, text_of
+from nmtkit.text.tokenizer import EOS, UNK
+
+_BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """How well a model predicts a text.
+
+    Attributes:
+        nll: sum over the predicted tokens, in nats; the first token of the text is not predicted.
+        words, characters: of the text, line ends counted as characters.
+        unknown: tokens without an entry in the vocabulary.
+    """
+
+    nll: float
+    tokens: int
+    words: int
+    characters: int
+    unknown: int
+
+    @property
+    def perplexity(self) -> float:
+        """Per token."""
+        return math.exp(self.nll / self.tokens)
+
+    @property
+    def word_perplexity(self) -> float:
+        """Per word, which compares models with different vocabularies."""
+        return math.exp(min(700.0, self.nll / max(1, self.words)))
+
+    @property
+    def bits_per_character(self) -> float:
+        return self.nll / math.log(2) / self.characters
+
+
+def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextScore:
+    """Return the score of a text, of which each token but the first is predicted once.
+
+    Args:
+        length: tokens of the sequences that the text is cut into; the first token of each is predicted by the one
+            before.
+
+    Raises:
+        DataError: the text has fewer than two tokens.
+        ModelError: a probability is not a number.
+    """
+    ids = _ids(loaded, lines)
+    if len(ids) < 2:
+        raise DataError("the text has fewer than two tokens, so there is nothing to predict")
+    starts = np.arange(0, len(ids) - 1, length)
+    sizes = np.minimum(starts + length, len(ids) - 1) + 1 - starts
+    device, total = loaded.model.output_embedding.device, 0.0
+    for first, stop in cut_by_padded_tokens(sizes, _BATCH_TOKENS):
+        chosen = [ids[start : start + size] for start, size in zip(starts[first:stop], sizes[first:stop], strict=True)]
+        batch = batch_of_texts(np.concatenate(chosen), sizes[first:stop])
+        log_probs = token_log_probs([loaded.model], batch.to(device))
+        total -= float(log_probs.double().sum())
+    if not math.isfinite(total):
+        raise ModelError("the model's probabilities are not finite: its weights are damaged or its training diverged")
+    characters = sum(len(line) + 1 for line in lines)
+    return TextScore(total, len(ids) - 1, sum(len(line.split()) for line in lines), characters, int((ids == UNK).sum()))
+
+
+def trained_length(loaded: LoadedModel) -> int:
+    """Return the length in tokens of the sequences that a model of running text was trained with."""
+    if loaded.lengths is None:
+        raise ModelError("model.json does not record the length of the training sequences")
+    return loaded.lengths.longest_source
+
+
+def _ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
+    """Return the tokens of a text; of its last line without a line end if it does not end there."""
+    tokenizer = loaded.tokenizer
+    task = task_of(tokenizer)
+    if task.has_source:
+        raise ModelError("this model translates, and does not continue text; use `nmtkit translate`")
+    texts = [tokenizer.normalize(line, "target") for line in lines]
+    marked = [task.model_target(text, "the text") for text in texts]
+    if not ends and marked:
+        marked[-1] = marked[-1].removesuffix(NEWLINE)
+    rows = tokenizer.encode(marked, "target")
+    return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
+
+
+class Generator:
+    """Continues text with one model.
+
+    Attributes:
+        decoding: settings of the search: without sampling all of them, with it those that forbid tokens.
+    """
+
+    def __init__(self, loaded: LoadedModel, length: int, decoding: DecodingConfig) -> None:
+        """Args:
+        length: tokens of the sequences that the model was trained with; it reads at most so many at once.
+        """
+        if task_of(loaded.tokenizer).has_source or not isinstance(loaded.model, DecoderOnly):
+            raise ModelError("this model translates, and does not continue text; use `nmtkit translate`")
+        self.decoding = decoding
+        self._loaded, self._length = loaded, length
+        self._decoder = JoinedStepDecoder(loaded.model)
+
+    @torch.inference_mode()
+    def continuations(self, prompt: str, max_tokens: int, sampling: Sampling | None, count: int = 1) -> Iterator[str]:
+        """Yield continuations of a prompt, each of ``max_tokens`` tokens.
+
+        Args:
+            sampling: None: search for the ``count`` most probable ones instead.
+
+        Raises:
+            DataError: prompt and continuation are longer than the model's sequences, which only sampling allows.
+        """
+        tokenizer = self._loaded.tokenizer
+        ids = _ids(self._loaded, prompt.split("\n"), ends=False).tolist()
+        if not ids:  # a text begins after a line end
+            ids = tokenizer.encode([NEWLINE], "target")[0]
+        if sampling is None:
+            if len(ids) + max_tokens > self._length:
+                raise DataError(
+                    f"prompt and continuation have {len(ids) + max_tokens:,} tokens, and the model was trained with "
+                    f"{self._length:,}; take a smaller --max-tokens, or sample"
+                )
+            for found in self._search(ids, max_tokens, best_continuations)[:count]:
+                yield text_of(tokenizer.decode(found))
+            return
+        for number in range(count):
+            written: list[int] = []
+            while len(written) < max_tokens:
+                context = [*ids, *written]
+                if len(context) >= self._length:  # the model goes on from the second half
+                    context = context[-max(1, self._length // 2) :]
+                room = max(1, min(max_tokens - len(written), self._length - len(context)))
+                seeds = [(sampling.seed, number, len(written))]
+                select = sampled_continuations(
+                    seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+                )
+                written += self._search(context, room, select)[0]
+            yield text_of(tokenizer.decode(written))
+
+    def _search(self, context: list[int], num_tokens: int, select: CandidateSelection) -> list[list[int]]:
+        """Return continuations of exactly so many tokens, best first; one if they are sampled."""
+        device = self._loaded.model.output_embedding.device
+        # The last token of the context is the first that the search gives to the model.
+        source, lengths = pad([context[:-1]], end=EOS).to(device), torch.tensor([len(context)])
+        is_sampled = select is not best_continuations
+        constraints = []
+        if self.decoding.no_repeat_ngram:
+            constraints.append(no_repeated_ngrams(self.decoding.no_repeat_ngram, [0]))
+        options = SearchOptions(
+            n_best=1 if is_sampled else self.decoding.beam,
+            min_tokens=num_tokens,  # a running text has no end
+            constraints=tuple(constraints),
+            select=select,
+            sampled=is_sampled,
+            first=(context[-1],),
+        )
+        [hypotheses] = beam_search(
+            ModelStepper([self._decoder], source, lengths),
+            [num_tokens],
+            beam=1 if is_sampled else self.decoding.beam,
+            penalty=length_penalty("none", 0.0),
+            suppressed=self._loaded.tokenizer.suppressed_ids,
+            device=device,
+            options=options,
+        )
+        return [list(hypothesis.ids) for hypothesis in hypotheses]

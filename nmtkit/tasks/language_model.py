@@ -1,0 +1,56 @@
+"""Language models: text without a source, of which a model predicts each token from those before it.
+
+A line of a text is stored as its tokens with NEWLINE after them, so the lines of a text one after the other are the
+text. The source of a line is NEWLINE alone, and is never read.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.tasks.task import Output, Task
+
+NEWLINE, _TAB = "\ufdd2", "\ufdd3"
+"""Stand for a line end and a tab in the vocabulary: characters that Unicode promises never to assign."""
+
+
+class LanguageModelTask(Task):
+    """Continuation of text."""
+
+    averaging_metric = "nll"
+    has_source = False
+
+    def __init__(self, text: str) -> None:
+        self.description = f"{text}, which the model continues"
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        source = TextSource(corpus.source.name, _Marked(corpus.target.raw_lines, keeps_text=False))
+        return replace(corpus, source=source, target=replace(corpus.target, raw_lines=_Marked(corpus.target.raw_lines)))
+
+    def model_source(self, line: str) -> str:
+        return NEWLINE
+
+    def model_target(self, line: str, name: str, number: int = 1) -> str:
+        return line.replace("\t", _TAB) + NEWLINE
+
+    def output(self, source: str, generated: str) -> Output:
+        return Output(text_of(generated))
+
+
+def text_of(generated: str) -> str:
+    """Return generated text with its line ends and tabs."""
+    return generated.replace(NEWLINE, "\n").replace(_TAB, "\t")
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """Lines with NEWLINE before their ends, or only that."""
+
+    lines: Iterable[bytes]
+    keeps_text: bool = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        mark, tab = NEWLINE.encode(), _TAB.encode()
+        for line in self.lines:
+            text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if self.keeps_text else b""
+            yield text + mark + b"\n"

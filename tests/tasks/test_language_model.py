@@ -1,0 +1,232 @@
+"""A language model from text files to scores and continuations."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import DecodingConfig
+from nmtkit.data.batch import make_batch
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.windows import WindowData, WindowEpochs
+from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.running_text import Generator, score_text, trained_length
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.model_folder import load_model
+from nmtkit.pipeline import run as run_recipe
+from nmtkit.run import Run, find_model
+from nmtkit.tasks.language_model import text_of
+from nmtkit.training.resume import verify_resume
+from nmtkit.training.session import train
+
+TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
+RECIPE = """
+[data]
+task = "language-model"
+target_language = "en"
+train = [{ text = "FOLDER/train.txt" }, { text = "FOLDER/more.txt" }]
+valid = [{ text = "FOLDER/valid.txt" }]
+test = [{ text = "FOLDER/valid.txt", name = "test" }]
+subwords = "characters"
+sequence_length = 16
+[model]
+architecture = "decoder"
+decoder_layers = 1
+d_model = 16
+d_ff = 32
+num_heads = 2
+dropout = 0.0
+[training]
+sequences_per_update = 8
+schedule = "constant"
+peak_learning_rate = 0.01
+warmup_steps = 5
+label_smoothing = 0.0
+max_steps = 40
+validate_bleu = false
+validate_every_steps = 20
+checkpoint_every_steps = 20
+keep_last = 1
+[decoding]
+average_last = 1
+"""
+
+
+def write_project(folder: Path, **texts: str) -> str:
+    contents = {"train": TEXT * 20, "more": "xyz abc\n" * 30, "valid": TEXT * 3, **texts}
+    for name, text in contents.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8", newline="")
+    (folder / "mine.toml").write_text(RECIPE.replace("FOLDER", str(folder)), encoding="utf-8")
+    return str(folder / "mine.toml")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    recipe = load_recipe(write_project(folder))
+    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    return folder / "run"
+
+
+def texts_of(folder: Path, *lines: list[list[int]]) -> PairData:
+    """Shards with a corpus of the given lines each."""
+    with ShardWriter(folder, (50, 50), [1.0] * len(lines)) as writer:
+        for corpus, rows in enumerate(lines):
+            writer.add([([0], row) for row in rows], list(range(1, len(rows) + 1)), corpus)
+    return PairData(folder, is_joined=True)
+
+
+def test_every_character_of_the_texts_is_stored_in_order(trained: Path) -> None:
+    run = Run(trained)
+    for part, text in (("train", TEXT * 20 + "xyz abc\n" * 30), ("valid", TEXT * 3)):
+        ids = [int(index) for index in PairData(run.data / part).target_tokens]
+        assert text_of(run.tokenizer().decode(ids, "target")) == text
+
+
+def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:
+    first, second = list(range(4, 37)), list(range(37, 45))
+    texts = texts_of(tmp_path / "texts", [first[:10], first[10:11], first[11:]], [second])
+    epochs = WindowEpochs(texts, 5, seed=3)
+    offsets = set()
+    for epoch in range(12):
+        data = epochs.of_epoch(epoch)
+        rows = [data.ids(1, index).tolist() for index in range(len(data))]
+        assert all(len(row) == 6 for row in rows)
+        of_first = [row for row in rows if row[0] in first]
+        assert [row[0] for row in of_first[1:]] == [row[-1] for row in of_first[:-1]]
+        assert all(row == list(range(row[0], row[0] + 6)) for row in rows)  # none goes from one text to the next
+        offsets.add(of_first[0][0] - 4)
+        assert WindowEpochs(texts, 5, seed=3).of_epoch(epoch).ids(1, 0).tolist() == rows[0]
+        lines = {1: first[:10], 2: first[10:11], 3: first[11:]}
+        assert all(row[0] in lines[int(line)] for row, line in zip(of_first, data.lines, strict=False))
+    assert len(offsets) > 2 and offsets <= set(range(5))
+
+
+def test_the_whole_text_is_predicted_once_in_validation(tmp_path: Path) -> None:
+    texts = texts_of(tmp_path / "texts", [[4, 5, 6, 7], [8, 9, 10]], [[11, 12]])
+    data = WindowData(texts, 4)
+    batch = make_batch(data, range(len(data)))
+    predicted = batch.target_out.flatten()
+    if batch.target_rows is not None:
+        predicted = predicted[batch.target_rows]
+    assert predicted.tolist() == [5, 6, 7, 8, 9, 10, 12]
+    assert batch.target_in.tolist()[0] == [4, 5, 6, 7]
+    assert batch.source_lengths.tolist() == [1] * 3
+    assert data.target_lengths.tolist() == [4, 2, 1]
+
+
+def test_a_text_no_longer_than_a_sequence_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no training text has more than data\.sequence_length = 9 tokens"):
+        WindowEpochs(texts_of(tmp_path / "texts", [[4] * 9], [[4] * 2]), 9, seed=1)
+
+
+def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    lines = (TEXT * 3).split("\n")[:-1]
+    score = score_text(loaded, lines, 16)
+    text = TEXT * 3
+    assert (score.tokens, score.characters, score.words) == (len(text) - 1, len(text), len(text.split()))
+    tokens = [int(index) for index in PairData(Run(trained).data / "valid").target_tokens]
+    expected = 0.0
+    for start in range(0, len(tokens) - 1, 16):
+        row = torch.tensor([tokens[start : start + 17]])
+        states = loaded.model.decode(row[:, :-1], torch.tensor([[3]]), torch.tensor([0]))
+        expected -= float(torch.log_softmax(loaded.model.logits(states), 2).gather(2, row[:, 1:, None]).sum())
+    assert score.nll == pytest.approx(expected, rel=1e-5)
+    scores = Run(trained).scores.read_text(encoding="utf-8")
+    assert '"bits-per-character"' in scores
+    assert score.bits_per_character == pytest.approx(score.nll / math.log(2) / len(text))
+    assert score.perplexity < 10  # of 30 characters, so it has learned something
+
+
+def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path))
+    prepare(recipe, tmp_path / "run")
+    half = load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=17"])
+    train(half, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+    workers = Workers.start("cpu", "float32", 1, for_training=True)
+    train(recipe, tmp_path / "run", workers)
+    whole, resumed = (load_model(find_model(folder)) for folder in (trained, tmp_path / "run"))
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    first, last = verify_resume(recipe, tmp_path / "run", workers)
+    assert first < last == 40
+
+
+def test_continuations_are_those_of_the_model(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    assert trained_length(loaded) == 16
+    generator = Generator(loaded, 16, DecodingConfig(beam=1))
+    prompt = "abcde f"
+    [greedy] = generator.continuations(prompt, 8, None)
+    ids = loaded.tokenizer.encode([prompt], "target")[0]
+    for _ in range(8):
+        states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
+        logits = loaded.model.logits(states)[0, -1]
+        logits[list(range(4))] = -math.inf
+        ids.append(int(logits.argmax()))
+    assert prompt + greedy == text_of(loaded.tokenizer.decode(ids, "target"))
+    sampled = list(generator.continuations(prompt, 50, Sampling(seed=3), count=2))  # longer than a sequence
+    assert [len(text) for text in sampled] == [50, 50]
+    assert sampled == list(generator.continuations(prompt, 50, Sampling(seed=3), count=2))
+    assert sampled[0] != sampled[1]
+    assert len(next(iter(generator.continuations("", 5, Sampling())))) == 5
+    assert len(next(iter(generator.continuations("a" * 100, 5, Sampling())))) == 5
+    wide = Generator(loaded, 16, DecodingConfig(beam=3, no_repeat_ngram=1))
+    found = list(wide.continuations("abc", 6, None, count=3))
+    assert len(set(found)) == 3
+    assert all(len(set(text)) == 6 for text in found)
+    with pytest.raises(DataError, match="prompt and continuation have 20 tokens, and the model was trained with 16"):
+        list(generator.continuations("abcde", 15, None))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('model.architecture="encoder-decoder"', 'needs [model] architecture = "decoder"'),
+        ("training.validate_bleu=true", "BLEU cannot be computed"),
+        ("data.valid=5", "a language model needs validation texts"),
+        ('data.subwords="none"', "a language model needs share_vocab"),
+        ('model.positions="learned"', ""),
+    ],
+)
+def test_settings_that_contradict_a_language_model_are_refused(tmp_path: Path, override: str, message: str) -> None:
+    path, overrides = write_project(tmp_path), [override]
+    if not message:
+        overrides, message = [override, "model.max_positions=15"], "max_positions = 15 is less than"
+    with pytest.raises(RecipeError, match="(?s).*" + message.replace("[", r"\[").replace("]", r"\]")):
+        load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [({"train": "", "more": ""}, "empty"), ({"valid": ""}, "valid"), ({"train": "ab\xff"}, None)],
+)
+def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -> None:
+    recipe = load_recipe(write_project(tmp_path, **texts))
+    if message is None:
+        prepare(recipe, tmp_path / "run")
+    else:
+        with pytest.raises(DataError, match=message):
+            prepare(recipe, tmp_path / "run")
+
+
+def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
+    from nmtkit.model_folder import LoadedModel
+    from nmtkit.text.tokenizer import Tokenizer
+    from tests.decoding.models import TEXT as PAIRS
+    from tests.decoding.models import data_config, model_for
+
+    tokenizer = Tokenizer.learn(data_config(), lambda: PAIRS)
+    loaded = LoadedModel(model_for(tokenizer), tokenizer, DecodingConfig(), {}, None)
+    with pytest.raises(ModelError, match="use `nmtkit translate`"):
+        Generator(loaded, 16, DecodingConfig())
+    with pytest.raises(ModelError, match="use `nmtkit translate`"):
+        score_text(loaded, ["a"], 16)
+    assert np.isfinite(tokenizer.vocab_size("target"))
