@@ -5,7 +5,7 @@
 The sets are found in the mirror or downloaded. SciTLDR-A has an abstract, a title and several summaries of one
 sentence: a baseline is one sentence, and its scores are those by the reference with the best ROUGE-1. QMSum has the
 transcript of a meeting, a query and an answer: turns of at least six words are the paragraphs, without the names of the
-speakers, and they are cut to the length of the answer. All scores are 100 x F1 with the stemmer, means over the examples.
+speakers, and they are cut to the length of the answer. Scores are 100 x F1 with the stemmer, means over the examples.
 
 With --examples DIR, the examples are also written as `nmtkit extract` and `nmtkit score` read them.
 """

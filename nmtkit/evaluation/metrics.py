@@ -67,10 +67,10 @@ _COMPARABLE_TO = {
     "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
     "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
     "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
-    "rouge1": "other ROUGE-1 F1 of the same signature; rouge-score of the same stemmer, mean of the examples",
-    "rouge2": "other ROUGE-2 F1 of the same signature; rouge-score of the same stemmer, mean of the examples",
-    "rougeL": "other ROUGE-L F1 of the same signature; not ROUGE-1.5.5's, which is that of sentences (rougeLsum)",
-    "rougeLsum": "other summary-level ROUGE-L F1 of the same signature and sentences; not rougeL",
+    "rouge1": "other ROUGE-1 scores (F1) of the same signature, and rouge-score's with the same stemmer",
+    "rouge2": "other ROUGE-2 scores (F1) of the same signature, and rouge-score's with the same stemmer",
+    "rougeL": "rouge-score's rougeL (F1) with the same stemmer; not ROUGE-1.5.5's, which is rougeLsum",
+    "rougeLsum": "ROUGE-L (F1) of the same sentences, by rouge-score's rougeLsum or ROUGE-1.5.5; not rougeL",
     "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
 

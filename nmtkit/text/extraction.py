@@ -45,7 +45,7 @@ class Example:
 
 
 def read_examples(lines: LineReader) -> Iterator[Example]:
-    """Yield the examples of a file of JSON lines; docs/file-formats.md describes the format.
+    """Yield the examples of a file of JSON lines; docs/summaries.md describes the format.
 
     Raises:
         DataError: a line is no example, or the file has none.
@@ -147,7 +147,7 @@ def _tf_idf(query: list[str], paragraphs: list[list[str]]) -> list[float]:
     for word in dict.fromkeys(query):
         having = sum(word in of_paragraph for of_paragraph in counts)
         weights[word] = math.log(len(counts) / max(1, having))
-    return [sum(of_paragraph[word] * weight for word, weight in weights.items()) for of_paragraph in counts]
+    return [math.fsum(of_paragraph[word] * weight for word, weight in weights.items()) for of_paragraph in counts]
 
 
 def _textrank(paragraphs: Sequence[set[str]]) -> list[float]:

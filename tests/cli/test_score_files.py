@@ -102,7 +102,7 @@ def test_rouge_is_scored_by_name_with_its_settings(run_command: Callable[..., An
             of_lines = [line["scores"][metric] for line in lines if line["system"] == system]
             assert sum(of_lines) / len(of_lines) == pytest.approx(entry["score"])
             assert ("paired" in entry) == (system.endswith("two.de"))
-    assert "summary-level ROUGE-L F1" in outcome.out
+    assert "ROUGE-L (F1) of the same sentences" in outcome.out
     wrong = [["--stemmer"], ["--sentence-separator", "x"], ["--metric", "chrf2", "--stemmer"]]
     wrong += [["--metric", "rouge1", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
     assert [run_command(*command, *options).code for options in wrong] == [2] * len(wrong)

@@ -171,7 +171,9 @@ def test_rouge_is_computed_only_by_name_and_of_any_text_in_latin_letters() -> No
         scorer_of().score(SYSTEM, ["rouge-l"])
 
 
-def test_tabs_between_sentences_are_no_fault_of_a_text() -> None:
+def test_tabs_between_sentences_and_punctuation_are_no_fault_of_summaries() -> None:
     lines = ["The mayor spoke.\tNobody listened."] * 5
-    faults = text_faults(lines, [lines], sources=None, target_language="en", text="plain", metrics=NAMES)
-    assert faults == []
+    split = [line.replace(".", " .") for line in lines]
+    for hypotheses, names, kinds in ((lines, None, []), (split, NAMES, []), (split, [*NAMES, "ter"], ["tokenized"])):
+        faults = text_faults(hypotheses, [lines], sources=None, target_language="en", text="plain", metrics=names)
+        assert [fault.kind for fault in faults] == kinds
