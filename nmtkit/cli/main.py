@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "Compare runs: settings, scores, cost, sentences.",
     "cost": "Predict what a training costs, or show what it cost.",
     "attention": "Show the attention weights of a model for a sentence.",
+    "extract": "Extract relevant paragraphs of long inputs.",
     "rerank": "Choose the best hypotheses from n-best lists.",
     "export": "Convert a model for CTranslate2 or Hugging Face.",
     "ablate": "Train and compare variations, as in the paper's Table 3.",

@@ -65,7 +65,20 @@ def command(
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="M", help="Compute only this metric. May be repeated. evalb is for parsing."),
+        typer.Option(
+            metavar="M",
+            help="Compute only this metric. May be repeated. evalb is for parsing; rouge1, rouge2, rougeL and "
+            "rougeLsum are for summaries.",
+        ),
+    ] = None,
+    stemmer: Annotated[bool, typer.Option("--stemmer", help="Strip suffixes of English words for ROUGE.")] = False,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            "--sentence-separator",
+            metavar="TEXT",
+            help="Text between the sentences of a line, for rougeLsum.  [default: a tab]",
+        ),
     ] = None,
     confidence: Annotated[
         int | None,
@@ -124,11 +137,12 @@ def command(
       nmtkit score --hypothesis out.de --reference test.de --target-language de
       nmtkit score --hypothesis a.de --hypothesis b.de --paired bootstrap \\
           --test-set sacrebleu:wmt14/full --source-language en --target-language de
+      nmtkit score --hypothesis out.txt --reference test.txt --metric rouge1 --metric rougeLsum --stemmer
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
     """
     console.set_up(quiet=quiet)
     of_files = bool(references or test_set or source_language or target_language or metric or json_file)
-    of_files = of_files or bool(paired or trials or sentences) or text != "plain"
+    of_files = of_files or bool(paired or trials or sentences or stemmer or separator is not None) or text != "plain"
     if confidence == 1:
         raise typer.BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
@@ -182,16 +196,22 @@ def command(
         raise typer.BadParameter("--trials needs --paired")
     if metric and "evalb" in metric and target_language:
         raise typer.BadParameter("--target-language cannot be used with trees (--metric evalb)")
+    if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):
+        raise typer.BadParameter("--stemmer and --sentence-separator need --metric rouge1, rouge2, rougeL or rougeLsum")
+    if separator is not None and separator != "\t" and not (separator and separator.isprintable()):
+        raise typer.BadParameter("give a tab or printable text", param_hint="--sentence-separator")
     if comet and (text != "plain" or not (source or test_set)):
         raise typer.BadParameter("--comet needs --source and --text plain")
 
     from nmtkit.cli.score_files import read_texts, score_files
+    from nmtkit.evaluation.rouge import Rouge
 
     score_files(
         read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror),
         text,
         target_language,
         metrics=metric or None,
+        rouge=Rouge(stemmer, separator or "\t"),
         resamples=confidence,
         paired=[test.value for test in dict.fromkeys(paired or [])],
         trials=trials,

@@ -25,6 +25,7 @@ from nmtkit.evaluation.metrics import (
     scores_as_json,
     single_scores,
 )
+from nmtkit.evaluation.rouge import Rouge
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test
 from nmtkit.files import as_text, json_line, write_atomically, write_json
 
@@ -105,6 +106,7 @@ def score_files(
     target_language: str | None,
     *,
     metrics: list[str] | None,
+    rouge: Rouge,
     resamples: int | None,
     paired: list[Method],
     trials: int | None,
@@ -116,6 +118,7 @@ def score_files(
 
     Args:
         metrics: None for all that are possible.
+        rouge: the settings of ROUGE.
         resamples: bootstrap resamples for the intervals; None decides by the number of lines.
         paired: the significance tests of the systems' differences from the first system.
         trials: of these tests; None for sacreBLEU's numbers.
@@ -123,7 +126,7 @@ def score_files(
     Raises:
         DataError: a metric is unknown or cannot be computed.
     """
-    scorer = Scorer(texts.references, target_language=target_language, text=text, test_set=texts.test_set)
+    scorer = Scorer(texts.references, target_language=target_language, text=text, test_set=texts.test_set, rouge=rouge)
     possible = scorer.possible(metrics)
     for system, lines in texts.systems.items():
         for fault in text_faults(

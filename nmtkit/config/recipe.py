@@ -225,7 +225,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
-            for side in ("source", "target"):
+            for side in ("source", "target", "text"):
                 if isinstance(entry, dict) and isinstance(entry.get(side), str):
                     entry[side] = str(folder / Path(entry[side]).expanduser())
 

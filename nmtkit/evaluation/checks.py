@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nmtkit.console import listed
 from nmtkit.evaluation.metrics import task_metric
+from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.text import leftovers
 from nmtkit.text.scripts import Script, bleu_tokenizer, is_unspaced_text
 
@@ -107,7 +108,9 @@ def text_faults(
         if len(equal) > len(lines) / 2:
             advice = "the wrong side of the test set was given"
             found.append(TextFault("reference_is_source", "the reference is the source", equal, advice))
-    found += [*_leftovers(hypotheses, references, sources), *_tokenization(hypotheses, references[0], text)]
+    found += _leftovers(hypotheses, references, sources)
+    if metrics is None or not set(metrics) <= set(ROUGE_METRICS):  # ROUGE ignores punctuation
+        found += _tokenization(hypotheses, references[0], text)
     if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
         unspaced = _numbers(is_unspaced_text(line) for line in references[0])
         if len(unspaced) > len(references[0]) / 2:

@@ -8,8 +8,9 @@ A metric reads the text in one of three forms:
     plain       sacrebleu (-lc, -intl), chrf2(++), ter   as it is                             Moses detokeniser
     tokens      bleu-tokenized, bleu-tokenized-lc        Moses tokeniser                      as it is
     compounds   bleu-compound-split                      punctuation, Moses, split compounds  split compounds
+    as it is    rouge1, rouge2, rougeL, rougeLsum        as it is                             as it is
 
-sacreBLEU computes all of them. A task whose output is no running text has a metric of its own (TASK_METRICS) instead.
+sacreBLEU computes all but ROUGE. A task whose output is no running text has a metric of its own (TASK_METRICS) instead.
 """
 
 import dataclasses
@@ -18,12 +19,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
+from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.files import read_json
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import TaskMetric
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 METRICS = ("sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
 """The metrics that are computed by default."""
-ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl")
+ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl", *ROUGE_METRICS)
 """The metrics that are computed only by name."""
 RESAMPLES = 1000
 """Resamples of the bootstrap that gives a confidence interval, as in sacreBLEU."""
@@ -44,11 +47,14 @@ MOST_LINES_RESAMPLED = 10_000
 LINES_AT_ONCE = 10_000
 """Lines whose n-grams are in memory together: sacreBLEU keeps those of all references, 50 kB per line of 20 words."""
 
-_Form = Literal["plain", "tokens", "compounds", "own"]
+_Counts = Sequence[Sequence[int | float]]
+"""For each line the numbers from whose sums a score follows."""
+_Form = Literal["plain", "tokens", "compounds", "as it is"]
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(("sacrebleu", "sacrebleu-lc", "sacrebleu-intl", "chrf2", "chrf2++", "ter"), "plain"),
     **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc"), "tokens"),
     "bleu-compound-split": "compounds",
+    **dict.fromkeys(ROUGE_METRICS, "as it is"),
 }
 
 _COMPARABLE_TO = {
@@ -65,6 +71,10 @@ _COMPARABLE_TO = {
     "perplexity": "the same text and vocabulary; lower is better",
     "word-perplexity": "the same text, whatever the vocabulary; lower is better",
     "bits-per-character": "the same text, whatever the vocabulary; lower is better",
+    "rouge1": "other ROUGE-1 scores (F1) of the same signature, and rouge-score's with the same stemmer",
+    "rouge2": "other ROUGE-2 scores (F1) of the same signature, and rouge-score's with the same stemmer",
+    "rougeL": "rouge-score's rougeL (F1) with the same stemmer; not ROUGE-1.5.5's, which is rougeLsum",
+    "rougeLsum": "ROUGE-L (F1) of the same sentences, by rouge-score's rougeLsum or ROUGE-1.5.5; not rougeL",
     "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
 
@@ -121,6 +131,7 @@ class Scorer:
         text: str,
         test_set: tuple[str, str] | None = None,
         tokenizer: str | None = None,
+        rouge: Rouge | None = None,
     ) -> None:
         """Args:
         references: one list of lines for each set of references, all of the same length.
@@ -128,6 +139,7 @@ class Scorer:
         text: a value of ``data.text``: ``plain``, or ``tokenized`` where all text is already split into words, ...
         test_set: name and language pair for the signature, where the references are a test set of sacreBLEU.
         tokenizer: sacreBLEU's for BLEU of plain text; by default that of the target language.
+        rouge: the settings of ROUGE, by default those of Rouge.
 
         Raises:
             DataError: there are no references or no lines, or the line counts differ.
@@ -144,6 +156,7 @@ class Scorer:
         self.target_language = target_language
         self.text = text
         self._tokenizer = tokenizer or bleu_tokenizer(target_language or "")
+        self._rouge = rouge or Rouge()
         self._test_set = test_set
         self._references_in_form: dict[_Form, list[list[str]]] = {}
         self._metrics: dict[str, Metric] = {}
@@ -190,7 +203,7 @@ class Scorer:
             return [{name: own.value(name, of_line) for name in own.tested} for of_line in counts]
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
         for name in names:
-            metric = _build(name, None, self._tokenizer, of_sentences=True)
+            metric = _build(name, None, self._tokenizer, self._rouge, of_sentences=True)
             lines, references = self.in_form_of(name, hypotheses), self._of_references(_FORMS[name])
             for of_line, line, *line_references in zip(scores, lines, *references, strict=True):
                 of_line[name] = float(metric.sentence_score(line, line_references).score)
@@ -208,13 +221,13 @@ class Scorer:
 
     def in_form_of(self, metric: str, lines: list[str]) -> list[str]:
         """Return the text as a metric reads it."""
-        return self._in_form(_FORMS.get(metric, "own"), lines)
+        return self._in_form(_FORMS.get(metric, "as it is"), lines)
 
     def metric(self, name: str) -> "Metric":
         """Return sacreBLEU's metric of that name, or a tested score of TASK_METRICS in its place, with references."""
         if name not in self._metrics:
-            references = self._of_references(_FORMS.get(name, "own"))
-            self._metrics[name] = _build(name, references, self._tokenizer)
+            references = self._of_references(_FORMS.get(name, "as it is"))
+            self._metrics[name] = _build(name, references, self._tokenizer, self._rouge)
         return self._metrics[name]
 
     def signature(self, name: str, of_metric: "Signature") -> str:
@@ -225,6 +238,9 @@ class Scorer:
             of_metric.update("lang", languages)
         if (own := _task_metric_with(name)) is not None:
             return f"{own.signature(len(self.references[0]))}|{of_metric.format()}"
+        if name in ROUGE_METRICS:
+            of_metric.update("version", f"nmtkit-{version('nmtkit')}")  # not sacreBLEU's, which computes no ROUGE
+            return f"{self._rouge.signature(name)}|{of_metric.format()}"
         _, label = _processing(_FORMS[name], self.text, self.target_language)
         return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
 
@@ -293,22 +309,33 @@ class Scorer:
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = slice(start, start + LINES_AT_ONCE)
             references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
-            metric = _build(name, references, self._tokenizer)
+            metric = _build(name, references, self._tokenizer, self._rouge)
             statistics += metric._extract_corpus_statistics(lines[part], None)
         return metric, statistics
 
 
-class _SummedCounts:
-    """A tested score of a TaskMetric, with the methods of sacreBLEU's Metric that its bootstrap and tests call.
+class _OwnMetric:
+    """A metric of our own, with the methods of sacreBLEU's Metric that its bootstrap and tests call.
 
     Not a subclass, as sacreBLEU is imported late.
     """
 
-    def __init__(self, own: TaskMetric, name: str, reference: list[str]) -> None:
-        self._own, self._name, self._reference = own, name, reference
+    def __init__(
+        self,
+        name: str,
+        references: Sequence[Sequence[str]] | None,
+        counts: Callable[[Sequence[Sequence[str]], Sequence[str]], _Counts],
+        value: Callable[[Sequence[float]], float],
+    ) -> None:
+        """Args:
+        counts: returns for each line, of references and hypotheses, the numbers from whose sums the score follows.
+        value: returns the score from these sums.
+        """
+        self._name, self._references, self._counts, self._value = name, references, counts, value
 
-    def _extract_corpus_statistics(self, hypotheses: list[str], references: None) -> list[list[int]]:
-        return self._own.counts(self._reference, hypotheses)
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: None) -> _Counts:
+        assert self._references is not None
+        return self._counts(self._references, hypotheses)
 
     def _aggregate_and_compute(self, statistics: Iterable[Iterable[Any]]) -> Any:
         return self._compute_score_from_stats([sum(counts) for counts in zip(*statistics, strict=True)])
@@ -316,13 +343,15 @@ class _SummedCounts:
     def _compute_score_from_stats(self, statistics: Iterable[Any]) -> Any:
         from sacrebleu.metrics.base import Score as SacrebleuScore
 
-        counts = [round(float(count)) for count in statistics]
-        return SacrebleuScore(self._name, self._own.value(self._name, counts))
+        return SacrebleuScore(self._name, self._value([float(count) for count in statistics]))
+
+    def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Any:
+        return self._aggregate_and_compute(self._counts([[line] for line in references], [hypothesis]))
 
     def get_signature(self) -> "Signature":
         from sacrebleu.metrics.base import Signature
 
-        return Signature({"num_refs": 1})
+        return Signature({"num_refs": len(self._references or ())})
 
 
 def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> Interval:
@@ -376,7 +405,7 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
     """
     if metric not in ("chrf2", "sacrebleu"):
         raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
-    sentence = _build(metric, None, bleu_tokenizer(target_language), of_sentences=True)
+    sentence = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
 
     def utility(hypothesis: str, reference: str) -> float:
         if hypothesis == reference:
@@ -406,8 +435,11 @@ def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
         # TER splits Chinese and Japanese itself
         wordless += () if "Han" in scripts_of(target_language or "") else ("ter",)
     reasons = {}
+    scripts = scripts_of(target_language or "")
     for name in METRICS + ON_REQUEST:
         form = _FORMS[name]
+        if name in ROUGE_METRICS and scripts and "Latin" not in scripts:
+            reasons[name] = f"it reads ASCII letters and digits only, not the script of {target_language}: use chrf2"
         if form == "compounds" and target_language is None:
             reasons[name] = "it is defined for German only: state the target language (--target-language de)"
         elif form == "compounds" and target_language is not None and moses.language_code(target_language) != "de":
@@ -498,15 +530,40 @@ def _processing(form: _Form, text: str, target_language: str | None) -> tuple[Ca
     return lambda lines: lines, ""
 
 
-def _build(name: str, references: list[list[str]] | None, tokenizer: str, *, of_sentences: bool = False) -> "Metric":
-    """Make sacreBLEU's metric of that name, on text of its form; the tokenizer is that of BLEU of plain text."""
+def _build(
+    name: str,
+    references: list[list[str]] | None,
+    tokenizer: str,
+    rouge: Rouge,
+    *,
+    of_sentences: bool = False,
+) -> "Metric":
+    """Make sacreBLEU's metric of that name, or one of ours, on text of its form.
+
+    Args:
+        tokenizer: that of BLEU of plain text.
+        of_sentences: for the scores of single lines, which come with their references.
+    """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
     if (own := _task_metric_with(name)) is not None:
-        assert references is not None
-        return _SummedCounts(own, name, references[0])  # type: ignore[return-value]
+
+        def task_counts(of_references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> list[list[int]]:
+            return own.counts(of_references[0], hypotheses)
+
+        def task_value(counts: Sequence[float]) -> float:
+            return own.value(name, [round(count) for count in counts])
+
+        return _OwnMetric(name, references, task_counts, task_value)  # type: ignore[return-value]
+    if name in ROUGE_METRICS:
+
+        def best_f1(of_references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> list[list[float]]:
+            examples = zip(hypotheses, *of_references, strict=True)
+            return [[max(rouge.f1(name, one, line) for one in of_line), 1.0] for line, *of_line in examples]
+
+        return _OwnMetric(name, references, best_f1, lambda sums: 100 * sums[0] / sums[1])  # type: ignore[return-value]
     match name:
         case "chrf2":
             return CHRF(references=references)

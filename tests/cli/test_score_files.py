@@ -84,6 +84,30 @@ def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., 
     assert "95 %, of 1000 bootstrap resamples of the lines, seed 12345" in outcome.out
 
 
+def test_rouge_is_scored_by_name_with_its_settings(run_command: Callable[..., Any], folder: Path) -> None:
+    for name, lines in SYSTEMS.items():
+        write(folder / name, [line.replace(" ", " ¶ ", 1) for line in lines])
+    command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--json", folder / "scores.json"]
+    rouge = ["--metric", "rouge1", "--metric", "rougeLsum", "--metric", "chrf2"]
+    options = ["--stemmer", "--sentence-separator", "¶", "--paired", "bootstrap", "--trials", "50"]
+    outcome = run_command(*command, *rouge, *options, "--sentences", folder / "lines.jsonl")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = [json.loads(line) for line in (folder / "lines.jsonl").read_text(encoding="utf-8").splitlines()]
+    for system, of_system in scores_of(folder).items():
+        assert list(of_system) == ["rouge1", "rougeLsum", "chrf2"]
+        for metric, title in (("rouge1", "1"), ("rougeLsum", "L.sum")):
+            entry = of_system[metric]
+            assert entry["signature"].startswith(f"rouge:{title}|stem:yes|split:¶|nrefs:2|version:nmtkit-")
+            assert entry["interval"]["resamples"] == 1000
+            of_lines = [line["scores"][metric] for line in lines if line["system"] == system]
+            assert sum(of_lines) / len(of_lines) == pytest.approx(entry["score"])
+            assert ("paired" in entry) == (system.endswith("two.de"))
+    assert "ROUGE-L (F1) of the same sentences" in outcome.out
+    wrong = [["--stemmer"], ["--sentence-separator", "x"], ["--metric", "chrf2", "--stemmer"]]
+    wrong += [["--metric", "rouge1", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
+    assert [run_command(*command, *options).code for options in wrong] == [2] * len(wrong)
+
+
 def test_no_word_of_a_score_table_breaks_at_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

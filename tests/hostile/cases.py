@@ -31,6 +31,8 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", "run", "other"],
     "rerank": ["rerank", "--model", "run", "--input", "lists.jsonl", "--threads", "1", *OUT],
     "rerank text": ["rerank", "--model", "run", "--input", "lists.txt", "--source", "test.en", "--threads", "1", *OUT],
+    "extract": ["extract", "--input", "examples.jsonl", "--length", "8", *OUT],
+    "extract sentences": ["extract", "--input", "examples.jsonl", "--method", "sumbasic", "--format", "jsonl", *OUT],
     "report": ["report", "run", "--output", "report.html"],
     "attention": ["attention", "run", "--source", "ab cde", "--threads", "1"],
     "run": ["run", "tiny.toml", "--run-dir", "run", "--device", "cpu", "--threads", "1"],
@@ -55,7 +57,8 @@ SLOW = (
 )
 """These are tried with a fourth of the fields where quicker commands read the same file."""
 READ_AS_THEY_COME = (
-    "translate", "translate with export", "score files", "score by model", "rerank", "rerank text",
+    "translate", "translate with export", "score files", "score by model", "rerank", "rerank text", "extract",
+    "extract sentences",
 )  # fmt: skip
 """Commands that take user's text from pipes too."""
 
@@ -87,13 +90,13 @@ _WRITTEN = ("--output", "--status", "--json", "--sentences")
 _READ_AS_IT_COMES = {
     *(("translate", option) for option in ("--input", "--prefix", "--require")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
-    ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"),
+    ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"), ("extract", "--input"),
 }  # fmt: skip
 _OPTIONS_OF = {
     "prepare": "prepare", "train": "train again", "average": "average", "translate": "translate", "export": "export",
     "score": "score files", "cost": "cost recipe", "compare": "compare", "rerank": "rerank", "report": "report",
-    "attention": "attention", "run": "run", "ablate": "ablate", "recipes": "recipes", "corpora": "corpora",
-    "inspect": "inspect",
+    "extract": "extract", "attention": "attention", "run": "run", "ablate": "ablate", "recipes": "recipes",
+    "corpora": "corpora", "inspect": "inspect",
 }  # fmt: skip
 
 
@@ -175,6 +178,7 @@ _TEXT_FILES = {
     "train.en": ("prepare", "check"), "train.de": ("prepare",), "valid.en": ("prepare",), "valid.de": ("prepare",),
     "test.en": ("prepare", "translate", "translate with export", "score by model", "rerank text"),
     "test.de": ("score files", "score by model"), "hypothesis.de": ("score files",),
+    "examples.jsonl": ("extract",),
     "lists.jsonl": ("rerank",), "lists.txt": ("rerank text",), "run/translations/test.txt": ("score run", "report"),
     "run/data/test/test.source.txt": ("report", "run"), "run/data/valid.source.txt": ("export", "verify"),
     "tiny.toml": ("prepare",), "rows.toml": ("ablate",),

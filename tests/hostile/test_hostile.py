@@ -62,6 +62,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     sources = (folder / "test.en").read_text().splitlines()
     lists = [{"source": line, "hypotheses": [{"text": line, "score": -1.0}, {"text": "AB"}]} for line in sources]
     (folder / "lists.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lists))
+    examples = [{"title": line, "paragraphs": sources[:5], "target": line, "id": 1} for line in sources]
+    (folder / "examples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in examples))
     (folder / "lists.txt").write_text("".join(f"{index} ||| AB ||| -1.0\n" for index in range(len(sources))))
     found = list(harness.run_cases([*cases.made_first(), *cases.undamaged()], folder, folder.parent / "made"))
     assert [result for result in found if result["code"] or result["faults"]] == []

@@ -30,9 +30,9 @@ RECIPE = """
 [data]
 task = "language-model"
 target_language = "en"
-train = [{ text = "FOLDER/train.txt" }, { text = "FOLDER/more.txt" }]
-valid = [{ text = "FOLDER/valid.txt" }]
-test = [{ text = "FOLDER/valid.txt", name = "test" }]
+train = [{ text = "train.txt" }, { text = "more.txt" }]
+valid = [{ text = "valid.txt" }]
+test = [{ text = "valid.txt", name = "test" }]
 subwords = "characters"
 sequence_length = 16
 [model]
@@ -62,7 +62,7 @@ def write_project(folder: Path, **texts: str) -> str:
     contents = {"train": TEXT * 20, "more": "xyz abc\n" * 30, "valid": TEXT * 3, **texts}
     for name, text in contents.items():
         (folder / f"{name}.txt").write_text(text, encoding="utf-8", newline="")
-    (folder / "mine.toml").write_text(RECIPE.replace("FOLDER", str(folder)), encoding="utf-8")
+    (folder / "mine.toml").write_text(RECIPE, encoding="utf-8")
     return str(folder / "mine.toml")
 
 

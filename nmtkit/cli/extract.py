@@ -1,0 +1,79 @@
+"""`nmtkit extract`."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtkit import console
+from nmtkit.cli.lines import result_lines
+from nmtkit.cli.options import QuietOption, check_files
+from nmtkit.errors import DataError
+from nmtkit.files import LineReader, json_line
+from nmtkit.text.extraction import Method, cut, rank, read_examples
+
+
+def command(
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="Examples as JSON lines, plain or compressed.  [default: stdin]")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")] = None,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="Order of the paragraphs. identity: as they stand. tf-idf: by the words of the title or query. "
+            "textrank: by the words shared with others. sumbasic: sentences of frequent words. cheating: by the "
+            "bigrams of the target, an upper bound."
+        ),
+    ] = "tf-idf",
+    length: Annotated[int | None, typer.Option(min=1, help="Words to keep per example.  [default: all]")] = None,
+    target_length: Annotated[
+        bool, typer.Option("--target-length", help="Keep as many words as the target of the example has.")
+    ] = False,
+    paragraphs: Annotated[
+        int | None, typer.Option(min=1, help="Paragraphs to keep per example; of sumbasic sentences.  [default: all]")
+    ] = None,
+    min_words: Annotated[
+        int, typer.Option(min=0, help="Leave out shorter paragraphs, where an example has longer ones.")
+    ] = 0,
+    form: Annotated[
+        Literal["text", "jsonl"],
+        typer.Option(
+            "--format",
+            help="text: one line per example, with tabs between paragraphs. jsonl: the examples with these paragraphs.",
+        ),
+    ] = "text",
+    quiet: QuietOption = False,
+) -> None:
+    """Extract the most relevant paragraphs of long inputs, to summarise them or as a baseline.
+
+    An example is a line of JSON with "title" or "query", "paragraphs" or "documents" (lists of strings), and "target".
+
+    \b
+    Examples:
+      nmtkit extract --input articles.jsonl --length 500 --format jsonl --output short.jsonl
+      nmtkit extract --input test.jsonl --method textrank --target-length --output extracted.txt
+    """
+    check_files([("--output", output)], [("--input", input_)])
+    if length and target_length:
+        raise typer.BadParameter("--length and --target-length cannot be combined")
+    console.set_up(quiet=quiet)
+    if input_ is None and sys.stdin is None:
+        raise DataError("stdin is closed; pipe examples into it, or give a file with --input")
+    reader = LineReader(input_) if input_ is not None else LineReader(sys.stdin.buffer, name="stdin")
+    with result_lines(output) as write, console.progress("extracting", None) as advance:
+        for done, example in enumerate(read_examples(reader), start=1):
+            most = length
+            if target_length:
+                most = len(example.target.split())
+                if not most:
+                    raise DataError(f'{example.name}: has no "target", which --target-length needs')
+            found = list(islice(cut(rank(example, method, min_words), most), paragraphs))
+            if form == "text":
+                write(["\t".join(found)])
+            else:
+                kept = {key: value for key, value in example.fields.items() if key != "documents"}
+                write([json_line({**kept, "paragraphs": found}).rstrip("\n")])
+            advance(done, note=f"{done:,} examples")
