@@ -595,6 +595,19 @@ def any_number(value: Any) -> None:
         raise ValueError("not a number")
 
 
+def measured(value: Any) -> None:
+    """Shape of a value that was measured for certain: any number, not-a-number and infinity included."""
+    if value is None:
+        raise ValueError("not a number")
+    any_number(value)
+
+
+def positive(value: Any) -> None:
+    """Shape of a count of at least 1."""
+    if type(value) is not int or not 0 < value < 2**63:
+        raise ValueError("not a count of at least 1")
+
+
 def _in_short(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"

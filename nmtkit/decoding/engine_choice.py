@@ -16,14 +16,14 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.decoding.lengths import longest_translation, source_limit
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json
+from nmtkit.files import positive, read_json
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import find_model
 
 FORMAT = 1
 """Format of an export's manifest.json, which export/export.py writes."""
 _SHAPE = {
-    "quantization": str, "decoding": dict, "max_positions": int, "has_learned_positions": bool,
+    "quantization": str, "decoding": dict, "max_positions": positive, "has_learned_positions": bool,
     "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
     "training_lengths?": read_lengths,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from nmtkit.config.schema import corpus_name
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of
-from nmtkit.files import any_number, as_text, read_json, read_json_lines
+from nmtkit.files import any_number, as_text, positive, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR, Counters
 from nmtkit.run import Run
 
@@ -31,11 +31,12 @@ _OF_STATE = {
     "recipe": {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}},
 }  # fmt: skip
 _OF_PREDICTION = {
-    **dict.fromkeys(("updates", "target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
+    "updates": positive, **dict.fromkeys(("target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
     "limit": str, "mfu_source": str, "mfu": float | None, "memory_bytes": float | None,
 }  # fmt: skip
 _OF_COST = {
-    **_MEASURED, "updates": int, "prediction?": dict, "memory_bytes?": float, "mfu?": float, "mfu_of_peak?": float,
+    **_MEASURED, "updates": int, "prediction?": _OF_PREDICTION, "memory_bytes": float | None,
+    "mfu?": float, "mfu_of_peak?": float,
     **dict.fromkeys(("sustained_source", "peak_source?", "source_language?", "target_language?"), str),
     **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
     **dict.fromkeys(("flops_forward", "flops_backward", "matmul_flops_per_second"), float),
@@ -44,7 +45,8 @@ _OF_COST = {
 _OF_METRICS = {
     "step": int, "samples?": [{"source": str, "reference": str, "hypothesis": str}],
     **dict.fromkeys(("epoch?", "target_tokens?", "seconds?", "flops?", "memory_bytes?"), float),
-    **dict.fromkeys(("valid_nll?", "valid_bleu?", "nll?", "loss?", "learning_rate?"), any_number),
+    **dict.fromkeys(("valid_nll?", "valid_bleu?", "nll?", "loss?", "learning_rate?", "gradient_norm?"), any_number),
+    **dict.fromkeys(("target_tokens_per_second?", "padding?", "mfu?"), any_number),
 }  # fmt: skip
 _SLOW_PRODUCT_SECONDS = 0.1
 """A product that takes longer is not repeated, and no larger one is measured."""

@@ -76,7 +76,7 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         ("measured products", "mfu", "matmul_flops_per_second"),
         ("the data sheet", "mfu_of_peak", "peak_flops_per_second"),
     ):
-        if cost.get(share) is not None:
+        if cost.get(share) is not None and cost[rate] is not None:
             value = f"{100 * cost[share]:.1f} % of {amount(cost[rate])}FLOP/s each"
             rows.append([f"MFU, relative to {name}", value])
     how = f"time x devices x {amount(cost['sustained_flops_per_second'])}FLOP/s, {cost['sustained_source']}"

@@ -82,7 +82,7 @@ def _doubt_of_model(run: Run, sha256: str, wanted: DecodingConfig) -> str | None
     """Return what is odd about the model of these weights; None for the average that the recipe states."""
     last = f"but the recipe averages the last {wanted.average_last}"
     if is_model_folder(run.averaged) and _sum_of(run.averaged) == sha256:
-        names = [one["checkpoint"] for one in read_provenance(run.averaged).get("average_of", [])]
+        names = [one["checkpoint"] for one in read_provenance(run.averaged).get("average_of") or []]
         if len(names) != wanted.average_last:
             return f"made by an average of {counted(len(names), 'checkpoint')}, {last}"
         checkpoints = [folder.name for folder in run.checkpoints()]

@@ -407,7 +407,10 @@ class Tokenizer:
         vocabularies: dict[str, _Vocabulary] = {}
         try:
             settings = read_json(folder / "tokenizer.json", _SETTINGS)
-            for side, expected in settings.pop("sha256").items():
+            sums = settings.pop("sha256")
+            if set(sums) not in ({"joint"}, {"source", "target"}):
+                raise ModelError(f"{folder / 'tokenizer.json'}: damaged (sha256 has no sums of vocabularies)")
+            for side, expected in sums.items():
                 path = folder / _file_name(settings["subwords"], side)
                 content = content_of(path)
                 if hashlib.sha256(content).hexdigest() != expected:
@@ -470,6 +473,7 @@ class Tokenizer:
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "sha256": {str: str},
+    "vocab_sizes": {str: int},
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""

@@ -21,7 +21,7 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.console import counted
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import any_number, read_json, remove_pipe, sha256_of, write_json
+from nmtkit.files import measured, read_json, remove_pipe, sha256_of, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,
@@ -165,7 +165,7 @@ def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | 
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
         return False
-    made_of = {entry["checkpoint"]: entry["sha256"] for entry in read_provenance(output).get("average_of", [])}
+    made_of = {entry["checkpoint"]: entry["sha256"] for entry in read_provenance(output).get("average_of") or []}
     return made_of == _sources(folders)
 
 
@@ -223,7 +223,7 @@ def candidates(num_checkpoints: int) -> list[int]:
 
 
 _TRIED = {
-    "n": int, "metric": str, "score": any_number, "nll": any_number, "first_step": int,
+    "n": int, "metric": str, "score": measured, "nll": measured, "first_step": int,
     "last_step": int,
 }  # fmt: skip
 
