@@ -23,7 +23,7 @@ class Rouge:
 
     Attributes:
         stemmer: strip the suffixes of words by Porter's rules, as published figures mostly do.
-        separator: what stands between the sentences of a line; only rougeLsum looks at sentences.
+        separator: the text between the sentences of a line; only rougeLsum compares sentences.
     """
 
     stemmer: bool = False

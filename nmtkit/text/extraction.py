@@ -20,14 +20,14 @@ from nmtkit.text.sentences import sentence_starts
 
 Method = Literal["identity", "tf-idf", "textrank", "sumbasic", "cheating"]
 DAMPING = 0.85
-"""Of TextRank, as in PageRank."""
+"""The damping factor of TextRank, as in PageRank."""
 _ITERATIONS = 100
-"""After these the ranks move by less than 0.85^100, 1e-7 of what they moved by first."""
+"""Iterations of PageRank: 0.85^100 is 1e-7, so the ranks hardly move by then."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a summary is made of.
+    """The input of a summary.
 
     Attributes:
         name: file and line, for messages.
@@ -57,9 +57,7 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
             if "\\u" in line:
                 json_line(fields).encode("utf-8")
         except UnicodeEncodeError:
-            raise DataError(
-                f"{name}: has half a pair of surrogates (\\ud800 to \\udfff); write the character"
-            ) from None
+            raise DataError(f"{name}: has half a pair of surrogates; write the whole character") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{name}: not valid JSON ({error}); each line holds one example") from None
         if not isinstance(fields, dict):
