@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,7 +49,6 @@ LINES_AT_ONCE = 10_000
 """Lines whose n-grams are in memory together: sacreBLEU keeps those of all references, 50 kB per line of 20 words."""
 
 _Counts = Sequence[Sequence[int | float]]
-"""For each line the numbers from whose sums a score follows."""
 _Form = Literal["plain", "tokens", "compounds", "as it is"]
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(("sacrebleu", "sacrebleu-lc", "sacrebleu-intl", "chrf2", "chrf2++", "ter"), "plain"),
@@ -324,13 +324,9 @@ class _OwnMetric:
         self,
         name: str,
         references: Sequence[Sequence[str]] | None,
-        counts: Callable[[Sequence[Sequence[str]], Sequence[str]], _Counts],
-        value: Callable[[Sequence[float]], float],
+        counts: Callable[[Sequence[Sequence[str]], Sequence[str]], _Counts],  # of references and hypotheses, per line
+        value: Callable[[Sequence[float]], float],  # the score, from the sums of the counts of all lines
     ) -> None:
-        """Args:
-        counts: returns for each line, of references and hypotheses, the numbers from whose sums the score follows.
-        value: returns the score from these sums.
-        """
         self._name, self._references, self._counts, self._value = name, references, counts, value
 
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: None) -> _Counts:
@@ -435,10 +431,10 @@ def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
         # TER splits Chinese and Japanese itself
         wordless += () if "Han" in scripts_of(target_language or "") else ("ter",)
     reasons = {}
-    scripts = scripts_of(target_language or "")
+    is_latin = scripts_of(target_language or "") in ((), ("Latin",))  # or unknown
     for name in METRICS + ON_REQUEST:
         form = _FORMS[name]
-        if name in ROUGE_METRICS and scripts and "Latin" not in scripts:
+        if name in ROUGE_METRICS and not is_latin:
             reasons[name] = f"it reads ASCII letters and digits only, not the script of {target_language}: use chrf2"
         if form == "compounds" and target_language is None:
             reasons[name] = "it is defined for German only: state the target language (--target-language de)"
@@ -531,39 +527,23 @@ def _processing(form: _Form, text: str, target_language: str | None) -> tuple[Ca
 
 
 def _build(
-    name: str,
-    references: list[list[str]] | None,
-    tokenizer: str,
-    rouge: Rouge,
-    *,
-    of_sentences: bool = False,
+    name: str, references: list[list[str]] | None, tokenizer: str, rouge: Rouge, *, of_sentences: bool = False
 ) -> "Metric":
-    """Make sacreBLEU's metric of that name, or one of ours, on text of its form.
-
-    Args:
-        tokenizer: that of BLEU of plain text.
-        of_sentences: for the scores of single lines, which come with their references.
-    """
+    """Make the metric of that name, on text of its form; the tokenizer is that of BLEU of plain text."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
     if (own := _task_metric_with(name)) is not None:
-
-        def task_counts(of_references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> list[list[int]]:
-            return own.counts(of_references[0], hypotheses)
-
-        def task_value(counts: Sequence[float]) -> float:
-            return own.value(name, [round(count) for count in counts])
-
-        return _OwnMetric(name, references, task_counts, task_value)  # type: ignore[return-value]
+        return _OwnMetric(  # type: ignore[return-value]
+            name,
+            references,
+            lambda of_references, hypotheses: own.counts(of_references[0], hypotheses),
+            lambda sums: own.value(name, [round(count) for count in sums]),
+        )
     if name in ROUGE_METRICS:
-
-        def best_f1(of_references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> list[list[float]]:
-            examples = zip(hypotheses, *of_references, strict=True)
-            return [[max(rouge.f1(name, one, line) for one in of_line), 1.0] for line, *of_line in examples]
-
-        return _OwnMetric(name, references, best_f1, lambda sums: 100 * sums[0] / sums[1])  # type: ignore[return-value]
+        counts = partial(rouge.counts, name)
+        return _OwnMetric(name, references, counts, lambda sums: 100 * sums[0] / sums[1])  # type: ignore[return-value]
     match name:
         case "chrf2":
             return CHRF(references=references)

@@ -7,9 +7,8 @@ Source: Lin (2004), "ROUGE: A Package for Automatic Evaluation of Summaries"; ro
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from nmtkit.text import porter
 
@@ -24,7 +23,7 @@ class Rouge:
 
     Attributes:
         stemmer: strip the suffixes of words by Porter's rules, as published figures mostly do.
-        separator: what stands between the sentences of a line; only rougeLsum looks at sentences.
+        separator: the text between the sentences of a line; only rougeLsum compares sentences.
     """
 
     stemmer: bool = False
@@ -37,11 +36,17 @@ class Rouge:
         if metric == "rougeLsum":
             return _f1(_union_of_sentences(*sentences), *map(len, words))
         if metric == "rougeL":
-            return _f1(_lcs_length(*words), *map(len, words))
-        n_grams = [
-            Counter(zip(*(islice(text, n, None) for n in range(int(metric[-1]))), strict=False)) for text in words
-        ]
-        return _f1((n_grams[0] & n_grams[1]).total(), n_grams[0].total(), n_grams[1].total())
+            return _f1(len(_lcs(*words)), *map(len, words))
+        order = int(metric[-1])
+        one, other = (Counter(zip(*(text[n:] for n in range(order)), strict=False)) for text in words)
+        return _f1((one & other).total(), one.total(), other.total())
+
+    def counts(
+        self, metric: str, references: Sequence[Sequence[str]], hypotheses: Sequence[str]
+    ) -> list[tuple[float, int]]:
+        """Return for each line the best score by any reference, and 1; from the sums of both follows the mean."""
+        examples = zip(hypotheses, *references, strict=True)
+        return [(max(self.f1(metric, one, line) for one in of_line), 1) for line, *of_line in examples]
 
     def signature(self, metric: str) -> str:
         """Return the settings as a signature states them."""
@@ -64,39 +69,23 @@ def _f1(matches: int, in_reference: int, in_hypothesis: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _positions(words: Sequence[str]) -> dict[str, int]:
-    """Return the positions of each word as the bits of a number."""
-    positions: dict[str, int] = defaultdict(int)
-    for index, word in enumerate(words):
-        positions[word] |= 1 << index
-    return positions
+def _lcs(reference: Sequence[str], hypothesis: Sequence[str]) -> set[int]:
+    """Return the positions in the reference of an LCS: of several, the one that rouge-score takes.
 
-
-def _lcs_columns(positions: dict[str, int], length: int, hypothesis: Sequence[str]) -> Iterator[int]:
-    """Yield the table of LCS lengths by bits, which makes texts of 10,000 words a matter of milliseconds.
-
-    Bit i of column j is 0 where the LCS of the first i + 1 words of the reference and the first j + 1 words of the
-    hypothesis is longer than that of the first i and j + 1.
+    The table of LCS lengths is held in bits, so that texts of 10,000 words take milliseconds: bit i of column j is 0
+    where the LCS of i + 1 words of the reference and j + 1 of the hypothesis is longer than that of i and j + 1.
 
     Source: Hyyrö (2004), "Bit-parallel LCS-length computation revisited".
     """
-    every = column = (1 << length) - 1
+    positions: dict[str, int] = defaultdict(int)
+    for index, word in enumerate(reference):
+        positions[word] |= 1 << index
+    every = column = (1 << len(reference)) - 1
+    columns = []
     for word in hypothesis:
         matches = column & positions.get(word, 0)
         column = ((column + matches) | (column - matches)) & every
-        yield column
-
-
-def _lcs_length(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
-    if not hypothesis:
-        return 0
-    *_, last = _lcs_columns(_positions(reference), len(reference), hypothesis)
-    return len(reference) - last.bit_count()
-
-
-def _lcs_positions(reference: Sequence[str], positions: dict[str, int], hypothesis: Sequence[str]) -> set[int]:
-    """Return the positions in the reference of that LCS, of several, which rouge-score takes."""
-    columns = list(_lcs_columns(positions, len(reference), hypothesis))
+        columns.append(column)
     found = set()
     i, j = len(reference), len(hypothesis)
     while i and j:
@@ -118,9 +107,7 @@ def _union_of_sentences(reference: list[list[str]], hypothesis: list[list[str]])
     left = Counter(w for words in reference for w in words) & Counter(w for words in hypothesis for w in words)
     matches = 0
     for words in reference:
-        positions = _positions(words)
-        union = set().union(*(_lcs_positions(words, positions, other) for other in hypothesis))
-        for index in sorted(union):
+        for index in sorted(set().union(*(_lcs(words, other) for other in hypothesis))):
             if left[words[index]] > 0:
                 left[words[index]] -= 1
                 matches += 1
