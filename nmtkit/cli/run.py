@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
-_MAIN_METRICS = ("sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall")
+_MAIN_METRICS = (
+    "sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall", "nll", "perplexity",
+    "bits-per-character",
+)  # fmt: skip
 
 
 def command(
@@ -59,6 +62,7 @@ def command(
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
     from nmtkit.pipeline import run
+    from nmtkit.tasks.known import task_of
 
     if console.environment_number("WORLD_SIZE", 1) > 1:
         # As one of several processes; the process that started them does the other steps.
@@ -83,11 +87,16 @@ def command(
         if launched is None:
             console.log.info("saved; %s", resume_advice())
         sys.exit(result.exit_code)
-    sentence = "..."
-    for test in list(result.scores)[:1]:
-        sentence = _print_translations(folder, test)
+    has_source = task_of(loaded.data).has_source
+    use = f"nmtkit generate {shlex.quote(str(folder))} --prompt '...'"
+    if has_source:
+        sentence = "..."
+        for test in list(result.scores)[:1]:
+            sentence = _print_translations(folder, test)
+        use = f"echo {shlex.quote(sentence)} | nmtkit translate {shlex.quote(str(folder))}"
+    if result.scores:
         _print_main_scores(result.scores, is_made_up="builtin/synthetic" in loaded.data.test)
-    _print_next_commands(folder, sentence)
+    _print_next_commands(folder, use)
 
 
 def _print_translations(run_dir: Path, test: str) -> str:
@@ -122,11 +131,11 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
 
 
-def _print_next_commands(run_dir: Path, sentence: str) -> None:
+def _print_next_commands(run_dir: Path, use: str) -> None:
     from nmtkit.run import find_model
 
     folder = shlex.quote(str(run_dir))
     print(f"The model is in {find_model(run_dir)}. What to do next:")
-    print(f"  echo {shlex.quote(sentence)} | nmtkit translate {folder}")
+    print(f"  {use}")
     for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
         print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")

@@ -33,6 +33,7 @@ COMMANDS: dict[str, list[str]] = {
     "rerank text": ["rerank", "--model", "run", "--input", "lists.txt", "--source", "test.en", "--threads", "1", *OUT],
     "extract": ["extract", "--input", "examples.jsonl", "--length", "8", *OUT],
     "extract sentences": ["extract", "--input", "examples.jsonl", "--method", "sumbasic", "--format", "jsonl", *OUT],
+    "generate": ["generate", "text-run", "--prompt", "ab", "--max-tokens", "5", "--threads", "1", *OUT],
     "report": ["report", "run", "--output", "report.html"],
     "attention": ["attention", "run", "--source", "ab cde", "--threads", "1"],
     "run": ["run", "tiny.toml", "--run-dir", "run", "--device", "cpu", "--threads", "1"],
@@ -91,10 +92,12 @@ _READ_AS_IT_COMES = {
     *(("translate", option) for option in ("--input", "--prefix", "--require")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
     ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"), ("extract", "--input"),
+    ("generate", "--prompt-file"),
 }  # fmt: skip
 _OPTIONS_OF = {
     "prepare": "prepare", "train": "train again", "average": "average", "translate": "translate", "export": "export",
     "score": "score files", "cost": "cost recipe", "compare": "compare", "rerank": "rerank", "report": "report",
+    "generate": "generate",
     "extract": "extract", "attention": "attention", "run": "run", "ablate": "ablate", "recipes": "recipes",
     "corpora": "corpora", "inspect": "inspect",
 }  # fmt: skip
@@ -230,6 +233,7 @@ def made_first() -> list[Case]:
         Case("run", COMMANDS["run"], in_place=True),
         Case("search", COMMANDS["average search"], in_place=True),
         Case("export", export, in_place=True),
+        Case("text", ["run", "text.toml", "--run-dir", "text-run", "--threads", "1"], in_place=True),
         Case("second run", ["cost", "run"], [["copy", "run", "other"]], in_place=True),
     ]
 

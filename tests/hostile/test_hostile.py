@@ -57,6 +57,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[decoding]\naverage_last = 2\nbeam = 2\nmax_length = 30\n",
         encoding="utf-8",
     )
+    (folder / "text.toml").write_text(
+        '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "train.en" }]\n'
+        'valid = [{ text = "valid.en" }]\nsubwords = "characters"\nsequence_length = 8\n'
+        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
+        "[training]\nmax_steps = 2\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
+        encoding="utf-8",
+    )
     shutil.copy(folder / "test.de", folder / "hypothesis.de")
     (folder / "rows.toml").write_text(ROWS, encoding="utf-8")
     sources = (folder / "test.en").read_text().splitlines()
