@@ -203,7 +203,7 @@ def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *
     """
 
     def shown(metric: str, value: float) -> str:
-        return f"{value:.4f}" if metric == "comet" else f"{value:.2f}"
+        return f"{value:.4f}" if metric in ("comet", "nll", "bits-per-character") else f"{value:.2f}"
 
     def interval(metric: str, score: Score) -> str:
         found = score.interval

@@ -18,7 +18,7 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.lengths import cut_source, is_short, source_limit
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import UNK, Tokenizer
 
@@ -196,6 +196,8 @@ class Engine(ABC):
         """Take what every engine needs; ``max_tokens``: of a source, by the model's positions."""
         self.tokenizer = tokenizer
         self.task = task_of(tokenizer)
+        if not self.task.has_source:
+            raise ModelError("this is a language model, which has no source to translate; use `nmtkit generate`")
         self.decoding = decoding
         self.lengths = lengths
         self._max_tokens = max_tokens

@@ -73,6 +73,8 @@ class ForcedDecoder:
     """
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
+        if not task_of(tokenizer).has_source:
+            raise ModelError("this is a language model, which has no source; `nmtkit score RUN` scores its test texts")
         self._models = models
         self.tokenizer = tokenizer
         self.decoding = decoding

@@ -93,6 +93,8 @@ def attention_maps(loaded: "LoadedModel", source: str, target: str) -> list[Atte
 
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
+    if not task.has_source:
+        raise ModelError("this is a language model; attention is shown for models with a source")
     config = loaded.model.config
     positions = config.max_positions // 2 if config.is_joined else config.max_positions
     limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1

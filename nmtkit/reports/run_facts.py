@@ -17,6 +17,7 @@ from nmtkit.files import as_text, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.tasks.task import Task
 from nmtkit.training.averaging import read_averaging
 
 FORMS: dict[str, Callable[[Any], str]] = {
@@ -92,6 +93,11 @@ class RunFacts:
     def text(self) -> str:
         """The value of `data.text`."""
         return str(self.get("recipe.toml", "data", "text", default="plain"))
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+        return task_of(str(self.get("recipe.toml", "data", "task", default=None) or self.text))
 
 
 def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
@@ -175,13 +181,15 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
 def example_pair(run: RunFacts) -> tuple[str, str] | None:
     """Return a source with the run's own translation of it, for a picture of attention: from the last validation, else
     the first one of a test set that is neither short nor long, else without a model the reference."""
+    if not run.task.has_source:
+        return None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
             if sample["source"].strip() and sample["hypothesis"].strip():
                 return sample["source"], sample["hypothesis"]
     files = Run(run.folder)
     texts = [(files.test_text(name), files.translation(name)) for name in files.test_sets()]
-    target_is_text = task_of(run.text).own_metric is None
+    target_is_text = run.task.own_metric is None
     for text, output in [*texts, (files.valid_text, files.valid_text.reference)]:
         target = output if output.is_file() else text.reference
         if text.source.is_file() and target.is_file():

@@ -1,0 +1,106 @@
+"""`nmtkit generate`, and what other commands do with a language model."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RunCommand
+
+RECIPE = """
+[data]
+task = "language-model"
+target_language = "en"
+train = [{ text = "text.txt" }]
+valid = [{ text = "text.txt" }]
+test = [{ text = "text.txt", name = "test" }]
+subwords = "characters"
+sequence_length = 12
+[model]
+architecture = "decoder"
+decoder_layers = 1
+d_model = 16
+d_ff = 16
+num_heads = 2
+[training]
+sequences_per_update = 8
+max_steps = 10
+validate_bleu = false
+[decoding]
+average_last = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from nmtkit.config.recipe import load_recipe
+    from nmtkit.pipeline import run
+
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "text.txt").write_text("abc def\nghi\n" * 40, encoding="utf-8")
+    (folder / "mine.toml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(str(folder / "mine.toml"))
+    assert run(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    return folder / "run"
+
+
+def test_a_prompt_is_continued_and_the_seed_decides(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+    options = ["--max-tokens", 30, "--quiet", "--threads", 1]
+    first = run_command("generate", model, "--prompt", "abc", *options)
+    assert (first.code, first.err) == (0, "")
+    assert first.out.startswith("abc")
+    assert len(first.out) == len("abc") + 30 + 1
+    assert run_command("generate", model, "--prompt", "abc", *options).out == first.out
+    assert run_command("generate", model, "--prompt", "abc", "--seed", 2, *options).out != first.out
+    (tmp_path / "prompt.txt").write_text("abc\nde", encoding="utf-8")
+    from_file = ["--prompt-file", tmp_path / "prompt.txt", "--output", tmp_path / "out.txt", "--number", 2]
+    assert run_command("generate", model, *from_file, *options).code == 0
+    texts = (tmp_path / "out.txt").read_text(encoding="utf-8")
+    assert texts.startswith("abc\nde")
+    assert "\n\nabc\nde" in texts
+    assert run_command("generate", model, *options).code == 0
+
+
+def test_a_beam_searches_within_one_sequence(run_command: RunCommand, model: Path) -> None:
+    found = run_command("generate", model, "--prompt", "ab", "--beam", 3, "--max-tokens", 10, "--quiet")
+    assert found.code == 0
+    assert len(found.out) == 2 + 10 + 1
+    too_long = run_command("generate", model, "--prompt", "abc", "--beam", 3, "--max-tokens", 10, "--quiet")
+    assert too_long.code == 1
+    assert too_long.err.startswith("error: prompt and continuation have 13 tokens, and the model was trained with 12;")
+
+
+def test_contradicting_prompts_are_wrong_usage(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+    outcome = run_command("generate", model, "--prompt", "a", "--prompt-file", tmp_path / "x")
+    assert outcome.code == 2
+    assert "--prompt or --prompt-file, not both" in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
+        (["score", "--model", "MODEL", "--source", "text.txt", "--hypothesis", "text.txt"], "`nmtkit score RUN`"),
+        (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models with a source"),
+        (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
+    ],
+)
+def test_commands_for_models_with_a_source_refuse_a_language_model(
+    run_command: RunCommand, model: Path, arguments: list[str], message: str
+) -> None:
+    given = [
+        str(model) if word == "MODEL" else str(model.parent / word) if word == "text.txt" else word
+        for word in arguments
+    ]
+    outcome = run_command(*given, "--quiet")
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_scores_report_cost_and_inspection_of_a_run(run_command: RunCommand, model: Path) -> None:
+    scored = run_command("score", model, "--quiet")
+    assert scored.code == 0
+    assert "bits-per-character" in scored.out
+    for command in (["report", model, "--quiet"], ["cost", model, "--quiet"], ["inspect", model, "--line", 2]):
+        outcome = run_command(*command)
+        assert (outcome.code, outcome.err) == (0, "")
