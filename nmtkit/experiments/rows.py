@@ -144,7 +144,7 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
             changes = _changes(row, sweep.base if scale else None, recipe)
             seed = recipe.training.seed + number
             changes["training"]["seed"] = seed
-            varied = changed_recipe(recipe, changes, place=f"row {row.name}")
+            varied = changed_recipe(recipe, changes, origin=f"row {row.name}")
             planned.append(PlannedRun(row, seed, varied.model_copy(update={"name": f"{row.name}-seed{seed}"})))
     seen: dict[str, str] = {}
     for run in planned[: len(rows)]:  # on a small base rows may be the same
