@@ -1,7 +1,7 @@
 """Forced decoding: the probability of a given translation under a model.
 
     line pair -> normalised -> ids -> (cut if longer than the limit) -> batches of similar length
-              -> one forward pass over whole targets -> log-probability of each token; one score per pair, in input order
+              -> one forward pass over whole targets -> log-probability of each token -> one score per pair, in order
 
 Every pair is scored: an empty side is the end symbol alone, and of a side that is too long only the first tokens count.
 The remarks of a score name both cases.
