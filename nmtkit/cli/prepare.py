@@ -87,7 +87,7 @@ def _check(recipe: Recipe, run_dir: Path, mirror: Path | None, workers: int | No
 
 def _print_report(report: dict[str, Any]) -> None:
     """Print the findings in the training text, and the coverage by the vocabulary."""
-    from nmtkit.data.quality_page import coverage_columns, coverage_rows, num_silent, rule_rows
+    from nmtkit.data.quality_page import coverage_columns, coverage_rows, rule_rows, silent_rules
 
     rows = rule_rows(report)
     notes = []
@@ -95,7 +95,7 @@ def _print_report(report: dict[str, Any]) -> None:
         notes += [f"{rule}, lines {lines}" if lines else rule, *(f"    {side}" for side in example)]
     title = f"Found in {report['pairs']['read']:,} training pairs"
     columns = ["rule", "pairs", "action", "left out", "meaning"]
-    console.print_table(title, columns, [row[:5] for row in rows], notes=[*notes, num_silent(report)])
+    console.print_table(title, columns, [row[:5] for row in rows], notes=[*notes, silent_rules(report)])
     subwords = report["subwords"]
     if subwords is not None:
         console.print_table("Vocabulary", ["", *coverage_columns(subwords)], coverage_rows(subwords))

@@ -1,7 +1,7 @@
 """Recipes as files: found, read with the recipes they are based on, overridden, checked, compared and written.
 
-recipe file -> its `base`, and so on -> --set overrides     (layers; the last one that states a key wins)
-            -> unknown keys and rules between keys checked -> Recipe
+recipe file -> its `base`, and so on -> --set overrides      (layers; the last one that states a key wins)
+            -> check of unknown keys and of combinations -> Recipe
 """
 
 import difflib
@@ -29,7 +29,7 @@ from nmtkit.config.schema import (
     Recipe,
     TrainingConfig,
     corpus_name,
-    in_mixture,
+    mixture_label,
 )
 from nmtkit.errors import RecipeError
 from nmtkit.files import read_toml
@@ -43,8 +43,8 @@ class _Layer:
     text: str
     values: dict[str, dict[str, Any]]
 
-    def place(self, section: str, key: str | None = None) -> str:
-        """`file, line N` of a section or a key in it, for messages."""
+    def locate(self, section: str, key: str | None = None) -> str:
+        """Return `file, line N` of a section or of a key in it, for messages."""
         current = ""
         for number, line in enumerate(self.text.split("\n"), start=1):
             if header := re.match(r"\s*\[\s*(\w+)\s*\]", line):
@@ -86,15 +86,15 @@ def recipes_folder() -> Path:
 
 
 def builtin_recipes() -> dict[str, Path]:
-    """The built-in recipes by name."""
+    """Return the built-in recipes by name."""
     return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
 
 
 def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
-    """The file of a recipe given as a TOML file (relative to ``folder``) or as a built-in name.
+    """Return the file of a recipe, given as a TOML file (relative to ``folder``) or as a built-in name.
 
     Raises:
-        RecipeError: there is none.
+        RecipeError: no such recipe exists.
     """
     path = (folder or Path()) / Path(name_or_file).expanduser()
     if path.is_file():
@@ -104,8 +104,8 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         return builtin[name_or_file]
     if path.is_dir():
         stored = path / "recipe.toml"
-        told = f"the recipe of this run is {stored}" if stored.is_file() else "it is not a run either (no recipe.toml)"
-        raise RecipeError(f"{path}: this is a folder, not a recipe; {told}")
+        hint = f"the recipe of this run is {stored}" if stored.is_file() else "it is not a run either (no recipe.toml)"
+        raise RecipeError(f"{path}: this is a folder, not a recipe; {hint}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
     raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
@@ -115,7 +115,7 @@ def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe with its bases and ``section.key=value`` overrides.
 
     Raises:
-        RecipeError: it cannot be read, or something in it is wrong; the message names file, line and key.
+        RecipeError: the recipe cannot be read or is invalid; the message names file, line and key.
     """
     path = find_recipe(name_or_file)
     layers = _read_layers(path, seen=())
@@ -125,7 +125,7 @@ def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
-    """Merge layers, the last one winning, and checks the result."""
+    """Merge layers, the last one winning, and check the result."""
     for layer in layers:
         _check_keys(layer)
     if not any("data" in layer.values for layer in layers):
@@ -138,7 +138,7 @@ def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
 
 
 def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
-    """Raise ValidationError where the layers together are wrong."""
+    """Merge layers; raise ValidationError if the result is invalid."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         _merge(merged, layer.values)
@@ -150,24 +150,24 @@ def stored_recipe(path: Path, name: str) -> Recipe:
     return build_recipe(name, _read_layers(path, seen=()))
 
 
-def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, place: str) -> Recipe:
-    """A recipe with other values, checked as if they stood in a file.
+def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, origin: str) -> Recipe:
+    """Return a recipe with some values changed, checked as if they were written in a file.
 
     Args:
         changes: values by section and key.
-        place: where they stand, for messages.
+        origin: name for the source of the changes in messages.
 
     Raises:
-        RecipeError: something in the result is wrong.
+        RecipeError: the result is invalid.
     """
-    stated = _Layer(place, "", tomllib.loads(to_toml(recipe)))
-    return build_recipe(recipe.name, [stated, _Layer(place, "", changes)])
+    stated = _Layer(origin, "", tomllib.loads(to_toml(recipe)))
+    return build_recipe(recipe.name, [stated, _Layer(origin, "", changes)])
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The resolved recipe as TOML."""
+    """Return the resolved recipe as TOML."""
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
-    if "source_equals_target" not in recipe.cleaning.model_fields_set:  # written, it would be stated
+    if "source_equals_target" not in recipe.cleaning.model_fields_set:  # a key in a file counts as stated
         del values["cleaning"]["source_equals_target"]
     return tomli_w.dumps(values)
 
@@ -221,7 +221,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
             values[section][key] = str(folder / Path(values[section][key]).expanduser())
     data = values.get("data", {})
     if isinstance(data.get("silver_trees"), list):
-        data["silver_trees"] = [str(folder / Path(str(place)).expanduser()) for place in data["silver_trees"]]
+        data["silver_trees"] = [str(folder / Path(str(path)).expanduser()) for path in data["silver_trees"]]
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -233,7 +233,9 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
 def _check_keys(layer: _Layer) -> None:
     for section, content in layer.values.items():
         if section not in SECTIONS:
-            raise RecipeError(f"{layer.place(section)}: unknown section [{section}]{_nearest(section, list(SECTIONS))}")
+            raise RecipeError(
+                f"{layer.locate(section)}: unknown section [{section}]{_nearest(section, list(SECTIONS))}"
+            )
         for key in content:
             if key in SECTIONS[section].model_fields:
                 continue
@@ -242,7 +244,7 @@ def _check_keys(layer: _Layer) -> None:
                 hint = f"; it belongs in [{homes[0]}]"
             else:
                 hint = _nearest(key, list(SECTIONS[section].model_fields))
-            raise RecipeError(f"{layer.place(section, key)}: unknown key {section}.{key}{hint}")
+            raise RecipeError(f"{layer.locate(section, key)}: unknown key {section}.{key}{hint}")
 
 
 def _rivals(key: str) -> list[str]:
@@ -250,6 +252,7 @@ def _rivals(key: str) -> list[str]:
 
 
 def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]]) -> None:
+    # Validation and test sets of a base do not fit other training corpora.
     if "train" in values.get("data", {}):
         for key in ("valid", "test"):
             merged.get("data", {}).pop(key, None)
@@ -268,9 +271,9 @@ def _nearest(word: str, candidates: list[str]) -> str:
 
 
 def _explain(error: ValidationError, layers: list[_Layer]) -> str:
-    """The first thing wrong, as one line with its place."""
+    """Return a one-line message about the first error, with its file and line."""
     errors = error.errors(include_url=False)
-    # An entry that may be a name or a pair of files is wrong in both ways; what is a table was meant as a pair.
+    # pydantic tries an entry as a name and as a table, and reports both errors; a table was meant as a table.
     tables = {"LocalPair", "NamedCorpus"}
     meant = [e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"]
     first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
@@ -300,38 +303,39 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         message = f"{name}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
-            return f"{layer.place(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
+            return f"{layer.locate(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
     return f"{layers[-1].name}: {section}.{key}: {message}"
 
 
 def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:
-    """The name of the layer with which something became wrong that no single value is."""
+    """Return the name of the first layer with which an error appears that no single value causes."""
     for number in range(1, len(layers)):
         try:
             _merged("", layers[:number])
         except ValidationError as error:
-            if (first["loc"], first["msg"]) in [(one["loc"], one["msg"]) for one in error.errors()]:
+            if (first["loc"], first["msg"]) in [(known["loc"], known["msg"]) for known in error.errors()]:
                 return layers[number - 1].name
     return layers[-1].name
 
 
 def differences(old: BaseModel, new: BaseModel) -> list[str]:
-    """The keys whose values differ between two sections of the same kind, as ``key = new (was old)``; local corpora
-    count as the same when their names are, models wherever they lie."""
+    """Return the changed keys of two sections of the same kind, as ``key = new (was old)``.
+
+    Local corpora are compared by name only, and the paths of models not at all.
+    """
     before, after = _comparable(old), _comparable(new)
     return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
 
 
 def _comparable(section: BaseModel) -> dict[str, Any]:
-    """A section's values; local corpora by name only, as they may lie anywhere (their text has a fingerprint), and so
-    may models."""
+    """Return the values of a section without paths: files may move, and fingerprints cover their content."""
     values = section.model_dump(mode="json")
     for key in ("tokenizer", "init"):
         if values.get(key) is not None:
             values[key] = "a model"
     if isinstance(section, DataConfig):
         values.pop("treebank")
-        values["silver_trees"] = [place.name for place in section.silver_trees]
+        values["silver_trees"] = [path.name for path in section.silver_trees]
         for key in ("train", "valid", "test"):
             entries = getattr(section, key)
             if not isinstance(entries, int):
@@ -342,11 +346,11 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
 def _comparable_corpus(entry: str | NamedCorpus | LocalPair) -> str:
     if isinstance(entry, str):
         return entry
-    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + in_mixture(entry)
+    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + mixture_label(entry)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """All settings of a recipe by `section.key`, as they are compared: local corpora by name, models by path."""
+    """Return all settings of a recipe by `section.key`: local corpora by name, models by path."""
     settings = {}
     for name in SECTIONS:
         section = getattr(recipe, name)
@@ -357,7 +361,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
-    """The changed keys of [training] that could change what a run has done so far: it cannot go on with them."""
+    """Return the changes of [training] with which a run cannot continue, as they affect updates already made."""
     harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
     if new.schedule != "cosine":
         harmless.append("max_")

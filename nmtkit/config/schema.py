@@ -25,18 +25,20 @@ VALUE_RULES = {
     _ONE_WORD: "must be one word without blanks",
     _FILE_NAME: "must be a name without slashes that does not begin with a full stop",
 }
-"""Messages for values that do not match."""
+"""Patterns of values, and the message for a value that does not match."""
 MANY = 1_000_000_000
-"""Bound of numbers that have no other: above any honest use, and small enough to compute with."""
+"""Upper bound of numbers that need no smaller one: above any real use, and safe to compute with."""
 
 
 class _Section(BaseModel):
+    """A section of a recipe, read-only; unknown keys and infinite numbers are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: Any) -> Any:
-        """pydantic would take true for 1."""
+    def _refuse_bool_and_nul(cls, value: Any, info: Any) -> Any:
+        """Refuse true and false as numbers, which pydantic would read as 1 and 0, and NUL characters in text."""
         kind = cls.model_fields[str(info.field_name)].annotation
         is_number = not {int, float}.isdisjoint((kind, *get_args(kind)))
         given = value if isinstance(value, (list, tuple)) else [value]
@@ -51,7 +53,7 @@ class _InMixture(_Section):
     """Settings that every corpus of data.train can have."""
 
     weight: float = Field(default=1.0, gt=0, le=1000)
-    """How often each pair is seen per epoch. 2: twice. 0.5: half of the pairs in each epoch, in turn."""
+    """Number of times each pair is seen per epoch. 2: twice. 0.5: half of the pairs in each epoch, in turn."""
     source_prefix: str = Field(default="", pattern=_ONE_WORD, max_length=40)
     """A tag such as "<bt>", added before each source sentence as a token of its own."""
 
@@ -91,6 +93,7 @@ class LocalPair(_InMixture):
 
 
 TREES = ("trees", "tagged-trees")
+"""Values of [data] text for which the target is a tree over the words of the source."""
 
 
 LANGUAGE_MODEL = "language-model"
@@ -99,9 +102,6 @@ LANGUAGE_MODEL = "language-model"
 def default_task(text: str) -> str:
     """Return the task of a recipe or a model that states none."""
     return "parsing" if text in TREES else "translation"
-
-
-"""The values of [data] text for which the target is a tree over the source's words."""
 
 
 def _kind_of_entry(value: Any) -> str:
@@ -156,7 +156,7 @@ class DataConfig(_Section):
     byte_fallback: bool = False
     """Split characters unseen in training into bytes instead of replacing them with <unk>; takes 256 entries."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
-    """Maximum number of pairs from which subwords are learned. They are taken at equal distances from the corpora."""
+    """Maximum number of pairs from which subwords are learned, evenly spaced in the corpora."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """For subwords = "wordpiece": number of characters with an entry of their own, the most frequent first. Wu et al.
     use 500 for Western languages and more for Asian languages."""
@@ -203,7 +203,7 @@ class DataConfig(_Section):
         if len(set(names)) < len(names):
             raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
         for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
-            if in_mixture(entry):
+            if mixture_label(entry):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
         for prefix in self.source_prefixes:
             if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
@@ -214,12 +214,12 @@ class DataConfig(_Section):
 
     @property
     def source_prefixes(self) -> tuple[str, ...]:
-        """The different tags of data.train, in the order of the corpora."""
+        """The distinct tags of data.train, in the order of the corpora."""
         tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
         return tuple(dict.fromkeys(tag for tag in tags if tag))
 
-    PLACES: ClassVar = ("treebank", "silver_trees")
-    """Keys that say where corpora are; their content decides the data, not their place."""
+    CORPUS_PATHS: ClassVar = ("treebank", "silver_trees")
+    """Keys with paths of corpora; the data depend on the content of the files, not on the paths."""
 
     @property
     def has_trees(self) -> bool:
@@ -228,7 +228,7 @@ class DataConfig(_Section):
 
     @property
     def task_name(self) -> str:
-        """The stated task, else the one that the text implies."""
+        """The stated task, else the default for the kind of text."""
         return self.task or default_task(self.text)
 
     @property
@@ -293,7 +293,7 @@ class CleaningConfig(_Section):
         return self
 
     def action(self, rule: str) -> str:
-        """Return the action for a rule; a limit of 0 leaves no pair out."""
+        """Return the action for a rule; without max_ratio, length_ratio only counts."""
         if rule == "length_ratio" and not self.max_ratio:
             return "keep"
         return str(getattr(self, rule))
@@ -431,8 +431,7 @@ class TrainingConfig(_Section):
     """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
-    minimises padding. More: updates differ less from each other, as with that many devices that each have a length of
-    their own."""
+    minimises padding. More: each update mixes that many lengths, so that updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
     """Size of a micro-batch: maximum number of target (or source) tokens, with padding, that one device processes at
     once. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
@@ -469,7 +468,7 @@ class TrainingConfig(_Section):
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of validations."""
     best_metric: Literal["nll", "bleu"] = "nll"
-    """Metric on the validation set that decides about patience, keep_best and `average --best`."""
+    """Metric on the validation set that patience, keep_best and `average --best` compare."""
     validate_every_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Validate every N updates; 1,250 if no validate_every_* is given."""
     validate_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
@@ -590,7 +589,7 @@ class DecodingConfig(_Section):
 
 
 class TrainingLengths(_Section):
-    """The lengths of a model's training pairs, which decide how long lines are translated."""
+    """Lengths of a model's training pairs, by which long lines are split and too short translations detected."""
 
     longest_source: int = Field(ge=1, le=1_000_000_000)
     """Tokens of the longest source."""
@@ -601,7 +600,7 @@ class TrainingLengths(_Section):
 
 
 read_lengths = TypeAdapter(TrainingLengths | None).validate_python
-"""Reads the lengths in model.json or a manifest; None where an older one has none."""
+"""Validator of the lengths in model.json or a manifest; None where an older file has none."""
 
 
 class Recipe(_Section):
@@ -692,18 +691,18 @@ SECTIONS: dict[str, type[_Section]] = {
 
 
 def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
-    """The short name of a corpus: what follows the last slash, or a local pair's name or source file without ending."""
+    """Return the short name of a corpus: the part after the last slash; for local files their name or source file."""
     if isinstance(entry, LocalPair):
         return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
     name = entry if isinstance(entry, str) else entry.corpus
     return name.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
 
 
-def in_mixture(entry: str | NamedCorpus | LocalPair) -> str:
-    """The weight and tag of a corpus in words, "" where it has none of its own."""
+def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:
+    """Return the weight and the tag of a corpus as text, without those that have their default."""
     if isinstance(entry, str):
         return ""
-    in_short = f"{entry.weight:g}"
-    stated = in_short if float(in_short) == entry.weight else repr(entry.weight)
+    short = f"{entry.weight:g}"
+    stated = short if float(short) == entry.weight else repr(entry.weight)
     weight = f", weight {stated}" if entry.weight != 1 else ""
     return weight + (f", tag {entry.source_prefix}" if entry.source_prefix else "")

@@ -1,4 +1,4 @@
-"""Batches of sentence pairs as padded tensors, and making them ahead of time in a thread."""
+"""Batches of sentence pairs as padded tensors, made ahead of time in a thread."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -25,11 +25,11 @@ class Batch:
     """Sentence pairs, padded on the right with PAD.
 
     Attributes:
-        source: source ids, each sentence ending in EOS [batch, source].
-        source_lengths: tokens of each source, EOS counted; stays on the CPU [batch].
+        source: source ids, with EOS at the end of each sentence [batch, source].
+        source_lengths: tokens of each source with EOS; stays on the CPU [batch].
         target_in: input of the decoder: BOS, then the target [batch, target].
-        target_out: what the decoder has to predict: the target, then EOS [batch, target].
-        target_lengths: tokens of each target, EOS counted; stays on the CPU [batch].
+        target_out: output that the decoder has to predict: the target, then EOS [batch, target].
+        target_lengths: tokens of each target with EOS; stays on the CPU [batch].
         target_rows: indices of the batch x target positions that hold a token; None: all.
     """
 
@@ -56,7 +56,7 @@ class Batch:
 
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
-    """Return the batch of the pairs with those indices, in that order."""
+    """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
     sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
     return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
@@ -104,7 +104,7 @@ def pad(sentences: Sequence[Ids], *, begin: int | None = None, end: int | None =
 
 
 def _join(sentences: Sequence[Ids]) -> tuple[npt.NDArray, Lengths]:
-    """Return all ids in one row, and how many belong to each sentence."""
+    """Return the ids of all sentences in one row, and the length of each sentence."""
     lengths = np.array([len(ids) for ids in sentences], np.int64)
     rows = [np.asarray(ids, np.int64) for ids in sentences]
     return np.concatenate(rows) if rows else np.zeros(0, np.int64), lengths
@@ -113,7 +113,7 @@ def _join(sentences: Sequence[Ids]) -> tuple[npt.NDArray, Lengths]:
 def _pad(
     ids: npt.NDArray, lengths: Lengths, *, begin: int | None = None, end: int | None = None
 ) -> Int[Tensor, "batch length"]:
-    """Pad sentences that stand in one row, without a loop over them."""
+    """Return sentences given in one row as the rows of a padded matrix, without a loop over them."""
     front = int(begin is not None)
     width = int(lengths.max(initial=0)) + front + (end is not None)
     rows = np.full((len(lengths), width), PAD, np.int64)
@@ -127,7 +127,7 @@ def _pad(
 
 
 def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
-    """Yield the same items in the same order, each made up to ``depth`` items ahead by one thread.
+    """Yield the items in order, while one thread makes up to ``depth`` items ahead.
 
     An exception of ``items`` is raised where its item would have come. The thread ends with this iterator, whether it
     is exhausted, closed, or left by an exception.
@@ -135,7 +135,7 @@ def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     end = object()
     thread = ThreadPoolExecutor(1, "nmtkit-ahead")
     try:
-        # Besides the items that wait, one is being made.
+        # One item more than may wait, as one is being made.
         pending = deque(thread.submit(next, items, end) for _ in range(depth + 1))
         while (item := pending.popleft().result()) is not end:
             pending.append(thread.submit(next, items, end))

@@ -1,8 +1,8 @@
-"""Which sentence pairs make up which update: pure functions of (lengths, weights, tokens per update, seed, epoch).
+"""Grouping of sentence pairs into updates, a pure function of (lengths, weights, tokens per update, seed, epoch).
 
-    pairs_of_epoch  which pairs an epoch sees, and how often, by the weights of their corpora
-    plan_epoch      all pairs of an epoch, cut into updates of pairs of one or a few lengths, in random order
-    share_update    one update's pairs, dealt to the processes and cut into micro-batches that fit a device
+    pairs_of_epoch  choose the pairs of an epoch by the weights of their corpora
+    plan_epoch      cut an epoch into updates of pairs of one or a few lengths, in random order
+    share_update    deal the pairs of an update to the processes, and cut them into micro-batches that fit a device
 
 Every process computes the same plan, so the data position of a run is a number of sentence pairs and survives a change
 of the number of processes. Lengths count the end symbol.
@@ -21,13 +21,13 @@ from nmtkit.errors import DataError
 Indices = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int64]
 
-MOST_PADDING = 0.2
-"""Largest share of padding in a micro-batch of unlike lengths. Less makes more micro-batches: on Multi30k with two
-lengths per update and two processes 2.3 instead of 1.7, for 6 % of padding instead of 20 %."""
+MAX_PADDING_SHARE = 0.2
+"""Maximum share of padding in a micro-batch of different lengths. A lower share gives more micro-batches: on Multi30k
+with two lengths per update and two processes 2.3 instead of 1.7, with 6 % of padding instead of 20 %."""
 PADDING_WORTH_A_MICRO_BATCH = 256
-"""Tokens of padding below which a micro-batch is not cut to avoid them."""
+"""Number of padding tokens from which a micro-batch is cut to avoid them."""
 _CORPUS_STREAM = 2**32
-"""Separates the random numbers of corpora from those of epochs."""
+"""Third value of the seeds that shuffle corpora, which keeps them apart from the seeds of epochs."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EpochPlan:
     too_long: Indices  # pairs that alone exceed the budget and are in no update
 
     def check(self, tokens_per_update: int) -> None:
-        """Raise DataError where there is no update."""
+        """Raise DataError if there is no update."""
         if not self.updates and len(self.too_long):
             raise DataError(f"no training pair fits into tokens_per_update = {tokens_per_update}; raise it")
         if not self.updates:
@@ -49,18 +49,18 @@ class EpochPlan:
 def plan_of_epoch(
     data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1, sequences: int = 0
 ) -> EpochPlan:
-    """Return the plan of an epoch over prepared data; the last is cached, as tens of millions of pairs take a while."""
+    """Return the plan of an epoch over prepared data; the last one is cached, as large corpora take seconds."""
     pairs = pairs_of_epoch(data.parts, seed, epoch)
     lengths = data.source_lengths, data.target_lengths
     return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs, sequences=sequences)
 
 
 def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
-    """Return the indices of the pairs that an epoch sees, each as often as it sees it; None: every pair once.
+    """Return the indices of the pairs of an epoch, repeated as often as it sees them; None: every pair once.
 
-    The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, round and
-    round: over any number of epochs no pair is seen more than once more often than another of its corpus, and with a
-    weight of 0.5 two successive epochs see the two halves.
+    The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
+    So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
+    weight of 0.5, two successive epochs see the two halves.
     """
     if all(part.weight == 1 for part in parts):
         return None
@@ -89,14 +89,14 @@ def plan_epoch(
     """Cut an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
     Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
-    in every epoch, and cut into groups of one ``lengths_per_update``-th of an update. The groups are shuffled, and that
-    many in a row are an update. Every pair is in exactly one update.
+    in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update. The groups are shuffled, and
+    ``lengths_per_update`` successive groups form an update. Every pair is in exactly one update.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, int64 [pairs].
         epoch: number of the epoch, from 0.
         lengths_per_update: groups per update, each of pairs of similar length.
-        pairs: indices of the pairs that the epoch sees; None: each once.
+        pairs: indices of the pairs of the epoch; None: each pair once.
         sequences: number of pairs per update, whatever their lengths, in place of ``tokens_per_update``; 0: off.
     """
     sizes, budget = (np.ones_like(target_lengths), sequences) if sequences else (target_lengths, tokens_per_update)
@@ -139,8 +139,8 @@ def share_update(
     """Deal an update's pairs to the processes, and cut each share into micro-batches.
 
     The pairs are dealt in turn, so shares differ by at most one pair and have similar lengths. A micro-batch has at
-    most ``tokens_per_micro_batch`` source or target tokens, padding counted, but always at least one pair; it ends
-    where pairs of another length begin.
+    most ``tokens_per_micro_batch`` source or target tokens, with padding, but always at least one pair; it ends where
+    pairs of a very different length begin.
 
     Args:
         is_joined: a micro-batch has at most that many source and target tokens together, see `row_lengths`.
@@ -152,7 +152,7 @@ def share_update(
     for rank in range(num_processes):
         share = pairs[rank::num_processes]
         longest = row_lengths(source_lengths[share], target_lengths[share], is_joined=is_joined)
-        cuts = cut_by_padded_tokens(longest, tokens_per_micro_batch, apart=True)
+        cuts = cut_by_padded_tokens(longest, tokens_per_micro_batch, limit_padding=True)
         shares.append([share[start:stop] for start, stop in cuts])
     return shares
 
@@ -166,18 +166,21 @@ def row_lengths(source_lengths: Lengths, target_lengths: Lengths, *, is_joined: 
 
 
 def cut_by_padded_tokens(
-    lengths: Sequence[int] | Lengths, max_tokens: int, *, apart: bool = False
+    lengths: Sequence[int] | Lengths, max_tokens: int, *, limit_padding: bool = False
 ) -> list[tuple[int, int]]:
-    """Cut a row of sentences into runs of at most ``max_tokens`` tokens, padding counted, of at least one sentence.
+    """Cut a sequence of sentences into runs of at most ``max_tokens`` tokens with padding, and at least one sentence.
 
-    With ``apart`` a run also ends where unlike lengths would make more of it padding than MOST_PADDING.
+    With ``limit_padding``, a run also ends before a sentence that would raise its padding over MAX_PADDING_SHARE.
+
+    Returns:
+        The first index and the end of each run.
     """
     runs: list[tuple[int, int]] = []
     start, longest, real = 0, 0, 0
     for stop, length in enumerate(int(length) for length in lengths):
         longest, real = max(longest, length), real + length
         padded = longest * (stop - start + 1)
-        wasteful = apart and padded - real > max(MOST_PADDING * padded, PADDING_WORTH_A_MICRO_BATCH)
+        wasteful = limit_padding and padded - real > max(MAX_PADDING_SHARE * padded, PADDING_WORTH_A_MICRO_BATCH)
         if stop > start and (padded > max_tokens or wasteful):
             runs.append((start, stop))
             start, longest, real = stop, length, length

@@ -1,11 +1,11 @@
-"""The rules of [cleaning]: which of them a training pair breaks, and what is done about it.
+"""The rules of [cleaning]: find those that a training pair breaks, and apply their actions.
 
     lines as they are stored -> text -> rules that each pair breaks -> left out | corrected | kept
 
-`BlockExaminer` does this for a block of pairs, in the processes of the first pass of `prepare`. It is a pure function
-of the block: counting through all blocks, and stopping where an action is "error", is done in training_text.py. Faults
-that show only over many pairs (copies, sides of unequal length) are found there too; rules about numbers of tokens are
-applied when subwords are cut, by `rules_against_lengths`.
+`BlockExaminer` does this for a block of pairs, in the processes of the first pass of `prepare`; its result depends on
+the block only. training_text.py adds up the blocks, stops where an action is "error", and finds the faults that show
+only over many pairs (copies, sides of unequal length). Limits on numbers of tokens are checked when subwords are cut
+(encoding.py), by `rules_against_lengths`.
 """
 
 import html
@@ -47,45 +47,45 @@ MEANINGS = {
     "overlap_valid": "also in a validation set",
     "overlap_test": "also in a test set",
 }
-"""What each rule looks for, in words; each rule is a key of [cleaning] that names an action."""
+"""Description of each rule, for messages and reports; each rule is a key of [cleaning] whose value is an action."""
 RULES = tuple(MEANINGS)
 BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
 HELD_OUT_COPY = "held_out_copy"
-"""Why a faultless pair is left out: a side equals that of a pair held out for validation."""
+"""Reason to leave out a pair without faults: it shares a side with a pair held out for validation."""
 SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8
-"""Bits of the state of a pair: its text is in the spool; it is left out of training all the same; both sides have text;
-it was counted as too long."""
+"""Bits of the state of a pair: its text is in the spool; it is left out of training although it is in the spool; both
+sides have text; it is counted as too long."""
 MAX_WORDS_SHOWN = 150
 """Last bin of the histogram of words per line, for this length and all longer ones."""
 EXAMPLES_WITHIN = 1_000_000
-"""Lines among which the first pair of a rule is shown with its text."""
+"""Number of lines within which the first pair that breaks a rule is quoted in the report."""
 _EXCERPT_CHARACTERS = 60
 REPORTED_RATIO = 9.0
-"""Without max_ratio, pairs are reported in which one side has more than that many times the characters of the other.
-Source: clean-corpus-n.perl of Moses, whose default ratio it is."""
+"""Without max_ratio, pairs are counted in which one side has more than this many times the characters of the other.
+Source: the default ratio of clean-corpus-n.perl of Moses."""
 _LONGEST_EXPANSION = 18
-"""Most characters that a step of data.normalize other than blanks makes of one (NFKC of U+FDFA)."""
+"""Maximum number of characters into which a step of data.normalize turns one character (NFKC of U+FDFA)."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""What invalid bytes are read as (`surrogateescape`); valid UTF-8 never holds them."""
+"""Invalid bytes, as decoded with `surrogateescape`; valid UTF-8 never contains them."""
 _SEPARATOR = re.compile("[\v\f\r\u0085\u2028\u2029]")
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _BOM = "\ufeff"
 _ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
-"""Any of the above."""
+"""Any character of the three patterns above, or U+FEFF."""
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _TAG = re.compile(
     r"</?(?P<name>[A-Za-z][A-Za-z0-9:_-]*)(?:\s[^<>]*)?/?>"  # <b>, </b>, <br/>, <a href="x">
     r"|<!--(?:(?!<!--).)*?-->|<!\[CDATA\[|\]\]>|<!(?:DOCTYPE|doctype)\b[^<>]*>|<\?[A-Za-z][^<>]*\?>"
 )
 _BREAKING_TAG = re.compile(r"(?i:br|p|div|li|ul|ol|td|th|tr|table|hr|h[1-6]|title|seg)")
-"""Tags between which words do not run together: a blank takes their place."""
+"""Tags that separate words, and are replaced by a blank."""
 
 
 class PairExaminer:
-    """Finds the rules that a pair of lines, as they were read, breaks.
+    """Function from a pair of lines, as they were read, to the rules that it breaks.
 
-    It runs on every line of large corpora, so rare faults are searched for only where a cheap test hints at them.
+    It runs on every line of large corpora, so a cheap test decides whether to search for a rare fault.
     """
 
     def __init__(self, data: DataConfig, cleaning: CleaningConfig, max_ratio: float) -> None:
@@ -95,7 +95,7 @@ class PairExaminer:
         self._normalize = without_moses(data.normalize)
         self._max_tokens = cleaning.max_tokens
         self._max_characters = cleaning.max_characters
-        # A line of so few characters is over neither limit; of n words it has at least 2 n - 1.
+        # A line of n words has at least 2 n - 1 characters, so a line of at most this length exceeds neither limit.
         expansion = 1 if set(self._normalize) <= {"blanks"} else _LONGEST_EXPANSION
         by_characters = cleaning.max_characters or sys.maxsize
         by_words = 2 * cleaning.max_tokens or sys.maxsize
@@ -103,12 +103,13 @@ class PairExaminer:
         self._max_ratio = max_ratio
         self._scripts = Script(data.source_language), Script(data.target_language)
         self.compares_sides = task_of(data).has_source
+        # Exchanged sides can be recognised only if the two languages share no script.
         self._may_be_swapped = not set(self._scripts[0].names) & set(self._scripts[1].names)
 
     def broken_rules(self, source: str, target: str) -> list[str]:
         """Return the rules that the pair breaks, in the order of RULES."""
         rules: list[str] = []
-        # Separators, controls, U+FEFF, surrogates and no-break spaces are what is not printable.
+        # A fast first test: separators, controls, U+FEFF and surrogates are not printable (nor are no-break spaces).
         if not (source.isprintable() and target.isprintable()):
             rules += _odd_characters(source, target)
         if not source or not target or source.isspace() or target.isspace():
@@ -139,7 +140,7 @@ class PairExaminer:
         line = normalize(line, self._normalize)
         if has_too_many_characters(line, self._max_characters):
             return True
-        # Each word is at least one token.
+        # Each word is at least one token, so a line of too many words has too many tokens.
         limit = self._max_tokens
         return 0 < limit <= line.count(" ") and len(line.split(" ")) - line.split(" ").count("") > limit
 
@@ -168,7 +169,7 @@ def _is_entity(text: str) -> bool:
 
 
 def has_too_many_characters(line: str, max_characters: int) -> bool:
-    """Return whether a normalised line is over a limit; 0: no limit."""
+    """Return whether a normalised line exceeds a limit; 0: no limit."""
     return 0 < max_characters < len(line)
 
 
@@ -209,7 +210,7 @@ def rule_against_text(source: str, target: str, cleaning: CleaningConfig) -> str
 
 
 def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: CleaningConfig) -> list[str]:
-    """Return the rules that a pair of that many subword tokens, end symbols not counted, breaks."""
+    """Return the rules that a pair breaks by its numbers of subword tokens, without end symbols."""
     longer, shorter = max(source_tokens, target_tokens), min(source_tokens, target_tokens)
     if shorter == 0:
         return ["both_blank" if longer == 0 else "one_sided_blank"]
@@ -226,7 +227,7 @@ class RawBlock:
     """Pairs of one corpus as they are stored."""
 
     first: int  # number of the first pair, from 1 through all corpora
-    lines_before: int  # lines of the corpus before it
+    lines_before: int  # number of lines of the corpus before this block
     names: tuple[str, str]  # of the sides, for messages
     source: list[bytes]  # lines with their line ends, equally many
     target: list[bytes]
@@ -268,7 +269,7 @@ class ExaminedBlock(BlockFindings):
     texts: tuple[bytes, bytes] = (b"", b"")  # source and target of the pairs kept, one line each
     carriage_returns: tuple[int, int] = (0, 0)  # removed at the ends of lines, for each side
     byte_order_marks: tuple[bool, bool] = (False, False)  # for each side, whether the corpus began with one
-    fault: str | None = None  # why the next pair could not be read
+    fault: str | None = None  # message about the next pair, which could not be read
 
 
 class BlockExaminer:
@@ -292,7 +293,7 @@ class BlockExaminer:
         self._valid, self._test = valid_keys, test_keys
         self._check_only = check_only
         self._holds_out = isinstance(data.valid, int) and not check_only
-        self._errors = errors_of_reading(cleaning, check_only=check_only)
+        self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
         by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
@@ -300,7 +301,7 @@ class BlockExaminer:
 
     def __call__(self, block: RawBlock) -> ExaminedBlock:
         """Examine and clean a block."""
-        found = ExaminedBlock()
+        result = ExaminedBlock()
         sides = source, target = block.readers(self._errors)
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
         words: tuple[list[int], list[int]] = [], []
@@ -326,35 +327,35 @@ class BlockExaminer:
                 cleaned: tuple[str, str] | None = pair
                 if rules:
                     state |= TOO_LONG if "too_long" in rules else 0
-                    cleaned = self._apply(rules, number, *pair, found)
+                    cleaned = self._apply(rules, number, *pair, result)
                 if cleaned is not None and not self._check_only:
                     state |= SPOOLED
                     kept.append((number, *cleaned))
-                found.states.append(state)
+                result.states.append(state)
         except DataError as error:
-            found.fault = str(error)
-        found.words = Counter(words[0]), Counter(words[1])
-        found.keys = b"".join(source_keys), b"".join(pair_keys)
+            result.fault = str(error)
+        result.words = Counter(words[0]), Counter(words[1])
+        result.keys = b"".join(source_keys), b"".join(pair_keys)
         sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
-        found.texts = b"".join(sources), b"".join(targets)
+        result.texts = b"".join(sources), b"".join(targets)
         if self._holds_out:
-            found.rows = PairFile.rows(kept, self._steps, (sources, targets))
-        found.carriage_returns = source.carriage_returns, target.carriage_returns
-        found.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
-        return found
+            result.rows = PairFile.rows(kept, self._steps, (sources, targets))
+        result.carriage_returns = source.carriage_returns, target.carriage_returns
+        result.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
+        return result
 
     def _apply(
-        self, rules: list[str], number: int, source: str, target: str, found: ExaminedBlock
+        self, rules: list[str], number: int, source: str, target: str, result: ExaminedBlock
     ) -> tuple[str, str] | None:
         """Note the rules that a pair breaks, and return its text after their actions; None where it is left out."""
         for rule in rules:
-            found.add(rule, number, source, target)
+            result.add(rule, number, source, target)
         if self._check_only:
             return None
         for rule in rules:
             # Pairs of too many words are left out after subwords are learned, as those of too many tokens are.
             if self._actions[rule] == "drop" and rule != "too_long":
-                found.dropped[rule] += 1
+                result.dropped[rule] += 1
                 return None
         fixes = [rule for rule in rules if self._actions[rule] == "fix"]
         source, target = repaired(source, fixes), repaired(target, fixes)
@@ -362,18 +363,18 @@ class BlockExaminer:
             source, target = target, source
         unusable = rule_against_text(normalize(source, self._steps), normalize(target, self._steps), self._cleaning)
         if unusable is not None:
-            found.dropped[unusable] += 1
+            result.dropped[unusable] += 1
             return None
         return source, target
 
 
-def errors_of_reading(cleaning: CleaningConfig, *, check_only: bool) -> Literal["strict", "surrogateescape"]:
-    """Return how training text is decoded: invalid UTF-8 is an error, or stays in the line for the rules to treat."""
+def utf8_errors(cleaning: CleaningConfig, *, check_only: bool) -> Literal["strict", "surrogateescape"]:
+    """Return the `errors` argument for decoding training text; with surrogateescape, rules handle invalid bytes."""
     return "strict" if cleaning.action("invalid_utf8") == "error" and not check_only else "surrogateescape"
 
 
 def excerpt(line: str) -> str:
-    """Return the beginning of a line, with characters escaped that are invisible or would act on a terminal."""
+    """Return the beginning of a line, with invisible characters and control characters escaped."""
     begin = line[:_EXCERPT_CHARACTERS]
     visible = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in begin)
     return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

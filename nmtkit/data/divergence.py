@@ -1,13 +1,13 @@
-"""The line from which two texts are likely no longer each other's translation, line by line.
+"""Find the line from which two texts are probably no longer aligned.
 
-For corpora whose sides have unequally many lines: then one line has to be looked at instead of millions.
+If the sides of a corpus have different numbers of lines, the user then has to look at one line instead of millions.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 _SMOOTHING = 4.0
-"""Characters added to both lengths, as the ratio of very short lines means little."""
+"""Characters added to both lengths, as the ratio of the lengths of very short lines means little."""
 _LARGEST_COST = 1.5
 _MAX_SHIFT = 20
 _WINDOW_LINES = 400
@@ -17,17 +17,17 @@ _PAIRS_COMPARED = 100_000
 
 
 def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt.NDArray) -> int:
-    """Return the line, from 1, from which two texts of unequally many lines likely no longer belong together.
+    """Return the line, from 1, from which two texts with different numbers of lines are probably no longer aligned.
 
     Translations have about the same length ratio throughout; unrelated sentences do not. The search has two steps:
-    where the costs of the pairs as they are begin to be those of unrelated lines, and near there the line from which
-    one side fits best some lines ahead.
+    find where the cost of the pairs rises to that of unrelated lines; near there, find the line from which the pairs
+    fit best if one side is shifted by some lines.
 
     Args:
         source_lengths, target_lengths: characters of each line, [lines of that side].
 
     Returns:
-        One more than the lines of the shorter side where nothing before its end looks wrong.
+        The line; one more than the lines of the shorter side if all pairs up to its end look right.
     """
     common = min(len(source_lengths), len(target_lengths))
     if common == 0:
@@ -37,19 +37,19 @@ def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt
     )
     centre = float(np.median(source[:common] - target[:common]))
     cost = _costs(source[:common], target[:common], centre)
-    # One side moved gives unrelated lines whose lengths have the same distribution.
+    # Shifting one side by half of the text gives unrelated pairs whose lengths have the same distribution.
     moved = np.roll(source[:common], common // 2 + 1)[:_PAIRS_COMPARED]
     unrelated = float(_costs(moved, target[: len(moved)], centre).mean())
     # If the texts diverge at the very beginning, their ends still belong together.
     at_the_end = _best_level(_costs(source[-common:], target[-common:], centre))
     threshold = (min(_best_level(cost), at_the_end, unrelated) + unrelated) / 2
-    # From the minimum of this sum on, costs are mostly over the threshold.
+    # The argmax is the line up to which the costs stay furthest below the threshold; later ones are mostly above it.
     sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
     begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
     if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:
         return common + 1
     line = _best_shift(source, target, centre, begin, common)
-    # Of two divergences close to each other the second may fit best; then the lines before it are unrelated.
+    # Of two divergences close to each other, the second may fit best; then the lines before it are unrelated.
     while line - begin > _CLOSE_LINES and float(cost[begin:line].mean()) > threshold:
         earlier = _best_shift(source, target, centre, begin, line)
         if earlier >= line:
@@ -63,15 +63,15 @@ def _costs(source: npt.NDArray, target: npt.NDArray, centre: float) -> npt.NDArr
 
 
 def _best_level(cost: npt.NDArray) -> float:
-    """Return the lowest mean cost of a stretch of the text, one of up to twenty."""
+    """Return the lowest mean cost among up to twenty equal segments of the text."""
     edges = np.linspace(0, len(cost), min(20, len(cost)) + 1).astype(int)
     return float((np.add.reduceat(cost, edges[:-1], dtype=np.float64) / np.diff(edges)).min())
 
 
 def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: int, limit: int) -> int:
-    """Return the line (from 0) near ``begin``, up to ``limit``, from which one side fits best some lines ahead.
+    """Return the line (from 0) near ``begin``, up to ``limit``, from which shifting one side gives the lowest cost.
 
-    It is ``begin`` where no shift fits better than none.
+    It is ``begin`` if no shift is better than none.
     """
     first, last = max(0, begin - _NEAR_LINES), min(limit, begin + _NEAR_LINES)
     end = min(limit, last + _WINDOW_LINES)
@@ -83,7 +83,7 @@ def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: 
         if length <= 0:
             continue
         costs = _costs(ahead_source[:length], ahead_target[:length], centre)
-        # A line without a counterpart, as one side is ahead, costs as much as an unrelated pair may.
+        # A line whose counterpart lies beyond the end of the shifted side has no cost of its own.
         costs = np.concatenate([costs, np.full(end - first - length, _LARGEST_COST / 2, np.float32)])
         shifted = np.concatenate([np.cumsum(costs[::-1])[::-1], [0.0]])
         candidates = (unshifted + shifted)[: last - first + 1]

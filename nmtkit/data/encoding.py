@@ -1,8 +1,8 @@
-"""The last pass of `prepare`: training pairs are cut into subwords, by several processes.
+"""The last pass of `prepare`: cut training pairs into subwords, in several processes.
 
-    text -> normalised -> ids -> pairs of too many tokens or too uneven ones left out -> rows of ids
+    text -> normalised -> ids -> pairs with too many tokens or too different lengths left out -> rows of ids
 
-`BlockEncoder` is a pure function of a block of pairs; `ShardStatistics` adds up what is reported of all blocks.
+The result of `BlockEncoder` depends on its block of pairs only; `ShardStatistics` adds up the counts of all blocks.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import SIDES, UNK, Tokenizer, join_segments
 
 ROUND_TRIP_LINES = 10_000
-"""Target lines, evenly spaced in the training text, that are cut into subwords and joined again."""
+"""Number of target lines, evenly spaced in the training text, for which decoding their subwords is tested."""
 FREQUENT = 10
-"""Occurrences with which an entry of the vocabulary can be learned; rarer ones hardly can."""
+"""Minimum number of occurrences of a vocabulary entry that the report calls frequent; rarer ones are hardly learned."""
 MAX_TOKENS_SHOWN = 256
 """Last bin of the histogram of tokens per sentence, for this length and all longer ones."""
 
@@ -39,26 +39,26 @@ class EncodedBlock:
     lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each sentence, for each side, [pairs]
     lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
     corpus: int  # index of the corpus of the pairs
-    words: tuple[int, int]  # of the text they were made from, for each side
+    words: tuple[int, int]  # number in the text, for each side; likewise the characters
     characters: tuple[int, int]
     multi_sentence_sources: int  # source lines with more than one sentence
-    # target lines that were joined again, how many of them changed, and of these with an unknown token
+    # numbers of target lines decoded as a test, of those that changed, and of these with an unknown token, [3]
     round_trip: npt.NDArray[np.int64]
-    num_read: int  # pairs looked at
-    found: BlockFindings  # the rules that pairs break by their tokens
+    num_read: int  # pairs before any is left out
+    findings: BlockFindings  # the rules that pairs break by their numbers of tokens
 
 
 class BlockEncoder:
-    """Cuts blocks of pairs into subwords."""
+    """Function from blocks of pairs to their subword ids."""
 
     def __init__(
         self, tokenizer: Path, cleaning: CleaningConfig | None, prefixes: Sequence[str], num_pairs: int
     ) -> None:
         """Args:
-        tokenizer: its folder.
-        cleaning: None: only pairs with a side without tokens are left out.
-        prefixes: the tag before each source of each corpus.
-        num_pairs: pairs in all blocks.
+        tokenizer: folder of the tokenizer.
+        cleaning: limits on the numbers of tokens; None: leave out only pairs with a side without tokens.
+        prefixes: the tag before the sources of each corpus, or "".
+        num_pairs: number of pairs in all blocks.
         """
         self._tokenizer = Tokenizer.load(tokenizer)
         self._cleaning = cleaning
@@ -81,8 +81,8 @@ class BlockEncoder:
         ]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
-        found = BlockFindings()
-        kept = self._check_lengths(block, pairs, lengths, found)
+        findings = BlockFindings()
+        kept = self._check_lengths(block, pairs, lengths, findings)
         if not kept.all():
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
@@ -103,7 +103,7 @@ class BlockEncoder:
             multi_sentence_sources=sum(bool(sentence_starts(text)) for text in texts[0]),
             round_trip=round_trip,
             num_read=len(pairs),
-            found=found,
+            findings=findings,
         )
 
     def _check_lengths(
@@ -111,7 +111,7 @@ class BlockEncoder:
         block: TextBlock,
         pairs: list[tuple[int, str, str]],
         lengths: list[npt.NDArray[np.int64]],
-        found: BlockFindings,
+        findings: BlockFindings,
     ) -> npt.NDArray[np.bool_]:
         """Note the pairs that break a rule about lengths, and return which pairs are kept."""
         longer, shorter = np.maximum(*lengths), np.minimum(*lengths)
@@ -130,20 +130,20 @@ class BlockEncoder:
             was_counted = block.states[number - block.first] & TOO_LONG
             for rule in rules:
                 if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
-                    found.add(rule, number, source, target)
+                    findings.add(rule, number, source, target)
             dropping = next((rule for rule in rules if cleaning.action(rule) == "drop"), None)
             if dropping is not None:
                 kept[index] = False
-                found.dropped[dropping] += 1
+                findings.dropped[dropping] += 1
         return kept
 
     def _round_trip(self, lines: list[str], rows: list[list[int]], num_before: int) -> npt.NDArray[np.int64]:
-        """Join sampled target lines again, and count those sampled, changed, and changed with an unknown token.
+        """Decode sampled target lines; count those sampled, changed, and changed with an unknown token.
 
         Args:
-            lines: as they are in the text.
-            rows: their ids.
-            num_before: lines in earlier blocks.
+            lines: target lines of the text.
+            rows: ids of each line.
+            num_before: number of lines in earlier blocks.
         """
         counts = np.zeros(3, np.int64)
         sampled = min(self._num_pairs, ROUND_TRIP_LINES)
@@ -182,7 +182,7 @@ class ShardStatistics:
         self._round_trip += block.round_trip
 
     def training_lengths(self) -> TrainingLengths:
-        """Return what the model folder records of the lengths; there has to be a pair."""
+        """Return the lengths that a model folder records; at least one pair is needed."""
         source, target = (int(seen.sum()) for seen in self._seen)
         return TrainingLengths(
             longest_source=self._longest_source,
@@ -191,7 +191,7 @@ class ShardStatistics:
         )
 
     def round_trip(self) -> dict[str, int]:
-        """Return how many sampled target lines there were, were changed by cutting and joining, and held unknowns."""
+        """Return the numbers of sampled target lines, of those that decoding changed, and of these with unknowns."""
         lines, changed, unknown = self._round_trip.tolist()
         if changed:
             log.info(
@@ -202,13 +202,13 @@ class ShardStatistics:
         return {"lines": lines, "changed": changed, "unknown": unknown}
 
     def as_json(self) -> dict[str, Any]:
-        """Return, for each side, sizes, tokens per word, how well the vocabulary covers the text, and lengths."""
-        found: dict[str, Any] = {}
+        """Return, for each side, sizes, tokens per word, use of the vocabulary, and a histogram of lengths."""
+        sides: dict[str, Any] = {}
         for index, side in enumerate(SIDES):
             seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
             tokens = int(seen.sum())
             ranked = np.sort(np.delete(seen, UNK))[::-1]
-            found[side] = {
+            sides[side] = {
                 "tokens": tokens,
                 "words": words,
                 "tokens_per_word": round(tokens / max(1, words), 4),
@@ -220,4 +220,4 @@ class ShardStatistics:
                 "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
                 "lengths": without_zeros(self._lengths[index].tolist()),
             }
-        return found
+        return sides

@@ -1,6 +1,6 @@
-"""One pair of prepared data: where it comes from, its text, subwords and ids.
+"""Show one pair of prepared data: its origin, text, subwords and ids.
 
-Reads RUN/data, and the corpora where they are on this machine; nothing is downloaded.
+The corpora are read only if they are on this machine; nothing is downloaded.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ Part = Literal["train", "valid"]
 
 @dataclass(frozen=True)
 class InspectedSide:
-    """One side of a pair; decoded text, pieces and ids are None where cleaning left the pair out."""
+    """One side of a pair; decoded text, pieces and ids are None if cleaning left the pair out."""
 
-    text: str | None  # as it came; None where the corpus is not on this machine
+    text: str | None  # line of the corpus; None if the corpus is not on this machine
     decoded: str | None
     pieces: list[str] | None
     ids: list[int] | None
@@ -37,8 +37,8 @@ class InspectedPair:
 
     corpus: str
     line: int  # from 1 in that corpus
-    line_of_all: int  # from 1 through all corpora of that part in turn, as in RUN/nonfinite.jsonl
-    pair: int | None  # index in the shards; None where it was left out
+    line_of_all: int  # from 1 through all corpora of the training or validation data, as in RUN/nonfinite.jsonl
+    pair: int | None  # index in the shards; None if it was left out
     source: InspectedSide
     target: InspectedSide
 
@@ -46,12 +46,12 @@ class InspectedPair:
 def inspect_pair(
     run_dir: Path, line: int, *, part: Part = "train", corpus: str | None = None, mirror: Path | None = None
 ) -> InspectedPair:
-    """Return the pair of a line.
+    """Return the pair with a line number.
 
     Args:
-        line: from 1, through all corpora in turn; with ``corpus`` in that one.
-        corpus: its name, as in RUN/data/manifest.json.
-        mirror: where corpora may be, besides the cache.
+        line: number from 1 through all corpora; with ``corpus`` through that corpus.
+        corpus: name of a corpus, as in RUN/data/manifest.json.
+        mirror: folder of corpora besides the cache.
 
     Raises:
         DataError: the run has not been prepared, or has no such corpus or line.
@@ -76,8 +76,8 @@ def inspect_pair(
         raise DataError(f"{run_dir}: there is no line {line}; {corpus or 'the data'} has lines 1 to {last:,}")
     within = line - last
     line_of_all = sum(entry["pairs"] for entry in described[:index]) + within
-    found = np.flatnonzero(data.lines == line_of_all)
-    pair = int(found[0]) if len(found) else None
+    matches = np.flatnonzero(data.lines == line_of_all)
+    pair = int(matches[0]) if len(matches) else None
     texts = _texts(run, part, index, within, described[index].get("sha256", ""), mirror) or (None, None)
     sides = []
     for number, side in enumerate(SIDES):
@@ -90,7 +90,7 @@ def inspect_pair(
 
 
 def _texts(run: Run, part: Part, index: int, line: int, sha256: str, mirror: Path | None) -> tuple[str, str] | None:
-    """Return both sides of a line as the corpus has them; None where it is not on this machine or has changed."""
+    """Return both sides of a line of a corpus; None if the corpus is not on this machine or has changed."""
     data, downloader = run.recipe().data, Downloader(mirror)
     entries = data.train if part == "train" else data.valid
     if isinstance(entries, int):

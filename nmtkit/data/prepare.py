@@ -1,11 +1,11 @@
-"""`prepare`: from the corpora of a recipe to token ids on disk, in stages that each are whole or absent.
+"""`prepare`: turn the corpora of a recipe into token ids on disk, in stages that are each written atomically.
 
     corpora -> pairs, examined, cleaned and spooled; held-out pairs  RUN/prepare/text      training_text.py, cleaning.py
             -> subwords learned from the other pairs                 RUN/prepare/subwords  subword_learning.py
             -> ids in shards; report.json and report.html            RUN/data              encoding.py, quality_*.py
 
-The corpora are read once, and the spooled text once by each of the next two steps (twice for learning where source and
-target have vocabularies of their own). A stage that was made from the same text by the same settings is not made again
+The corpora are read once. Each of the next two steps reads the spooled text once (learning subwords twice if source and
+target have separate vocabularies). A stage that was made from the same text with the same settings is not repeated
 (stages.py).
 """
 
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
-from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, in_mixture
+from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, mixture_label
 from nmtkit.console import counted, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file
@@ -72,7 +72,7 @@ _SUBWORD_KEYS = (
     "segment_mark",
     "tokenizer",
 )
-"""Keys of [data] that the cleaned text does not depend on."""
+"""Keys of [data] that do not affect the cleaned text."""
 _NO_VALIDATION = "data.valid: no validation pair has text on both sides; look at the corpus"
 
 
@@ -81,7 +81,7 @@ class Preparation:
     """The result of `prepare`."""
 
     manifest: dict[str, Any]  # content of RUN/data/manifest.json
-    is_new: bool  # False when nothing had changed and nothing was done
+    is_new: bool  # False if nothing has changed and nothing was done
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Check:
 
     report: dict[str, Any]  # content of report.json
     refused: dict[str, int]  # the rules for which `prepare` would stop, with the number of pairs each concerns
-    reasons: list[str]  # why `prepare` would stop whatever the rules are
+    reasons: list[str]  # messages of other faults for which `prepare` would stop
     folder: Path | None  # where the report is; None where prepared data with their own report exist
 
 
@@ -107,13 +107,13 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
 
     Args:
         mirror: folder laid out as <host>/<path> whose files are used instead of the network.
-        workers: processes that examine and encode text; by default the number of cores. More than one are started only
-            for much text; a script that calls this needs `if __name__ == "__main__":`.
+        workers: processes that examine and encode text; by default the number of cores. Other processes are started
+            only for large texts; a script that calls this needs `if __name__ == "__main__":`.
 
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
-    task_of(recipe.data)  # an unknown one is an error before anything is downloaded
+    task_of(recipe.data)  # an unknown task is an error before anything is downloaded
     run = Run(run_dir)
     for folder in (run_dir, run.stages):
         remove_leftovers(folder)
@@ -163,9 +163,9 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
 
 
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
-    """Read the corpora of a recipe once and report what is wrong with them, whatever the actions of the rules.
+    """Read the corpora of a recipe once and report their faults, regardless of the actions of the rules.
 
-    The report is left in RUN/data, unless there are prepared data, whose report stays.
+    The report is written to RUN/data, unless there are prepared data with a report of their own.
 
     Raises:
         NmtkitError: a corpus cannot be read.
@@ -203,7 +203,7 @@ def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
 
 
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
-    """Return the tokenizer of BLEU that was chosen when a run was prepared, so that all scores of the run compare."""
+    """Return the BLEU tokenizer that was chosen when a run was prepared, so that all its scores are comparable."""
     path = Run(run_dir).manifest
     tokenizer = read_json(path, {"bleu_tokenizer?": str}).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
     if tokenizer not in BLEU_TOKENIZERS:
@@ -231,10 +231,10 @@ def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
 
 
 def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None) -> tuple[str, str]:
-    """Return a sum over all that decides the content of RUN/data, and one over what decides the cleaned text."""
+    """Return fingerprints of all that decides the content of RUN/data, and of all that decides the cleaned text."""
     data = recipe.data
     settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
-    # A rule at its default is left out, so that data prepared before the rule existed stay valid.
+    # A rule with its default action is left out, so that data prepared before the rule existed stay valid.
     defaults = CleaningConfig().model_dump(mode="json")
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
@@ -244,12 +244,12 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if recipe.data.task is None:
         settings["data"].pop("task")
     settings["data"].pop("sequence_length")
-    for key in DataConfig.PLACES:  # their content is in the fingerprints of the corpora
+    for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
     valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
     for key, entries in {"train": data.train, **valid, "test": data.test}.items():
-        settings["data"][key] = [corpus_name(entry) + in_mixture(entry) for entry in entries]
+        settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in entries]
         for_text["data"][key] = [corpus_name(entry) for entry in entries]
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
@@ -302,11 +302,11 @@ class _Preparer:
     """One preparation or check.
 
     Attributes:
-        findings: what was found in the text so far.
+        findings: the faults of the text read so far.
     """
 
     def __init__(self, recipe: Recipe, corpora: _Corpora, workers: int | None, *, may_stop: bool) -> None:
-        """Read the validation pairs, and the pairs of each test set, all as they are."""
+        """Read the pairs of the validation and test sets, without cleaning them."""
         self._recipe, self._data, self._workers = recipe, recipe.data, workers
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
         self._train = corpora.train
@@ -329,12 +329,12 @@ class _Preparer:
             raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
         pairs = list(zip(sources, targets, strict=True))
-        num_equal = sum(one == other for one, other in pairs if one.strip())
+        num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
         return pairs
 
     def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:
-        """Note the entry of a corpus in the manifest, once it has been read."""
+        """Note the entry of a corpus that has been read, for the manifest."""
         removed = sum(counts["carriage_returns_removed"].values())
         if removed:
             log.info(
@@ -348,7 +348,7 @@ class _Preparer:
         ]
         entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
         self._described.append(entry)
-        self._described.sort(key=lambda known: ("train", "valid", "test").index(known["role"]))
+        self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
 
     def read_text(self, folder: Path) -> TrainingText:
         """Return the cleaned training text, read now or by an earlier preparation."""
@@ -371,7 +371,7 @@ class _Preparer:
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
-        """Only read and examine the text, and return the report, which is left in the folder."""
+        """Examine the text without preparing it, and return the report, which is written to the folder."""
         with TemporaryDirectory(dir=folder) as spool:
             text, corpora, _ = self._read_training_text(Path(spool), check_only=True)
         for corpus, counts in zip(self._train, corpora, strict=True):
@@ -382,24 +382,24 @@ class _Preparer:
         self, folder: Path, *, check_only: bool
     ) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
         """See `TrainingTextReader.read`."""
-        held_apart = (
+        held_out_keys = (
             frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
             frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
         )
         reader = TrainingTextReader(
-            self._recipe, folder, self.findings, held_apart, check_only=check_only, workers=self._workers
+            self._recipe, folder, self.findings, held_out_keys, check_only=check_only, workers=self._workers
         )
-        found = reader.read(self._train)
+        result = reader.read(self._train)
         for rule in ("overlap_valid", "overlap_test"):
             if self.findings.count(rule) and self.findings.actions[rule] == "keep":
                 log.warning(
                     '%d training pairs are %s, which inflates its scores; [cleaning] %s = "drop" removes them',
                     self.findings.count(rule), MEANINGS[rule], rule,
                 )  # fmt: skip
-        return found
+        return result
 
     def _as_trained(self, pair: Pair) -> Pair:
-        """Return a pair of a validation or test set as training text would have it."""
+        """Return a pair of a validation or test set in the form of training text."""
         task = task_of(self._data)
         return task.model_source(pair[0]), task.model_target(pair[1], "a target of a validation or test set")
 
@@ -418,7 +418,7 @@ class _Preparer:
         return Tokenizer.load(folder / "tokenizer")
 
     def write_data(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Fill RUN/data, and return what the manifest records of it."""
+        """Fill RUN/data, and return the entries of the manifest that describe it."""
         tokenizer.save(folder / "tokenizer")
         statistics, counts = {}, dict[str, int]()
         counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, text.blocks(), len(text))
@@ -444,7 +444,7 @@ class _Preparer:
         return {
             "corpora": self._described,
             "cleaning": self.findings.left_out(),
-            "rules": {rule: found["count"] for rule, found in report["rules"].items()},
+            "rules": {rule: findings["count"] for rule, findings in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
             "training_lengths": statistics["train"].training_lengths().model_dump(),
@@ -456,7 +456,7 @@ class _Preparer:
     def _write_shards(
         self, folder: Path, name: str, tokenizer: Tokenizer, blocks: Iterator[TextBlock], total: int
     ) -> tuple[int, ShardStatistics]:
-        """Write a folder of shards; of validation sets only pairs with a side without tokens are left out."""
+        """Write a folder of shards; validation pairs are left out only if a side has no tokens."""
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         cleaning, weights, prefixes, num_sampled = None, [1.0], [""], 0
@@ -471,7 +471,7 @@ class _Preparer:
         ):
             done = 0
             for block in in_order(BlockEncoder, encoder, blocks, self._workers):
-                self.findings.add_block(block.found)
+                self.findings.add_block(block.findings)
                 writer.add_rows(block.ids, block.lengths, block.lines, block.corpus)
                 statistics.add(block)
                 done += block.num_read
@@ -490,7 +490,7 @@ class _Preparer:
 
 
 def _write_text(data: DataConfig, path: Path, pairs: list[Pair]) -> None:
-    """Write sources, and references as translations are compared with them: pieces joined to words."""
+    """Write the sources, and the references in the form of translations: with pieces joined to words."""
     write_lines(path.with_name(f"{path.name}.source.txt"), [source for source, _ in pairs])
     references = [target for _, target in pairs]
     if data.subwords == "none":

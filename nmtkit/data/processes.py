@@ -1,9 +1,9 @@
-"""Work on blocks of text in several processes, with the results in order: the same for any number of processes.
+"""Work on blocks of text in several processes; the results come in order, the same for any number of processes.
 
-A process gets its next task when its last result has been received, so only a few blocks are held at a time, and no
-two ends of a pipe wait for each other. Processes end by themselves when the one that started them is gone, even killed.
-That is why this is not concurrent.futures: its workers outlive a killed parent, and before Python 3.12 it may hang when
-a worker is killed while a task is being sent to it.
+A process gets its next task when its last result has been received, so only a few blocks are held at a time, and the
+two ends of a pipe never wait for each other. Processes end when the process that started them ends or is killed. That
+is why concurrent.futures is not used: its workers outlive a killed parent, and before Python 3.12 it may hang when a
+worker is killed while a task is being sent to it.
 """
 
 import multiprocessing
@@ -25,11 +25,11 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 TASKS_WORTH_PROCESSES = 4
-"""With fewer tasks all work is done in this process, as starting others takes a second."""
-PRELOADED = ["nmtkit.data.encoding", "nmtkit.data.examination", "sentencepiece"]
+"""Minimum number of tasks for which processes are started, as starting them takes a second."""
+PRELOADED = ["nmtkit.data.encoding", "sentencepiece"]
 """Modules imported once, by the server from which all processes are forked."""
 _RESULTS_HELD_PER_PROCESS = 4
-"""Results that may wait for that of one slow task."""
+"""Number of results per process that may wait for an earlier, slow task."""
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """Limit of a container: the microseconds of CPU time per period, and the microseconds of a period."""
 
@@ -51,11 +51,11 @@ def in_order(
 
     Args:
         make: returns the function that does a task; called once in each process, with ``arguments``.
-        num_workers: number of processes; 1: only this one, as where the system cannot start others. By default the
-            number of cores.
+        num_workers: number of processes; 1: this process does the work, also if the system cannot start others. By
+            default the number of cores.
 
     Raises:
-        Exception: what a task, or the making of one, raised, after the results of all tasks before it.
+        Exception: the exception of a task, or of the iterator of tasks, after the results of all tasks before it.
         NmtkitError: a process has died.
     """
     failures: list[Exception] = []
@@ -89,7 +89,7 @@ def in_order(
 
 
 class _Processes:
-    """Processes that each do one task at a time."""
+    """Worker processes that each do one task at a time."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> None:
         # Not forked from this process, where threads may run and libraries may hold locks.
@@ -124,13 +124,13 @@ class _Processes:
             held = num_sent - num_yielded
             if task is not end and idle and held < _RESULTS_HELD_PER_PROCESS * len(self._processes):
                 connection = idle.pop()
-                with self._naming_the_dead(connection):
+                with self._report_dead_process(connection):
                     connection.send(task)
                 busy[connection], num_sent = num_sent, num_sent + 1
-                task = next(tasks, end)  # is made while the processes work
+                task = next(tasks, end)  # read the next task while the processes work
                 continue
             for ready in cast(list[Connection], wait(list(busy))):
-                with self._naming_the_dead(ready):
+                with self._report_dead_process(ready):
                     results[busy.pop(ready)] = ready.recv()
                 idle.append(ready)
             while num_yielded in results:
@@ -141,8 +141,8 @@ class _Processes:
                 yield result
 
     @contextmanager
-    def _naming_the_dead(self, connection: Connection) -> Iterator[None]:
-        """Raise NmtkitError where the process at the other end has died."""
+    def _report_dead_process(self, connection: Connection) -> Iterator[None]:
+        """Turn the error of a broken pipe into a NmtkitError about the process that has died."""
         try:
             yield
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -157,7 +157,7 @@ class _Processes:
             ) from None
 
     def __exit__(self, *exception: object) -> None:
-        self._stack.close()  # at the end of its pipe a process ends
+        self._stack.close()  # closes the pipes, at which the processes end
         for process in self._processes.values():
             process.join(timeout=5)
             if process.is_alive():  # busy with a block whose result is not needed any more
@@ -167,7 +167,7 @@ class _Processes:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables of the environment for the duration of a block."""
+    """Set environment variables for the duration of a `with` block."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -179,7 +179,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    """Do one task after the other, in a process of its own, until the pipe is closed."""
+    """Do tasks in a worker process until the pipe is closed."""
     for number in set(STOP_SIGNALS) - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the process that started this one
     work = None

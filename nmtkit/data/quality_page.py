@@ -20,9 +20,9 @@ svg line { stroke: var(--line); }
 """
 
 _LINES = 5
-"""Lines per rule that are named; report.json has more."""
+"""Maximum number of lines listed per rule; report.json has more."""
 _WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
-"""Of a histogram, in the units of the picture: its width, height per length, and space left and right of the bars."""
+"""Width of a histogram, its height per length, and the space left and right of the bars, in units of the picture."""
 _BINS = 16
 
 
@@ -60,7 +60,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
         f'<div class="numbers">{cells}</div>{"".join(f"<p>{note}</p>" for note in notes)}',
         "<h2>Findings in the training text</h2>",
         "<p>Pairs that match each rule, before any rule acts; one pair may match several rules.</p>",
-        (table(columns, rules) if rules else "") + f"<p>{num_silent(report)}</p>",
+        (table(columns, rules) if rules else "") + f"<p>{silent_rules(report)}</p>",
         "<h2>Corpora</h2>",
         table(
             ["corpus", "used for", "pairs"],
@@ -81,27 +81,27 @@ def report_page(report: dict[str, Any], name: str) -> str:
 
 
 def rule_rows(report: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each rule that concerns a pair.
+    """Return a row for each rule that some pair breaks.
 
     Its cells are rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair if known.
     """
     several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
     rows = []
-    for rule, found in report["rules"].items():
+    for rule, findings in report["rules"].items():
         left_out = report["left_out"].get(rule, 0)
-        if found["count"] or left_out:
+        if findings["count"] or left_out:
             places = report["places"].get(rule, [])[:_LINES]
             named = [f"{name}: {line}" if several else str(line) for name, line in places]
-            lines = ", ".join(named) + (", ..." if found["count"] > _LINES else "")
+            lines = ", ".join(named) + (", ..." if findings["count"] > _LINES else "")
             example = report.get("examples", {}).get(rule, [])
             rows.append(
-                [rule, f"{found['count']:,}", found["action"], f"{left_out:,}", MEANINGS[rule], lines, *example]
+                [rule, f"{findings['count']:,}", findings["action"], f"{left_out:,}", MEANINGS[rule], lines, *example]
             )
     return rows
 
 
-def num_silent(report: dict[str, Any]) -> str:
-    """Return a sentence on how many rules found nothing."""
+def silent_rules(report: dict[str, Any]) -> str:
+    """Return a sentence with the number of rules that no pair breaks."""
     return f"{counted(len(report['rules']) - len(rule_rows(report)), 'other rule')}: nothing found."
 
 
@@ -111,7 +111,7 @@ def coverage_columns(subwords: dict[str, Any]) -> list[str]:
 
 
 def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
-    """Return how well the vocabulary covers the text, one row per figure."""
+    """Return the figures on how well the vocabulary covers the text, one row each."""
     parts = [part for sides in subwords.values() for part in sides.values()]
 
     def share(count: int, total: int) -> str:
@@ -131,17 +131,17 @@ def coverage_rows(subwords: dict[str, Any]) -> list[list[str]]:
 
 
 def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, int]]:
-    """Return histograms of lengths in at most 17 equal steps for all sides: counts by label, in order.
+    """Return histograms of lengths with the same steps, at most 17, for all sides: counts by label, in order.
 
     The steps end after 99.5 % of all; longer ones are counted under the last label.
 
     Args:
-        sides: for each side, how many have which length.
+        sides: for each side, counts by length.
         last: the length that stands for all longer ones as well.
     """
     counts = np.zeros((len(sides), last + 1), np.int64)
-    for row, of_length in zip(counts, sides.values(), strict=True):
-        row[[int(length) for length in of_length]] = list(of_length.values())
+    for row, histogram in zip(counts, sides.values(), strict=True):
+        row[[int(length) for length in histogram]] = list(histogram.values())
     both = counts.sum(axis=0)
     if not both.any():
         return {}
@@ -159,7 +159,7 @@ def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, i
 
 
 def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
-    """Return bars of both sides, one length under the other, which stays readable on a narrow screen."""
+    """Return a chart with bars of both sides, one length per row, so that it fits a narrow screen."""
     bins = binned(sides, last)
     if not bins:
         return ""

@@ -1,4 +1,4 @@
-"""What was found in the training text: RUN/data/report.json.
+"""Findings of `prepare` in the training text: the content of RUN/data/report.json.
 
 `Findings` is filled while text is read and subwords are cut; quality_page.py draws the report.
 """
@@ -13,25 +13,25 @@ from nmtkit.data.cleaning import EXAMPLES_WITHIN, HELD_OUT_COPY, MEANINGS, RULES
 from nmtkit.errors import DataError
 
 LINES_NAMED = 20
-"""Lines per rule that the report names."""
+"""Maximum number of lines listed per rule in the report."""
 JUDGED_PAIRS = 100
-"""A corpus of fewer pairs may have equal sides throughout: names, numbers, a test of something."""
+"""Number of pairs from which a corpus is refused if most of its sides are equal; a smaller one may hold only names."""
 
 
 def shown_name(corpus: str) -> str:
-    """Return the name of a corpus in the report: the same text gives the same report, compressed or not."""
+    """Return the name of a corpus in the report: without .gz, so that compression does not change the report."""
     return corpus.removesuffix(".gz")
 
 
 class Findings:
-    """How many pairs each rule concerns, the first of them, and what was left out, over one preparation.
+    """Numbers of pairs that break each rule, the first of these pairs, and the pairs left out, of one preparation.
 
     Attributes:
-        actions: of each rule, as the recipe states it.
+        actions: action of each rule, as the recipe states it.
         num_pairs: training pairs read so far, which also is the number of the last line.
         dropped: pairs left out of training, by rule.
-        reasons: why the preparation would stop besides rules; only a check gets to a second one.
-        examples: line, and excerpts of source and target, of the first pair that a rule concerns.
+        reasons: messages of faults other than rules that would stop the preparation; a check collects several.
+        examples: line, and excerpts of source and target, of the first pair that breaks a rule.
     """
 
     def __init__(self, cleaning: CleaningConfig, *, may_stop: bool) -> None:
@@ -50,7 +50,7 @@ class Findings:
         self._corpora: list[tuple[str, int]] = []
 
     def state(self) -> dict[str, Any]:
-        """Return all that was found so far, for another process to continue from."""
+        """Return all findings so far as JSON values, for `restore` in another process."""
         return {
             "num_pairs": self.num_pairs,
             "dropped": dict(self.dropped),
@@ -61,19 +61,19 @@ class Findings:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from the findings that `state` returned."""
         self.num_pairs = state["num_pairs"]
         self.dropped, self._counts = Counter(state["dropped"]), Counter(state["counts"])
         self._lines = {rule: list(lines) for rule, lines in state["lines"].items()}
         self._corpora = [(name, before) for name, before in state["corpora"]]
-        self.examples = {rule: tuple(found) for rule, found in state["examples"].items()}
+        self.examples = {rule: tuple(example) for rule, example in state["examples"].items()}
 
     def begin_corpus(self, name: str) -> None:
         """Note that the next line is the first one of a corpus."""
         self._corpora.append((name, self.num_pairs))
 
     def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
-        """Count pairs; ``lines`` names at least the first of them, by their numbers through all corpora in turn.
+        """Count pairs that break a rule; ``lines`` has at least the first of their numbers (through all corpora).
 
         Raises:
             DataError: the rule's action is "error".
@@ -91,29 +91,29 @@ class Findings:
                 "(`nmtkit prepare --check` lists all faults)"
             )
 
-    def add_block(self, found: BlockFindings) -> None:
-        """Count what was found in a block of pairs.
+    def add_block(self, findings: BlockFindings) -> None:
+        """Add the findings in a block of pairs.
 
         Raises:
             DataError: the action of a rule is "error".
         """
-        for rule, number in found.broken:
+        for rule, number in findings.broken:
             self.add(rule, 1, (number,))
-        for rule, example in found.examples.items():
+        for rule, example in findings.examples.items():
             self.add_example(rule, *example)
-        self.dropped.update(found.dropped)
+        self.dropped.update(findings.dropped)
 
     def add_example(self, rule: str, line: int, source: str, target: str) -> None:
-        """Note excerpts of a pair that a rule concerns, unless an earlier one is known."""
+        """Note excerpts of a pair that breaks a rule, unless an earlier pair is known."""
         if line <= EXAMPLES_WITHIN and (rule not in self.examples or line < self.examples[rule][0]):
             self.examples[rule] = line, source, target
 
     def sort_examples(self) -> None:
-        """Put the examples into the order of their lines, whatever the order in which they were found."""
+        """Sort the examples by line, then by rule."""
         self.examples = dict(sorted(self.examples.items(), key=lambda item: (item[1][0], RULES.index(item[0]))))
 
     def check_sides(self, names: Sequence[str], num_equal: int, num_pairs: int) -> None:
-        """Stop where most pairs of a corpus have equal sides and the recipe does not state that this is intended."""
+        """Stop if most pairs of a corpus have equal sides, unless the recipe states source_equals_target."""
         if num_pairs >= JUDGED_PAIRS and 2 * num_equal > num_pairs and not self._allows_equal_sides:
             self.stop(
                 f"{', '.join(names)}: both sides are the same text in {num_equal:,} of {num_pairs:,} pairs; correct "
@@ -132,7 +132,7 @@ class Findings:
         return name, line - before
 
     def count(self, rule: str) -> int:
-        """Return the number of pairs that a rule concerns."""
+        """Return the number of pairs that break a rule."""
         return self._counts[rule]
 
     def left_out(self) -> dict[str, int]:
@@ -140,7 +140,7 @@ class Findings:
         return {rule: self.dropped[rule] for rule in (*RULES, HELD_OUT_COPY)}
 
     def refused(self) -> dict[str, int]:
-        """Return the rules with the action "error" that concern a pair, with their counts."""
+        """Return the rules with the action "error" that some pair breaks, with their counts."""
         return {rule: self._counts[rule] for rule in RULES if self.actions[rule] == "error" and self._counts[rule]}
 
     def report(
@@ -151,14 +151,14 @@ class Findings:
         subwords: dict[str, Any] | None = None,
         round_trip: dict[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Return the content of report.json, which holds no path and no time.
+        """Return the content of report.json; it holds no path and no time, so equal text gives equal reports.
 
         Args:
             corpora: as the manifest describes them.
-            words: for each side, how many lines have 0, 1, ... words.
+            words: for each side, the numbers of lines with 0, 1, ... words.
             num_kept: pairs to train on; None when the text was only checked.
             subwords: statistics of the shards ``train`` and ``valid``; None when the text was only checked.
-            round_trip: how many sampled target lines survive cutting and joining; None when the text was only checked.
+            round_trip: counts of `ShardStatistics.round_trip`; None when the text was only checked.
         """
         rules = {
             rule: {"count": self._counts[rule], "lines": self._lines[rule], "action": self.actions[rule]}
@@ -169,7 +169,7 @@ class Findings:
             "places": {
                 rule: [list(self.place(line)) for line in lines] for rule, lines in self._lines.items() if lines
             },
-            "examples": {rule: list(found[1:]) for rule, found in self.examples.items()},
+            "examples": {rule: list(example[1:]) for rule, example in self.examples.items()},
             "pairs": {"read": self.num_pairs, "kept": num_kept},
             "left_out": {rule: count for rule, count in self.left_out().items() if count},
             "corpora": [

@@ -1,7 +1,7 @@
-"""Equal texts among training pairs, found by keys in files, in memory that does not grow with the corpus.
+"""Find equal texts among training pairs by keys in files, with memory that does not grow with the corpus.
 
-Copies are found by 64-bit keys. Two different texts have the same key once in 2^64; among 40 million pairs 0.00004
-false copies are expected. Pairs to hold out for validation are chosen by a 128-bit key of both sides.
+Copies are found by 64-bit keys. Two different texts have the same key with probability 2^-64; among 40 million pairs,
+0.00004 false copies are expected. Pairs to hold out for validation are chosen by a 128-bit key of both sides.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from nmtkit.text.normalization import normalize
 
 _KEY_BYTES = 8
 _KEYS_AT_ONCE = 2_000_000
-"""Keys that are sorted at once: about 100 MB, however many there are in all."""
+"""Number of keys that are sorted at once, in about 100 MB of memory."""
 _ROW = np.dtype(
     [("pair", ">u8", 2), ("sides", "<u8", 2), ("number", "<i8"), ("begins", "<i8", 2), ("is_eligible", "?")]
 )
@@ -23,16 +23,16 @@ _ROW = np.dtype(
 
 
 def key_of(*texts: str) -> bytes:
-    """Return the key of a line, or of both sides of a pair; the same in every process."""
+    """Return the key of a line or of both sides of a pair; it is the same in every process."""
     return hashlib.blake2b("\n".join(texts).encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES).digest()
 
 
 class KeyFile:
-    """The keys of a sequence of texts, in a file that grows."""
+    """A file to which the keys of a sequence of texts are appended."""
 
     def __init__(self, path: Path, watched: int = 0) -> None:
         """Args:
-        watched: texts among which the first repeat is found as soon as it is added.
+        watched: number of texts, from the first, among which a repeat is found as soon as it is added.
         """
         self._path = path
         self._num_keys = 0
@@ -46,7 +46,7 @@ class KeyFile:
             eligible: the texts that count, [keys].
 
         Returns:
-            The index among these keys of the first repeat of all, if it is here and among the watched texts.
+            The index among these keys of the first repeat of all, if it is among them and among the watched texts.
         """
         with self._path.open("ab") as file:
             file.write(keys)
@@ -67,6 +67,7 @@ class KeyFile:
         Args:
             eligible: the texts that count, [keys].
         """
+        # Equal keys leave the same remainder, so each part can be searched alone.
         num_parts = -(-self._num_keys // _KEYS_AT_ONCE)
         for part in range(num_parts):
             keys, indices = [], []
@@ -75,14 +76,14 @@ class KeyFile:
                 chosen = np.flatnonzero((chunk % np.uint64(num_parts) == part) & eligible[begin : begin + len(chunk)])
                 keys.append(chunk[chosen])
                 indices.append(chosen + begin)
-            of_part, index = np.concatenate(keys), np.concatenate(indices)
-            order = np.argsort(of_part, kind="stable")
-            again = np.flatnonzero(of_part[order[1:]] == of_part[order[:-1]]) + 1
+            part_keys, index = np.concatenate(keys), np.concatenate(indices)
+            order = np.argsort(part_keys, kind="stable")  # stable: among equal keys the first text stays first
+            again = np.flatnonzero(part_keys[order[1:]] == part_keys[order[:-1]]) + 1
             yield np.sort(index[order[again]])
 
 
 class PairFile:
-    """The pairs from which some are held out for validation, in a file that grows."""
+    """A file to which the pairs are appended from which some are held out for validation."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,11 +92,11 @@ class PairFile:
     def rows(
         pairs: Sequence[tuple[int, str, str]], steps: Sequence[str], lines: tuple[list[bytes], list[bytes]]
     ) -> npt.NDArray:
-        """Return rows to be added.
+        """Return the rows of pairs, for `add`.
 
         Args:
-            pairs: number, source and target of each.
-            steps: of data.normalize; texts that are equal after them are the same text.
+            pairs: number, source and target of each pair.
+            steps: steps of data.normalize; texts that are equal after these steps count as equal.
             lines: both sides of each pair as they are stored, with line ends.
         """
         rows = np.zeros(len(pairs), _ROW)
@@ -113,7 +114,7 @@ class PairFile:
         """Append rows.
 
         Args:
-            begins: position in the text file of each side where the lines of these pairs begin.
+            begins: byte position in the text file of each side at which the lines of these pairs begin.
             are_eligible: the pairs may be held out.
         """
         rows["begins"] += begins
@@ -121,11 +122,11 @@ class PairFile:
         with self._path.open("ab") as file:
             file.write(rows.tobytes())
 
-    def hold_out(self, wanted: int, kept: npt.NDArray[np.bool_]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
-        """Choose the distinct eligible pairs with the smallest keys, whatever else is in the text.
+    def hold_out(self, num_wanted: int, kept: npt.NDArray[np.bool_]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
+        """Choose the distinct eligible pairs with the smallest keys, which do not depend on the rest of the text.
 
         Args:
-            wanted: how many; fewer are chosen where there are no more.
+            num_wanted: number of pairs to choose; fewer are chosen if there are no more.
             kept: the pairs that are still in the text, [pairs].
 
         Returns:
@@ -141,7 +142,7 @@ class PairFile:
             ]  # stable: the first of equal pairs stays first
             is_new = np.ones(len(candidates), bool)
             is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
-            best = candidates[is_new][:wanted]
+            best = candidates[is_new][:num_wanted]
         sharing = [np.zeros(0, np.int64)]
         for rows in self._kept_rows(kept):
             shares = [np.isin(rows["sides"][:, side], best["sides"][:, side]) for side in range(2)]

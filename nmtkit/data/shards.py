@@ -49,21 +49,21 @@ _TYPES = ("<u2", "<u4")
 class Part:
     """Consecutive pairs of one corpus."""
 
-    pairs: int  # how many
-    weight: float  # how often an epoch sees each of them
+    pairs: int  # number of pairs
+    weight: float  # number of times that an epoch sees each of them
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:
-    """Return the type in which ids of a vocabulary are stored."""
+    """Return the type in which the ids of a vocabulary of this size are stored."""
     return np.dtype(_TYPES[0] if vocab_size <= 2**16 else _TYPES[1])
 
 
 class ShardWriter:
-    """Appends pairs to a new folder of shards; the folder is complete once the `with` block has ended."""
+    """Writer of a new folder of shards, which is complete once the `with` block has ended."""
 
     def __init__(self, folder: Path, vocab_sizes: tuple[int, int], weights: Sequence[float] = (1.0,)) -> None:
         """Args:
-        weights: of each corpus, how often an epoch sees its pairs.
+        weights: number of times that an epoch sees the pairs of each corpus.
         """
         folder.mkdir(parents=True)
         self._folder = folder
@@ -101,10 +101,10 @@ class ShardWriter:
         """Append pairs of one corpus; corpora come in order.
 
         Args:
-            ids: of all sentences in one row, for each side.
+            ids: ids of all sentences in one row, for each side.
             lengths: tokens of each sentence, for each side, [pairs].
             lines: the line that each pair came from, [pairs].
-            corpus: its index.
+            corpus: index of the corpus.
         """
         assert not any(self._pairs_of[corpus + 1 :])
         for index, side in enumerate(SIDES):
@@ -134,20 +134,20 @@ class ShardWriter:
 
 
 def read_manifest(data: Path) -> dict[str, Any]:
-    """Read RUN/data/manifest.json; raises DataError where it is missing or damaged."""
+    """Read RUN/data/manifest.json; raise DataError if it is missing or damaged."""
     return read_json(data / "manifest.json", _MANIFEST)
 
 
 def read_report(data: Path) -> dict[str, Any]:
-    """Read RUN/data/report.json; raises DataError where it is missing or damaged."""
+    """Read RUN/data/report.json; raise DataError if it is missing or damaged."""
     return read_json(data / "report.json", _REPORT)
 
 
 class PairData:
-    """A folder of shards, memory-mapped: opening it reads next to nothing, and all processes share the memory.
+    """A folder of shards, memory-mapped: opening it reads almost nothing, and all processes share the memory.
 
     Attributes:
-        source_lengths, target_lengths: tokens of each pair, one end symbol each counted, int64 [pairs].
+        source_lengths, target_lengths: tokens of each sentence with its end symbol, int64 [pairs].
         lines: the line each pair came from, int64 [pairs].
         parts: the corpora that the pairs are of, in their order.
         is_joined: a model reads both sides of a pair as one sequence.
@@ -183,15 +183,15 @@ class PairData:
 
     @property
     def pairs_per_epoch(self) -> int:
-        """Pairs that an epoch sees, each as often as the weight of its corpus says."""
+        """Number of pairs per epoch, with the weights of the corpora."""
         return round(sum(part.pairs * part.weight for part in self.parts))
 
     def of_epoch(self, epoch: int) -> "PairData":
-        """Return the pairs of an epoch: always these."""
+        """Return the pairs of an epoch, which are the same in every epoch."""
         return self
 
     def close(self, *, is_finished: bool = False) -> None:
-        """Do nothing, as no other epoch is being made."""
+        """Do nothing; data that are sampled anew for each epoch stop their sampling here."""
 
     is_running_text = False
     """Pairs are no sequences of running text, see `WindowData`."""
@@ -216,7 +216,7 @@ class PairData:
 
 
 def _parts(path: Path, description: Any) -> list[Part]:
-    """Return the corpora of a shards.json, which is checked."""
+    """Check a shards.json, and return its corpora."""
     named = description.get("format") if isinstance(description, dict) else None
     if named != FORMAT:
         raise _damaged(path, f"of the format {named!r}, which this version does not read" if named else "not of nmtkit")
@@ -238,13 +238,13 @@ def _parts(path: Path, description: Any) -> list[Part]:
 
 def _map(path: Path, kind: str, count: int) -> npt.NDArray:
     expected = count * np.dtype(kind).itemsize
-    found = path.stat().st_size if path.is_file() else None
-    if found != expected:
-        raise _damaged(path, "missing" if found is None else f"{found} bytes instead of {expected}")
+    size = path.stat().st_size if path.is_file() else None
+    if size != expected:
+        raise _damaged(path, "missing" if size is None else f"{size} bytes instead of {expected}")
     if count == 0:
         return np.zeros(0, kind)
     return np.memmap(path, dtype=kind, mode="r", shape=(count,))
 
 
-def _damaged(path: Path, what: str) -> DataError:
-    return DataError(f"{path}: {what}; remove {path.parent.parent} and run `nmtkit prepare` again")
+def _damaged(path: Path, fault: str) -> DataError:
+    return DataError(f"{path}: {fault}; remove {path.parent.parent} and run `nmtkit prepare` again")

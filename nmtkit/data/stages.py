@@ -1,6 +1,7 @@
-"""Stages of `prepare`: each is a folder that is whole or absent, with a fingerprint of all that decides its content.
+"""Stages of `prepare`: folders written atomically, each with a fingerprint of all that decides its content.
 
-A run that was killed continues after the last whole stage, and a changed setting redoes only the stages it concerns.
+A preparation that was killed continues after the last finished stage, and a changed setting repeats only the stages
+that depend on it.
 """
 
 import contextlib
@@ -18,17 +19,17 @@ _FACTS = "stage.json"
 
 
 def fingerprint_of(*decisive: Any) -> str:
-    """Return a sum over what decides a content."""
+    """Return the SHA-256 of the given values, as hexadecimal digits."""
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def finished_stage(
     folder: Path, fingerprint: str, make: Callable[[Path], tuple[dict[str, Any], dict[str, str]]]
 ) -> dict[str, Any]:
-    """Return the facts stored with a stage, which is made where its folder is absent, damaged or of other settings.
+    """Return the facts stored with a stage; make it first if its folder is absent, damaged or of other settings.
 
     Args:
-        make: fills a new folder, and returns the facts and the sha256 sums of large files it has written.
+        make: function that fills a new folder, and returns the facts and the sha256 sums of large files in it.
     """
     try:
         stored = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
@@ -49,5 +50,5 @@ def finished_stage(
         with contextlib.suppress(OSError):  # not empty: another stage is in it
             folder.parent.rmdir()
         raise
-    # Read back, so that a preparation that continues from here and one that was not stopped see the same.
+    # Read back, so that a preparation that was interrupted here and one that was not continue from equal values.
     return dict(read_json(folder / _FACTS)["facts"])

@@ -2,8 +2,8 @@
 
     RUN/data/train --text of the ids--> pieces sampled from (seed, epoch, pair) --> RUN/drawn/epoch-00000003/
 
-The result are shards like those of RUN/data/train, so lengths, plan and data position are taken from them as usual.
-Sampling is a process of its own (`python -m nmtkit.data.subword_epochs`), which training starts an epoch ahead.
+The result is a folder of shards like RUN/data/train, and training takes lengths, plan and data position from it.
+Sampling runs in a separate process (`python -m nmtkit.data.subword_epochs`), which training starts one epoch ahead.
 """
 
 import json
@@ -27,7 +27,7 @@ from nmtkit.text.tokenizer import Tokenizer
 _BLOCK_PAIRS = 2_000
 """Pairs per task of a process; the seeds of pairs are random numbers of (seed, epoch, first pair of the block)."""
 _LARGEST_GROWTH = 3
-"""Free space required, in sizes of the data: BPE-dropout of 0.1 makes 1.2 to 1.3 times the tokens."""
+"""Free disk space required, in sizes of the data: BPE-dropout of 0.1 makes 1.2 to 1.3 times the tokens."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Draw:
     seed: int
     epoch: int  # from 0
     strength: float  # probability of BPE-dropout, or alpha of unigram sampling
-    max_tokens: int  # a pair of which a side gets more keeps its plain segmentation; 0: no limit
+    max_tokens: int  # a pair with a longer side keeps its unsampled segmentation; 0: no limit
 
 
 class _Block(NamedTuple):
@@ -50,7 +50,7 @@ class _Block(NamedTuple):
 
 
 def is_drawn(folder: Path, draw: Draw) -> bool:
-    """Return whether a folder holds exactly this."""
+    """Return whether a folder holds the result of exactly this sampling."""
     return (folder / "draw.json").is_file() and read_json(folder / "draw.json") == asdict(draw)
 
 
@@ -85,7 +85,7 @@ def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int
 
 
 class BlockSampler:
-    """Samples the subwords of blocks of pairs."""
+    """Function from blocks of pairs to sampled subword ids."""
 
     def __init__(self, data: Path, draw: Draw) -> None:
         tokenizer = Tokenizer.load(data / "tokenizer")
@@ -93,21 +93,21 @@ class BlockSampler:
         self._prepared, self._draw = PairData(data / "train"), draw
 
     def __call__(self, block: _Block) -> list[tuple[list[int], list[int]]]:
-        """Return the ids of each pair: as sampled, or as they are where a side would be too long."""
+        """Return the sampled ids of each pair, or its unsampled ids if a side would be too long."""
         draw, pairs = self._draw, range(block.first, block.stop)
         random = np.random.default_rng([draw.seed, draw.epoch, block.first])
         seeds = random.integers(2**63, size=(len(pairs), 2)).tolist()
-        found = []
+        result = []
         for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
             source, target = (self._prepared.ids(side, pair).tolist() for side in range(2))
             sampled = self._samplers[0].sample(source, source_seed), self._samplers[1].sample(target, target_seed)
             is_too_long = draw.max_tokens and max(map(len, sampled)) > draw.max_tokens
-            found.append((source, target) if is_too_long else sampled)
-        return found
+            result.append((source, target) if is_too_long else sampled)
+        return result
 
 
 def start(data: Path, folder: Path, draw: Draw, processes: int) -> "subprocess.Popen[bytes]":
-    """Start sampling an epoch in a process of its own, whose last line on stderr is the reason of a failure."""
+    """Start sampling an epoch in a separate process; after a failure, the last line of its stderr is the reason."""
     environment = {**os.environ, **same_imports()}
     arguments = _command(data, folder, draw, processes)
     return subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

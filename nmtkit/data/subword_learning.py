@@ -11,9 +11,9 @@ from nmtkit.text.normalization import Normalization
 from nmtkit.text.tokenizer import Tokenizer
 
 BYTES_OF_MEMORY = {"bpe": 12, "unigram": 23, "characters": 12, "wordpiece": 8, "none": 3}
-"""Memory of learning per byte of the sample, as measured on 3 MB of text; less on more, except for unigram."""
+"""Bytes of memory per byte of the sample, measured on 3 MB of text; larger texts take less, except for unigram."""
 _CONTAINER = Path("/sys/fs/cgroup")
-"""Where a container's limits are."""
+"""Folder of a container's limits (cgroup v2)."""
 
 
 def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dict[str, int]]:
@@ -24,7 +24,7 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
 
     Raises:
         DataError: the machine has too little memory.
-        RecipeError: the text cannot give a vocabulary of that size.
+        RecipeError: the text is too small for a vocabulary of the requested size.
     """
     total = len(text)
     pairs = min(total, data.subword_sample_pairs)
@@ -61,16 +61,16 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
 
 
 def available_bytes() -> int | None:
-    """Return the memory that this process may still take, by the system and its container; None if not known."""
-    found = []
+    """Return the memory still available to this process in the system and its container; None if not known."""
+    limits = []
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
     limit, used, kinds = (_CONTAINER / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.is_file() and used.is_file() and limit.read_text(encoding="ascii").strip() != "max":
         lines = dict(line.split() for line in kinds.read_text(encoding="ascii").splitlines()) if kinds.is_file() else {}
         # Cached files count as used until the memory is needed, and a large corpus fills the cache.
         cached = int(lines.get("inactive_file", 0)) + int(lines.get("active_file", 0))
-        found.append(int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")) + cached)
-    return max(0, min(found)) if found else None
+        limits.append(int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")) + cached)
+    return max(0, min(limits)) if limits else None

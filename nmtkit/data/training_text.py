@@ -1,11 +1,11 @@
-"""The first pass of `prepare`: all training text is read once, examined, cleaned, and spooled as plain text.
+"""The first pass of `prepare`: read all training text once, examine and clean it, and spool it as plain text.
 
     corpora -> blocks of lines (cut at \\n) -> examined and cleaned, by several processes (cleaning.py)
             -> counted and spooled in order   -> error | kept
             -> copies, found by their keys (repeats.py)    -> error | left out | kept
             -> pairs held out for validation, and those that share a side with one, left out
 
-Memory does not grow with the text but for one byte per pair.
+Memory grows with the text by one byte per pair only.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from nmtkit.data.cleaning import (
     BlockExaminer,
     ExaminedBlock,
     RawBlock,
-    errors_of_reading,
     excerpt,
+    utf8_errors,
 )
 from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.processes import in_order
@@ -48,7 +48,7 @@ Pair = tuple[str, str]
 BLOCK_PAIRS = 10_000
 """Pairs per block: some megabytes of text, a tenth of a second of work."""
 BLOCK_BYTES = 16_000_000
-"""Text after which a block of very long lines ends."""
+"""Size of the text at which a block of very long lines ends."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TrainingText:
     Attributes:
         paths: the files of source and target.
         states: of each pair that was read, one byte each.
-        words: for each side, how many lines of the text as it was read have 0, 1, ... words.
+        words: for each side, the numbers of lines with 0, 1, ... words in the text as it was read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class TrainingText:
         self.states = bytearray()
         self.words: dict[str, list[int]] = {side: [0] * (MAX_WORDS_SHOWN + 1) for side in ("source", "target")}
         self._blocks: list[tuple[int, int, int, int]] = []
-        """Of each block the index of its corpus, its pairs, and the bytes of its source and target."""
+        """Index of the corpus, number of pairs, and bytes of source and target of each block."""
         self._sums = hashlib.sha256(), hashlib.sha256()
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class TrainingText:
                 counts[min(length, MAX_WORDS_SHOWN)] += count
 
     def blocks(self) -> Iterator[TextBlock]:
-        """Yield the text, in order."""
+        """Yield the text in blocks, in order."""
         begin = num_before = 0
         with self.paths[0].open("rb") as source, self.paths[1].open("rb") as target:
             for corpus, num_pairs, *sizes in self._blocks:
@@ -116,14 +116,14 @@ class TrainingText:
                 num_before += _num_kept(states)
 
     def save(self) -> dict[str, str]:
-        """Write what is known of the text beside it, and return the sha256 sums of the text by file name."""
+        """Write the states and block sizes beside the text, and return the sha256 sums of the text by file name."""
         (self._folder / "states.bin").write_bytes(self.states)
         write_json(self._folder / "spool.json", {"words": self.words, "blocks": self._blocks})
         return {path.name: total.hexdigest() for path, total in zip(self.paths, self._sums, strict=True)}
 
     @classmethod
     def load(cls, folder: Path) -> "TrainingText":
-        """Return the text that was saved in a folder."""
+        """Load the text that was saved in a folder."""
         text = cls(folder)
         known = read_json(folder / "spool.json")
         text.states = bytearray((folder / "states.bin").read_bytes())
@@ -136,22 +136,22 @@ def _num_kept(states: bytes | bytearray) -> int:
 
 
 class TrainingTextReader:
-    """Reads all training text once."""
+    """Reader of all training text, in one pass."""
 
     def __init__(
         self,
         recipe: Recipe,
         folder: Path,
         findings: Findings,
-        held_apart: tuple[frozenset[bytes], frozenset[bytes]],
+        held_out_keys: tuple[frozenset[bytes], frozenset[bytes]],
         *,
         check_only: bool,
         workers: int | None,
     ) -> None:
         """Args:
         folder: where spool and keys are written.
-        held_apart: the keys of the pairs of all validation and of all test sets.
-        check_only: nothing is spooled, and no rule ends the reading.
+        held_out_keys: the keys of the pairs of all validation and of all test sets.
+        check_only: spool nothing, and let no rule end the reading.
         workers: processes that examine text.
         """
         self._data = recipe.data
@@ -159,14 +159,14 @@ class TrainingTextReader:
         self._check_only = check_only
         self._folder = folder
         self._workers = workers
-        self._errors = errors_of_reading(recipe.cleaning, check_only=check_only)
-        self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_apart, check_only)
+        self._errors = utf8_errors(recipe.cleaning, check_only=check_only)
+        self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_out_keys, check_only)
 
     def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
         """Read the corpora in turn.
 
         Returns:
-            The text, what was counted in each corpus, and the pairs held out for validation if data.valid is a number.
+            The text, the counts of each corpus, and the pairs held out for validation if data.valid is a number.
 
         Raises:
             DataError: a file cannot be read, a rule's action is "error", or there are too few pairs to hold out.
@@ -205,10 +205,10 @@ class TrainingTextReader:
         files: tuple[BinaryIO, BinaryIO],
         advance: Advance,
     ) -> None:
-        """Examine and clean the pairs of a corpus, and put the blocks together in order."""
+        """Examine and clean the pairs of a corpus, and append the blocks to the text in order."""
         findings = self._findings
         stored = _StoredPairs(*readers)
-        pending: deque[RawBlock] = deque()  # for the text of copies, which are recognised only here
+        pending: deque[RawBlock] = deque()  # for excerpts of copies, which are recognised only here
         entry = self._data.train[corpus]
         is_tagged = not isinstance(entry, str) and bool(entry.source_prefix)
         blocks = stored.blocks(findings.num_pairs + 1, pending)
@@ -247,7 +247,7 @@ class TrainingTextReader:
             self._findings.add_example("line_count", number, *map(excerpt, pair))
 
     def _find_repeats(self, text: TrainingText) -> None:
-        """Count copies among all pairs as they were read, and leave them out where the action is "drop"."""
+        """Count copies among all pairs as they were read; leave them out if the action is "drop"."""
         states = np.frombuffer(text.states, np.uint8)  # shares its memory with text.states, which is changed through it
         for rule, file in self._keys.items():
             count, first = 0, np.zeros(0, np.int64)
@@ -256,18 +256,19 @@ class TrainingTextReader:
                 first = np.sort(np.concatenate([first, indices[:LINES_NAMED]]))[:LINES_NAMED]
             self._findings.add(rule, count, (first + 1).tolist())
             if self._findings.actions[rule] == "drop" and not self._check_only:
+                # The first copy that is still kept stays; an earlier one may be left out by another rule.
                 still_kept = (states & (SPOOLED | LEFT_OUT | COMPARABLE)) == (SPOOLED | COMPARABLE)
                 for indices in file.repeats(still_kept):
                     states[indices] |= LEFT_OUT
                     self._findings.dropped[rule] += len(indices)
 
-    def _hold_out(self, text: TrainingText, wanted: int) -> list[Pair]:
-        """Take that many distinct pairs out of training, and every pair that shares a side with one."""
+    def _hold_out(self, text: TrainingText, num_wanted: int) -> list[Pair]:
+        """Take distinct pairs out of training for validation, and every pair that shares a side with one of them."""
         states = np.frombuffer(text.states, np.uint8)
-        chosen, sharing = self._pairs.hold_out(wanted, (states & (SPOOLED | LEFT_OUT)) == SPOOLED)
-        if len(chosen) < wanted:
+        chosen, sharing = self._pairs.hold_out(num_wanted, (states & (SPOOLED | LEFT_OUT)) == SPOOLED)
+        if len(chosen) < num_wanted:
             raise DataError(
-                f"data.valid = {wanted}: the training corpora hold only {len(chosen)} different pairs "
+                f"data.valid = {num_wanted}: the training corpora hold only {len(chosen)} different pairs "
                 f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning"
             )
         states[sharing - 1] |= LEFT_OUT
@@ -283,7 +284,7 @@ class TrainingTextReader:
 
 
 class _StoredPairs:
-    """The lines of both sides of a corpus as they are stored, in blocks of pairs, and what the longer side has left."""
+    """Both sides of a corpus as stored lines: blocks of pairs, then the extra lines of the longer side."""
 
     def __init__(self, source: LineReader, target: LineReader) -> None:
         self._sides = source, target
@@ -293,7 +294,7 @@ class _StoredPairs:
         """The first line without a counterpart."""
 
     def blocks(self, first: int, pending: deque[RawBlock]) -> Iterator[RawBlock]:
-        """Yield the pairs, and append each block to ``pending`` before; ``first`` is the number of the first pair."""
+        """Yield blocks of pairs, each appended to ``pending`` first; ``first`` is the number of the first pair."""
         names = self._sides[0].name, self._sides[1].name
         while self._surplus is None:
             block = RawBlock(first + self._num_pairs, self._num_pairs, names, [], [])
@@ -314,7 +315,7 @@ class _StoredPairs:
             yield block
 
     def check_surplus(self, errors: Literal["strict", "surrogateescape"]) -> None:
-        """Read the rest of the longer side, once the pairs are read: it is counted, and its UTF-8 checked."""
+        """Read the extra lines of the longer side after the pairs, to count them and to check their UTF-8."""
         if self._surplus is None:
             return
         side = 0 if self._surplus[1] is None else 1
@@ -336,7 +337,7 @@ def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> 
 
 
 def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
-    """Return what readers counted in a corpus, for the manifest."""
+    """Return the counts of the readers of a corpus, for the manifest."""
     return {
         "pairs": min(source.num_lines, target.num_lines),
         "byte_order_mark_removed": {"source": source.has_byte_order_mark, "target": target.has_byte_order_mark},
@@ -345,7 +346,7 @@ def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
 
 
 def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tuple[int, str]:
-    """Return the likely first divergent line of a corpus with unequally many lines, and the message about it."""
+    """Return the line from which the sides of a corpus probably are not aligned, and the message about it."""
     sides = open_sides(corpus, "surrogateescape")
     lengths = [np.fromiter((min(len(line), 65_535) for line in side), np.uint16) for side in sides]
     line = likely_first_divergent_line(*lengths)

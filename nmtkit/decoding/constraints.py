@@ -1,14 +1,14 @@
-"""Constraints of the search: what may not be generated, and phrases that must be.
+"""Constraints of the search: forbidden tokens and phrases, forced prefixes, and required phrases.
 
-A constraint sets log-probabilities to -inf and never raises one, so several may be applied in any order. Where they
-leave a hypothesis no continuation at all, the search ends it.
+A constraint only sets log-probabilities to -inf, so several can be applied in any order. If they leave a hypothesis no
+continuation, the search ends it.
 
-Required phrases are a selection of candidates. The beam's slots are dealt in turn to hypotheses that have got equally
-far with the phrases, and every live hypothesis may begin or continue any phrase it lacks, however unlikely. No
-hypothesis ends before it holds them all, or as many of them as any hypothesis can hold, where `no_repeated_ngrams`
-forbids some.
+Required phrases are a selection of candidates instead. Hypotheses are grouped by the number of phrase tokens that they
+contain, and the slots of the beam are dealt to the groups in turn. Every live hypothesis may begin or continue any
+missing phrase, however unlikely. No hypothesis ends before it contains all phrases, or as many of them as possible if
+`no_repeated_ngrams` forbids some.
 
-Source of the latter: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), with slots dealt in turn.
+Source: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), but with slots dealt in turn.
 """
 
 import functools
@@ -27,12 +27,12 @@ from nmtkit.decoding.search import Candidates, CandidateSelection, best_continua
 from nmtkit.tasks.task import Constraint
 from nmtkit.text.tokenizer import EOS
 
-_MOST_COMBINED = 10
-"""Up to that many phrases every combination is tried."""
+_MAX_COMBINED = 10
+"""Maximum number of phrases of which every combination is tried."""
 
 
 def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
-    """Forbid any ``size`` tokens in a row that the translation already has.
+    """Forbid to repeat any ``size`` successive tokens of the translation.
 
     Args:
         exempt: number of tokens at the beginning of each sentence's translation that may repeat: its forced prefix.
@@ -45,7 +45,7 @@ def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
         if generated.size(2) < size:
             return
         ngrams = generated.unfold(2, size, 1)  # [sentences, live, positions, size]
-        last = generated[:, :, generated.size(2) - size + 1 :]  # what the next token would complete
+        last = generated[:, :, generated.size(2) - size + 1 :]  # n-gram so far, which the next token completes
         repeats = (ngrams[..., :-1] == last[:, :, None]).all(3)  # [sentences, live, positions]
         if any(exempt):
             is_free = [generated.size(2) >= exempt[sentence] for sentence in sentences]
@@ -57,26 +57,26 @@ def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
 
 
 def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
-    """Forbid these token sequences."""
+    """Forbid the given token sequences."""
     by_length: dict[int, list[Ids]] = {}
     for phrase in phrases:
         by_length.setdefault(len(phrase), []).append(phrase)
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
-        for length, of_length in by_length.items():
-            if tokens.size(2) < length:  # BOS and what comes before the last token
+        for length, group in by_length.items():
+            if tokens.size(2) < length:  # BOS and the tokens before the last one of the phrase
                 continue
-            begins = torch.tensor([phrase[:-1] for phrase in of_length], dtype=tokens.dtype, device=tokens.device)
+            begins = torch.tensor([phrase[:-1] for phrase in group], dtype=tokens.dtype, device=tokens.device)
             last = tokens[:, :, tokens.size(2) - length + 1 :]  # [sentences, live, length - 1]
             row, slot, which = (last[:, :, None] == begins).all(3).nonzero(as_tuple=True)
-            ends = torch.tensor([phrase[-1] for phrase in of_length], device=tokens.device)
+            ends = torch.tensor([phrase[-1] for phrase in group], device=tokens.device)
             step[row, slot, ends[which]] = -torch.inf
 
     return constrain
 
 
 def forced_prefixes(prefixes: Sequence[Ids]) -> Constraint:
-    """Make each sentence's translation begin with its prefix, which may be empty."""
+    """Force the translation of each sentence to begin with its prefix, which may be empty."""
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         position = tokens.size(2) - 1
@@ -98,13 +98,13 @@ _Continuation = tuple[float, int, int]
 
 @dataclass(frozen=True)
 class PhraseProgress:
-    """How far a hypothesis has got with its phrases.
+    """Progress of a hypothesis through its required phrases.
 
     Attributes:
-        held: tokens of the phrases that it holds.
-        possible: tokens of those that it lacks and can still hold together.
-        begun: tokens so far of the phrase that it is in the middle of, of several the furthest.
-        following: the tokens by which it would get further.
+        held: number of tokens of the phrases that it contains.
+        possible: number of tokens of the missing phrases that it can still contain together.
+        begun: number of tokens of the unfinished phrase at its end; of several phrases, the highest number.
+        following: tokens that continue an unfinished phrase or begin a missing one.
     """
 
     held: int
@@ -116,33 +116,33 @@ class PhraseProgress:
 def required_phrases(
     phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], no_repeat_ngram: int = 0
 ) -> CandidateSelection:
-    """Select continuations by how far they have got with their sentence's phrases, and among those by probability.
+    """Select continuations by their progress through the phrases of their sentence, and then by probability.
 
-    A continuation with too little room for the phrases before the maximum length is selected only where there is no
-    other. ``no_repeat_ngram`` is the size of `no_repeated_ngrams` where that constraint applies.
+    A continuation that cannot fit the missing phrases into the maximum length is selected only if there is no other.
+    ``no_repeat_ngram`` is the size of `no_repeated_ngrams`, 0 without that constraint.
     """
-    ended: dict[int, int] = {}  # for each sentence, the most tokens of phrases in a finished hypothesis
+    ended: dict[int, int] = {}  # for each sentence, the maximum number of phrase tokens in a finished hypothesis
 
     def select(log_probs: Tensor, step: Tensor, tokens: NDArray, sentences: Sequence[int], beam: int) -> Candidates:
         kept: list[list[_Continuation]] = []
         for row, sentence in enumerate(sentences):
             if not phrases[sentence]:
-                one = slice(row, row + 1)
-                best = best_continuations(log_probs[one], step[one], tokens[one], (sentence,), beam)
+                only = slice(row, row + 1)
+                best = best_continuations(log_probs[only], step[only], tokens[only], (sentence,), beam)
                 kept.append(list(zip(*(values[0].tolist() for values in best), strict=True)))
                 continue
             generated = [tuple(so_far[1:]) for so_far in tokens[row].tolist()]  # without BOS
             progress_of = functools.partial(progress, phrases=phrases[sentence], no_repeat_ngram=no_repeat_ngram)
             slots = [progress_of(so_far) for so_far in generated]
             scores = log_probs[row, :, None] + step[row]
-            reachable = _bar_early_ends(scores, log_probs[row], slots, ended.get(sentence, 0))
+            reachable = _suppress_early_ends(scores, log_probs[row], slots, ended.get(sentence, 0))
             room = max_lengths[sentence] - len(generated[0]) - 1
             chosen = _select_for_sentence(scores, slots, generated, progress_of, reachable, room, beam)
             kept.append(chosen)
             ends = (slots[slot].held for _, slot, token in chosen if token == EOS)
             ended[sentence] = max(ended.get(sentence, 0), *ends, 0)
         width = max(1, *(len(chosen) for chosen in kept))
-        # A slot for which there is nothing holds a hypothesis of probability 0.
+        # An empty slot is filled with a hypothesis of probability 0.
         filled = [chosen + [(-math.inf, 0, EOS)] * (width - len(chosen)) for chosen in kept]
         values, origins, last = ([[entry[field] for entry in chosen] for chosen in filled] for field in range(3))
         return (
@@ -155,7 +155,7 @@ def required_phrases(
 
 
 def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> PhraseProgress:
-    """Return how far a hypothesis has got. A phrase counts as held once it was generated whole."""
+    """Return the progress of a hypothesis. A phrase counts as held once it has been generated completely."""
     generated = set(_ngrams(tokens, no_repeat_ngram))
     held, furthest = 0, 0
     possible, following = [], set()
@@ -165,14 +165,14 @@ def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> P
             continue
         sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)
         begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
-        # N-grams to come; those before are part of what was begun. None of them may be a repetition.
+        # N-grams that the rest of the phrase would add; a repetition among them makes the phrase impossible.
         to_come = _ngrams(phrase, no_repeat_ngram)[max(begun - no_repeat_ngram + 1, 0) :]
         if len(set(to_come)) < len(to_come) or not generated.isdisjoint(to_come):
             continue
         possible.append(phrase)
         furthest = max(furthest, begun)
         following.add(phrase[begun])
-    return PhraseProgress(held, _most_together(tuple(possible), no_repeat_ngram), furthest, frozenset(following))
+    return PhraseProgress(held, _max_tokens_together(tuple(possible), no_repeat_ngram), furthest, frozenset(following))
 
 
 def _ngrams(tokens: Ids, size: int) -> list[Ids]:
@@ -180,27 +180,27 @@ def _ngrams(tokens: Ids, size: int) -> list[Ids]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _most_together(phrases: tuple[Ids, ...], size: int) -> int:
-    """Return the most tokens of phrases that one translation can hold without repeating an n-gram of ``size``."""
+def _max_tokens_together(phrases: tuple[Ids, ...], size: int) -> int:
+    """Return the maximum number of phrase tokens in a translation that repeats no n-gram of ``size``."""
     if not size or len(phrases) < 2:
         return sum(map(len, phrases))
     numbers = range(len(phrases))
     pairs = itertools.combinations(numbers, 2)
-    agree = {(first, second) for first, second in pairs if _agree(phrases[first], phrases[second], size)}
-    if len(phrases) <= _MOST_COMBINED:
-        # Phrases are compared in pairs only.
+    compatible = {(first, second) for first, second in pairs if _are_compatible(phrases[first], phrases[second], size)}
+    if len(phrases) <= _MAX_COMBINED:
+        # An approximation: a set of phrases counts as possible if all its pairs are.
         sets = itertools.chain.from_iterable(itertools.combinations(numbers, count + 1) for count in numbers)
-        possible = [chosen for chosen in sets if agree.issuperset(itertools.combinations(chosen, 2))]
+        possible = [chosen for chosen in sets if compatible.issuperset(itertools.combinations(chosen, 2))]
         return max(sum(len(phrases[number]) for number in chosen) for chosen in possible)
     greedy: list[int] = []
     for number in numbers:
-        if all((other, number) in agree for other in greedy):
+        if all((earlier, number) in compatible for earlier in greedy):
             greedy.append(number)
     return sum(len(phrases[number]) for number in greedy)
 
 
-def _agree(first: Ids, second: Ids, size: int) -> bool:
-    """Return whether one translation can hold two phrases without a repetition: apart, overlapping, or nested."""
+def _are_compatible(first: Ids, second: Ids, size: int) -> bool:
+    """Return whether a translation can contain two phrases (separate, overlapping or nested) without a repetition."""
     if set(_ngrams(first, size)).isdisjoint(_ngrams(second, size)):
         return True
     joined = [first] if contains(first, second) else [second] if contains(second, first) else []
@@ -210,12 +210,16 @@ def _agree(first: Ids, second: Ids, size: int) -> bool:
     return any(len(set(ngrams)) == len(ngrams) for ngrams in (_ngrams(text, size) for text in joined))
 
 
-def _bar_early_ends(
+def _suppress_early_ends(
     scores: Float[Tensor, "live vocab"], log_probs: Float[Tensor, " live"], slots: list[PhraseProgress], ended: int
 ) -> int:
-    """Drop hypotheses that can no longer hold as much as another one, or as ``ended``, and bar early ends of others.
+    """Drop hypotheses that can no longer contain the most phrase tokens, and suppress early ends of the others.
 
-    Returns the tokens of phrases that a translation can hold.
+    Args:
+        ended: maximum number of phrase tokens in a finished hypothesis.
+
+    Returns:
+        The maximum number of phrase tokens that a live or finished hypothesis can contain.
     """
     alive = (log_probs > -math.inf).tolist()
     reach = [slot.held + slot.possible for slot in slots]
@@ -226,7 +230,7 @@ def _bar_early_ends(
         elif state.held < reachable:
             end = scores[slot, EOS].clone()
             scores[slot, EOS] = -math.inf
-            if scores[slot].amax() == -math.inf:  # at the maximum length nothing else may follow
+            if scores[slot].amax() == -math.inf:  # at the maximum length only the end symbol may follow
                 scores[slot, EOS] = end
     return reachable
 
@@ -240,13 +244,13 @@ def _select_for_sentence(
     room: int,
     beam: int,
 ) -> list[_Continuation]:
-    """Select the continuations of one sentence; ``room`` tokens fit after the new one."""
+    """Select the continuations of one sentence; ``room`` is the number of tokens that fit after the new one."""
     candidates = {(slot, token) for slot, state in enumerate(slots) for token in state.following}
     candidates |= set(enumerate(scores.argmax(1).tolist()))
     best = scores.flatten().topk(min(beam, scores.numel())).indices.tolist()
     candidates |= {divmod(index, scores.size(1)) for index in best}
 
-    banks: dict[int, list[_Continuation]] = {}  # by tokens of phrases, held or begun
+    banks: dict[int, list[_Continuation]] = {}  # by number of phrase tokens, held or begun
     for slot, token in candidates:
         value = float(scores[slot, token])
         if value != -math.inf:  # NaN stays, so that the search reports it

@@ -1,9 +1,9 @@
-"""The engine of CTranslate2, on what `nmtkit export --format ctranslate2` wrote, without torch.
+"""The CTranslate2 engine, which translates with the output of `nmtkit export --format ctranslate2`, without torch.
 
-Model, tokens, limits of length and the tokens that are never produced are nmtkit's, and greedy search is the same. Beam
-search is CTranslate2's own: it keeps ``beam`` live hypotheses besides the finished ones, stops at ``beam`` finished,
-and gives the probability of the tokens that are never produced to the others. So its translations may differ from those
-of decoding/search.py (docs/export.md).
+Model, tokens, length limits, suppressed tokens and greedy search are the same as in the torch engine. Beam search is
+CTranslate2's own: it keeps ``beam`` live hypotheses besides the finished ones, stops when ``beam`` are finished, and
+distributes the probability of suppressed tokens over the others. So its translations may differ from those of
+decoding/search.py (docs/export.md).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import ctranslate2
 
 _NO_PENALTY = 1e-9
-"""An exponent with which CTranslate2 divides by just 1 in float32. A plain 0 would also make it stop at the first step
-whose best continuation ends."""
+"""Exponent so small that CTranslate2 divides by exactly 1 in float32. With 0 it would also stop at the first step whose
+best continuation ends."""
 
 
 def check_installed() -> None:
@@ -34,7 +34,7 @@ def check_installed() -> None:
 
 
 class CTranslate2Translator(Engine):
-    """Translates lines with an export: the best translation of each, without constraints."""
+    """Translator of lines with an export: one translation per line, without constraints."""
 
     def __init__(
         self, export: Export, translator: "ctranslate2.Translator", tokenizer: Tokenizer, decoding: DecodingConfig
@@ -58,15 +58,15 @@ class CTranslate2Translator(Engine):
         device: str = "auto",
         threads: int | None = None,
     ) -> "CTranslate2Translator":
-        """Read an export.
+        """Load an export.
 
         Args:
-            overrides: values of [decoding] that replace the export's.
+            overrides: values of [decoding] that replace those of the export.
             device: auto, cpu or cuda.
-            threads: CPU threads, by default all cores; each translates batches of its own.
+            threads: number of CPU threads, by default all cores; each thread translates separate batches.
 
         Raises:
-            ModelError: it is damaged, or CTranslate2 cannot use it or the device.
+            ModelError: the export is damaged, or CTranslate2 cannot use it or the device.
         """
         check_installed()
         import ctranslate2
@@ -86,7 +86,7 @@ class CTranslate2Translator(Engine):
             translator = ctranslate2.Translator(
                 str(export.folder),
                 "cuda" if on_gpu else "cpu",
-                # Batches side by side, each on one thread: none waits for another, and results are those of one thread.
+                # One thread per batch: no thread waits, and the number of threads does not change results.
                 inter_threads=1 if on_gpu else threads or default_workers(),
                 intra_threads=1,
             )
@@ -109,49 +109,49 @@ class CTranslate2Translator(Engine):
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
     ) -> Iterator[dict[int, list[Translation]]]:
-        found = self.search([segment.ids for segment in segments], batching)  # in batches of its own
+        translations = self.search([segment.ids for segment in segments], batching)
         yield {
             index: [self._translation(segment, ids, self._limit(len(segment.ids)))]
-            for index, (segment, ids) in enumerate(zip(segments, found, strict=True))
+            for index, (segment, ids) in enumerate(zip(segments, translations, strict=True))
         }
 
     def search(self, sources: Sequence[list[int]], batching: Batching) -> list[list[int]]:
         """Return the ids of the best translation of each source, without begin and end symbols.
 
-        CTranslate2 has one maximum length per call, nmtkit one per source. A batch is searched up to the maximum of its
-        longest source; the few searches that went on beyond their own are made again, among sources of the same
-        maximum. So the other sources of a batch make no difference.
+        CTranslate2 has one maximum length per call, nmtkit one per source. A batch is searched up to the highest
+        maximum of its sources; the few searches that exceed their own maximum are repeated, in batches of equal
+        maximum. So a translation does not depend on the other sources of its batch.
 
         Raises:
-            ModelError: CTranslate2 fails, such as for want of memory, or has too few positions.
+            ModelError: CTranslate2 fails, for example for lack of memory, or has too few positions.
         """
         limits = [self._limit(len(ids)) for ids in sources]
-        searched = [index for index in range(len(sources)) if limits[index] > 0]  # CTranslate2 takes no limit of 0
-        # No thread is left idle.
+        searched = [index for index in range(len(sources)) if limits[index] > 0]  # CTranslate2 refuses a limit of 0
+        # Batches are small enough that every thread gets one.
         share = sum(len(sources[index]) for index in searched) // self._translator.num_translators + 1
         batches = batching.batches(sources, searched, min(batching.tokens, share))
-        found: dict[int, list[int]] = {index: [] for index in range(len(sources)) if limits[index] == 0}
-        found.update(self._search_batches(sources, limits, batches))
-        beyond: dict[int, list[int]] = {}
-        for index in (index for batch in batches for index in batch if index not in found):
-            beyond.setdefault(limits[index], []).append(index)
-        found.update(self._search_batches(sources, limits, list(beyond.values())))
-        return [found[index] for index in range(len(sources))]
+        translations: dict[int, list[int]] = {index: [] for index in range(len(sources)) if limits[index] == 0}
+        translations.update(self._search_batches(sources, limits, batches))
+        repeated: dict[int, list[int]] = {}
+        for index in (index for batch in batches for index in batch if index not in translations):
+            repeated.setdefault(limits[index], []).append(index)
+        translations.update(self._search_batches(sources, limits, list(repeated.values())))
+        return [translations[index] for index in range(len(sources))]
 
     def _search_batches(
         self, sources: Sequence[list[int]], limits: list[int], batches: list[list[int]]
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield the index of a source and its translation, for each whose search kept to its own maximum length."""
-        longest_of = [max(limits[index] for index in batch) for batch in batches]
+        """Yield index and translation of each source whose search did not exceed its own maximum length."""
+        batch_limits = [max(limits[index] for index in batch) for batch in batches]
         calls = [
             self._translator.translate_batch(
                 [[self._source_pieces[token] for token in sources[index]] for index in batch],
                 asynchronous=True,
                 **self._options(longest),
             )
-            for batch, longest in zip(batches, longest_of, strict=True)
+            for batch, longest in zip(batches, batch_limits, strict=True)
         ]
-        for batch, longest, results in zip(batches, longest_of, calls, strict=True):
+        for batch, longest, results in zip(batches, batch_limits, calls, strict=True):
             for index, waiting in zip(batch, results, strict=True):
                 try:
                     result = waiting.result()
@@ -160,14 +160,14 @@ class CTranslate2Translator(Engine):
                     raise ModelError(f"CTranslate2 failed ({reason}); try a smaller --batch-tokens") from None
                 limit = limits[index]
                 if self.decoding.beam == 1:
-                    # Greedy search does not look ahead: with its own limit it would have stopped just there.
+                    # Greedy search does not look ahead: with its own limit it gives the same first tokens.
                     yield index, self._ids(result.hypotheses[0][:limit])
-                # It stops once `beam` hypotheses are finished, so one of the `beam` best was finished by its last step.
+                # The search ends in a step that finishes one of the hypotheses, so the longest shows its last step.
                 elif limit == longest or max(map(len, result.hypotheses)) < limit:
                     yield index, self._ids(self._best(result))
 
     def _options(self, limit: int) -> dict[str, Any]:
-        """Return the options that make CTranslate2 search as nmtkit does, as far as it can."""
+        """Return the options with which the search of CTranslate2 is as similar to nmtkit's as possible."""
         decoding, suppressed = self.decoding, self.tokenizer.suppressed_ids
         options: dict[str, Any] = {
             "beam_size": decoding.beam,
@@ -180,13 +180,13 @@ class CTranslate2Translator(Engine):
         }
         if decoding.beam > 1:
             by_length = decoding.length_penalty == "length" and decoding.alpha > 0
-            # The end symbol counts in the length. All finished hypotheses show how far the search went.
+            # nmtkit counts the end symbol in the length. All finished hypotheses show the last step of the search.
             options |= {"num_hypotheses": decoding.beam, "return_end_token": True, "return_scores": True}
             options["length_penalty"] = decoding.alpha if by_length else _NO_PENALTY
         return options
 
     def _best(self, result: "ctranslate2.TranslationResult") -> list[str]:
-        """Return the best finished hypothesis; Wu's penalty, which CTranslate2 does not have, is applied here."""
+        """Return the best finished hypothesis; CTranslate2 lacks the "wu" length penalty, which is applied here."""
         hypotheses: list[list[str]] = result.hypotheses
         if self.decoding.length_penalty != "wu":
             return hypotheses[0]
@@ -199,7 +199,7 @@ class CTranslate2Translator(Engine):
         return ids[:-1] if ids and ids[-1] == EOS else ids
 
     def _limit(self, source_tokens: int) -> int:
-        """Return the maximum length of a translation in tokens, the end symbol not counted."""
+        """Return the maximum length of a translation in tokens, without the end symbol."""
         limit, positions = longest_translation(self.decoding, source_tokens), self._manifest["max_positions"]
         if self._manifest["has_learned_positions"]:
             return int(min(limit, positions - 1))

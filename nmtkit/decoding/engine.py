@@ -1,6 +1,6 @@
-"""Text in, text out: the one way from lines to translations, whatever engine searches.
+"""Translation of lines of text, in the same way for every search engine.
 
-    line -> normalised -> ids -> segments (a long line is cut) -> Engine.search -> ids -> text of each line, in order
+    line -> normalised -> ids -> segments (a long line is cut) -> search_segments -> text of each line, in order
 
 The engines are `Translator` (translator.py, torch) and `CTranslate2Translator`. Nothing here imports torch.
 """
@@ -24,7 +24,7 @@ from nmtkit.text.tokenizer import UNK, Tokenizer
 
 BATCH_TOKENS = 2048
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a surrogate pair, as some programs read invalid UTF-8: no character."""
+"""Half of a surrogate pair, which is no character; some programs decode invalid UTF-8 to such halves."""
 
 Ids = tuple[int, ...]
 
@@ -35,7 +35,7 @@ class Sampling:
 
     Attributes:
         temperature, top_k, top_p: see `sampled_continuations`.
-        seed: decides, with the number of a line, which translations are sampled for it.
+        seed: random seed; together with the number of a line it decides which translations are sampled.
     """
 
     temperature: float = 1.0
@@ -55,18 +55,18 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Batching:
-    """The size of batches, which changes no translation.
+    """Size of the batches, which does not affect translations.
 
     Attributes:
-        sentences: per batch.
-        tokens: source tokens per batch, padding counted, where ``sentences`` is not given.
+        sentences: sentences per batch.
+        tokens: maximum source tokens per batch, with padding; used if ``sentences`` is None.
     """
 
     sentences: int | None = None
     tokens: int = BATCH_TOKENS
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a batch of nothing."""
+        """Raise ValueError for an empty batch."""
         if (self.tokens if self.sentences is None else self.sentences) < 1:
             raise ValueError("a batch has at least one sentence, and at least one token")
 
@@ -81,17 +81,17 @@ class Batching:
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """What a translation must be, beyond the decoding settings.
+    """Requirements on translations in addition to the decoding settings.
 
     Attributes:
-        n_best: translations per line.
-        sampling: sample that many instead of searching for the best.
-        prefixes: the beginning of each line's translation; none, or one per line.
-        required: phrases in the translation of each line; none, or a list per line.
-        forbidden: phrases in no translation.
-        attention: give translations an alignment.
+        n_best: number of translations per line.
+        sampling: sample ``n_best`` translations instead of searching for the best.
+        prefixes: beginning of the translation of each line; empty, or one per line.
+        required: phrases that the translation of each line must contain; empty, or one list per line.
+        forbidden: phrases that no translation may contain.
+        attention: add an alignment to each translation.
         max_source_tokens: longer sources are cut, and the translations of their segments joined with a blank; by
-            default the longest source seen in training.
+            default the length of the longest source seen in training.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
     """
 
@@ -105,7 +105,7 @@ class TranslationRequest:
     first_line: int = 1
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers out of range, TypeError for one string where there may be several."""
+        """Raise ValueError for numbers out of range, TypeError for a string instead of a list of strings."""
         if min(self.n_best, self.first_line, 1 if self.max_source_tokens is None else self.max_source_tokens) < 1:
             raise ValueError("n_best, max_source_tokens and first_line are at least 1")
         if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
@@ -120,19 +120,18 @@ class Translation:
     """One translation of a line. For a line that was cut, numbers are sums over its segments.
 
     Attributes:
-        log_prob: natural logarithm of the probability, end symbols counted. CTranslate2 gives neither this (NaN) nor
-            what follows from it.
-        score: by which the search ranks: log_prob over the length penalty, plus the coverage penalty.
+        log_prob: natural logarithm of the probability, with end symbols. NaN from CTranslate2, as is the score.
+        score: value by which the search ranks: log_prob divided by the length penalty, plus the coverage penalty.
         pieces: tokens; for a line that was cut those of all segments, with an end symbol between them.
-        token_log_probs: of each piece, and of the last end symbol.
-        alignment: if requested: for each piece the index of the source piece it attended to most, the source's end
-            symbol left out.
-        hit_limit: it, or a segment of it, was ended by the maximum length.
+        token_log_probs: log-probability of each piece and of the last end symbol.
+        alignment: index of the source piece with the highest attention for each piece, if requested; the end symbol of
+            the source is left out.
+        hit_limit: the translation, or that of a segment, was ended by the maximum length.
         parts: number of segments.
-        is_short: it, or a segment of it, has so few tokens for its source that text was probably lost.
-        is_unsatisfied: it lacks the requested beginning or a required phrase.
-        is_mended: of a tree: the model's output was not one over the words and was changed; None for text.
-        source_pieces: what the numbers of ``alignment`` count: the source's tokens, of all segments.
+        is_short: the translation, or that of a segment, is so short for its source that text was probably lost.
+        is_unsatisfied: the requested prefix or a required phrase is missing.
+        is_mended: the output of the model was no tree over the source words and was repaired; None for text.
+        source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
     """
 
     text: str
@@ -151,12 +150,12 @@ class Translation:
 
 @dataclass(frozen=True)
 class Segment:
-    """What is searched at once: a line, or a part of a long one.
+    """A line, or a part of a long line, that is translated at once.
 
     Attributes:
-        line: index of its line.
+        line: index of the line.
         words: number of words.
-        number: index within its line.
+        number: index of the segment within its line.
     """
 
     line: int
@@ -168,21 +167,21 @@ class Segment:
 
 
 def contains(tokens: Ids, phrase: Ids) -> bool:
-    """Return whether a phrase stands in a row of tokens."""
+    """Return whether a sequence of tokens contains a phrase."""
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
 
 
 class Engine(ABC):
-    """Translates lines; what searches is up to the subclass.
+    """Base class of translators; subclasses implement the search.
 
     Attributes:
-        tokenizer: from text to ids and back.
+        tokenizer: tokenizer of both sides.
         decoding: settings of the search.
-        lengths: of the training pairs, where they are known.
-        precision: of the weights or of the matrix products.
+        lengths: lengths of the training pairs, if known.
+        precision: precision of the weights or of the matrix products.
         device: kind of device: cpu, cuda or mps.
-        weights_sha256: sums of the files of weights that were read.
-        model_sha256: sums of the models' own weights, which differ from these for an export.
+        weights_sha256: checksums of the weight files that were read.
+        model_sha256: checksums of the weights of the models; for an export, of the models that it was made from.
     """
 
     precision: str
@@ -193,7 +192,7 @@ class Engine(ABC):
     def __init__(
         self, tokenizer: Tokenizer, decoding: DecodingConfig, lengths: TrainingLengths | None, max_tokens: int | None
     ) -> None:
-        """Take what every engine needs; ``max_tokens``: of a source, by the model's positions."""
+        """Store the settings; ``max_tokens`` is the maximum length that the positions of the model allow, if any."""
         self.tokenizer = tokenizer
         self.task = task_of(tokenizer)
         if not self.task.has_source:
@@ -204,21 +203,21 @@ class Engine(ABC):
 
     @abstractmethod
     def check_search(self, request: TranslationRequest) -> None:
-        """Raise DataError where the search cannot do what is requested, whatever the lines."""
+        """Raise DataError if the search does not support the request, regardless of the lines."""
 
     @abstractmethod
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
     ) -> Iterator[dict[int, list[Translation]]]:
-        """Yield, batch by batch, the translations of each segment by its index."""
+        """Yield, for each batch, the translations of its segments by their indices."""
 
     @property
     @abstractmethod
     def num_threads(self) -> int:
-        """Threads for the tokenizer."""
+        """Number of threads for the tokenizer."""
 
     def description(self) -> dict[str, Any]:
-        """Return everything but weights and request that decides translations, as JSON."""
+        """Return all settings, apart from weights and request, that affect translations, as JSON values."""
         return {
             "decoding": self.decoding.model_dump(mode="json"),
             "device": self.device,
@@ -234,10 +233,10 @@ class Engine(ABC):
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
-        """Return one translation per line, an empty one for a line without text; arguments as in `translations`."""
+        """Return one translation per line, "" for a line without text; arguments as in `translations`."""
         request = TranslationRequest(max_source_tokens=max_source_tokens)
-        found = self.translations(lines, request, batching=batching, before_batch=before_batch)
-        return [best.text for best, *_ in found]
+        translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
+        return [best.text for best, *_ in translations]
 
     def translations(
         self,
@@ -248,17 +247,17 @@ class Engine(ABC):
         before_batch: Callable[[], None] = lambda: None,
         advance: Callable[[float], None] = lambda share: None,
     ) -> list[list[Translation]]:
-        """Return the translations of each line, best first (samples: in order): as many as requested, or as there are.
+        """Return up to ``n_best`` translations of each line, best first; samples in the order of sampling.
 
-        A line without text has one translation, the empty one.
+        A line without text has one empty translation.
 
         Args:
             before_batch: called before each batch; an exception from it ends the translation.
-            advance: called after each batch with the share of the source tokens that is done.
+            advance: called after each batch with the translated share of the source tokens.
 
         Raises:
             DataError: the request is not possible (see `check`), or does not have one prefix or list of phrases per
-                line; or a line is not text (it has half a surrogate pair).
+                line; or a line contains half of a surrogate pair.
             TypeError: ``lines`` is one string.
         """
         if isinstance(lines, str):
@@ -270,35 +269,35 @@ class Engine(ABC):
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
         batches = self.search_segments(segments, request, batching)
-        found: dict[int, list[Translation]] = {}
+        translated: dict[int, list[Translation]] = {}
         total, done = sum(len(segment.ids) for segment in segments), 0
-        while len(found) < len(segments):
+        while len(translated) < len(segments):
             before_batch()
-            of_batch = next(batches)
-            found.update(of_batch)
-            done += sum(len(segments[index].ids) for index in of_batch)
+            batch = next(batches)
+            translated.update(batch)
+            done += sum(len(segments[index].ids) for index in batch)
             advance(done / total)
-        of_lines: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
+        by_line: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
         for index, segment in enumerate(segments):
-            of_lines[segment.line].append((segment, found[index]))
+            by_line[segment.line].append((segment, translated[index]))
         results = []
-        for number, (line, parts) in enumerate(zip(lines, of_lines, strict=True)):
+        for number, (line, parts) in enumerate(zip(lines, by_line, strict=True)):
             lengths = [len(segment.ids) for segment, _ in parts]
-            # The best with the best, the second with the second.
-            joined = [_join(of_rank, lengths) for of_rank in zip(*(ranked for _, ranked in parts), strict=False)]
+            # The n-th best translation of a line joins the n-th best ones of its segments.
+            joined = [_join(same_rank, lengths) for same_rank in zip(*(ranked for _, ranked in parts), strict=False)]
             if not joined:  # a line without text, which satisfies no constraint
                 has_prefix = bool(request.prefixes and request.prefixes[number].strip())
                 is_constrained = has_prefix or bool(request.required and request.required[number])
                 empty = () if request.attention else None
                 joined = [Translation("", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty)]
-            results.append([dataclasses.replace(one, **vars(self.task.output(line, one.text))) for one in joined])
+            results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 
     def check(self, request: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
-        """Raise DataError where a request is not possible, before anything is translated.
+        """Raise DataError if a request is not possible, before anything is translated.
 
-        That is: more translations than the beam; samples with required phrases; a prefix or phrase that the vocabulary
-        cannot express, that holds a forbidden one, or that is longer than translations can be. Messages name the files.
+        Not possible are: more translations than the beam; samples with required phrases; a prefix or phrase with
+        unknown characters, with a forbidden phrase, or longer than the positions of the model. Messages name the files.
         """
         self.check_search(request)
         self._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
@@ -307,9 +306,9 @@ class Engine(ABC):
         self, request: TranslationRequest, num_lines: int, prefix_file: str = "", required_file: str = ""
     ) -> list[tuple[Ids, tuple[Ids, ...]]]:
         """Return the prefix and the required phrases of each line."""
-        for what, given in (("prefixes", request.prefixes), ("lists of required phrases", request.required)):
+        for kind, given in (("prefixes", request.prefixes), ("lists of required phrases", request.required)):
             if given and len(given) != num_lines:
-                raise DataError(f"{len(given)} {what} for {counted(num_lines, 'line')}; give one for each line")
+                raise DataError(f"{len(given)} {kind} for {counted(num_lines, 'line')}; give one for each line")
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         constraints = []
         for index in range(num_lines):
@@ -327,21 +326,23 @@ class Engine(ABC):
             constraints.append((prefixes[0] if prefixes else (), tuple(required)))
         return constraints
 
-    def target_ids(self, texts: Sequence[str], what: str, where: str = "", forbidden: Sequence[Ids] = ()) -> list[Ids]:
-        """Return the ids of prefixes or phrases; raise DataError as `check`, with ``what`` and ``where``."""
+    def target_ids(
+        self, texts: Sequence[str], kind: str, location: str = "", forbidden: Sequence[Ids] = ()
+    ) -> list[Ids]:
+        """Return the ids of prefixes or phrases; raise DataError as in `check`, with ``kind`` and ``location``."""
         if not texts:
             return []
         if bad := next((text for text in texts if _SURROGATE.search(text)), None):
-            raise DataError(f"{where}the {what} {bad!r} is not valid UTF-8")
+            raise DataError(f"{location}the {kind} {bad!r} is not valid UTF-8")
         normalized = [self.tokenizer.normalize(text, "target") for text in texts]
         encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
         for text, ids in zip(texts, encoded, strict=True):
             if UNK in ids:
-                raise DataError(f"{where}the {what} {text!r} has characters that are not in the model's vocabulary")
-            if not ids and what != "prefix":
-                raise DataError(f"{where}a {what} is empty; leave it out")
+                raise DataError(f"{location}the {kind} {text!r} has characters that are not in the model's vocabulary")
+            if not ids and kind != "prefix":
+                raise DataError(f"{location}a {kind} is empty; leave it out")
             if any(contains(ids, phrase) for phrase in forbidden):
-                raise DataError(f"{where}the {what} {text!r} contains a forbidden phrase; remove one of the two")
+                raise DataError(f"{location}the {kind} {text!r} contains a forbidden phrase; remove one of the two")
         return encoded
 
     def _segments(self, lines: Sequence[str], request: TranslationRequest) -> list[Segment]:
@@ -362,7 +363,7 @@ class Engine(ABC):
         return segments
 
     def _translation(self, segment: Segment, ids: Sequence[int], limit: int, **details: Any) -> Translation:
-        """Return the translation of a segment; ``limit``: maximum length, ``details``: fields that only torch knows."""
+        """Return the translation of a segment; ``limit``: maximum length; ``details``: fields of the torch engine."""
         return Translation(
             text=self.tokenizer.translation(ids),
             pieces=tuple(self.tokenizer.pieces(ids, "target")),
@@ -373,7 +374,7 @@ class Engine(ABC):
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
-    """Join a translation of each segment of a line; ``lengths``: source tokens of each."""
+    """Join the translations of the segments of a line; ``lengths``: source tokens of each segment."""
     if len(parts) == 1:
         return parts[0]
     pieces: list[str] = []

@@ -1,4 +1,4 @@
-"""The choice of the engine: torch, or CTranslate2 with an export of the model. Nothing here imports either.
+"""The choice of the engine: torch, or CTranslate2 with an export of the model. This module imports neither.
 
 translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
                                        --> None:      decoding/translator.py
@@ -27,7 +27,7 @@ _SHAPE = {
     "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
     "training_lengths?": read_lengths,
 }  # fmt: skip
-"""The part of it that an engine needs."""
+"""Entries of that manifest that an engine needs."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Export:
 
     Attributes:
         manifest: the content of its manifest.json.
-        model: the model folder beside which it was found, which then decides how to search: a recipe's [decoding] can
-            change without the weights. None for an export that was named itself.
+        model: model folder beside which the export was found; its decoding settings apply, as they can change without
+            the weights. None for an export that was named itself.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class Export:
 
     @classmethod
     def read(cls, folder: Path) -> "Export":
-        """Raise ModelError where the folder is no such export."""
+        """Read a folder; raise ModelError if it is no such export."""
         manifest = read_json(folder / "manifest.json", dict, ModelError)
         if manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
             raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
@@ -54,16 +54,16 @@ class Export:
 
     @property
     def quantization(self) -> str:
-        """The type of its weights."""
+        """Number format of the weights."""
         return str(self.manifest["quantization"])
 
     @property
     def lengths(self) -> TrainingLengths | None:
-        """The lengths of the model's training pairs, where they are known."""
+        """Lengths of the model's training pairs, if known."""
         return read_lengths(self._description()[1].get("training_lengths"))
 
     def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
-        """Return the settings of the search: the model's, but for the values given."""
+        """Return the decoding settings of the model, with the given values replaced."""
         path, description = self._description()
         try:
             return DecodingConfig.model_validate({**description["decoding"], **overrides})
@@ -78,7 +78,7 @@ class Export:
         return self.model / "model.json", read_description(self.model)
 
     def is_made_from(self, model_folder: Path) -> bool:
-        """Return whether weights and tokenizer are those of a model folder, by the sums that both state."""
+        """Return whether weights and tokenizer are those of a model folder, by the checksums that both record."""
         tokenizer = read_description(model_folder)["tokenizer_sha256"]
         try:
             weights = read_provenance(model_folder)["files"]["model.safetensors"]
@@ -93,9 +93,9 @@ def is_export(folder: Path) -> bool:
 
 
 def exports_of(path: Path) -> list[Export]:
-    """Return the exports beside the model that a MODEL argument means that are made from exactly it; float32 first.
+    """Return the exports that are made from exactly the model of a MODEL argument, float32 first.
 
-    They are looked for in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
+    They are searched in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
     """
     path = path.resolve()  # the parent of "." would be "."
     model = find_model(path)
@@ -121,19 +121,18 @@ def choose_export(
     max_source_tokens: int | None = None,
     device: str = "auto",
 ) -> Export | None:
-    """Return the export with which CTranslate2 translates, None where torch does.
+    """Return the export with which CTranslate2 translates; None if torch does.
 
     Args:
-        models: the MODEL arguments; an export among them is for CTranslate2 alone.
-        engine: auto, torch or ctranslate2. auto takes CTranslate2 only where translations are the same: with an export
-            in float32 that is made from exactly this model and has room for every source and translation, and greedy
-            search.
+        models: the MODEL arguments; only CTranslate2 can use an export among them.
+        engine: auto, torch or ctranslate2. auto chooses CTranslate2 only if translations are the same: for greedy
+            search with a float32 export that is made from exactly this model and has enough positions.
         overrides: values of [decoding] that were given as options.
-        unsupported: given options that only torch's search has.
+        unsupported: given options that only the torch engine supports.
         device: auto, cpu, cuda or mps.
 
     Raises:
-        ModelError: CTranslate2 is requested and cannot do what is requested, or torch for what it cannot read.
+        ModelError: CTranslate2 does not support the request, or torch was requested for an export.
     """
     named = [path for path in models if is_export(path) and not is_model_folder(path)]
     if engine == "torch" or (engine == "auto" and not named):
@@ -147,7 +146,7 @@ def choose_export(
             and not unsupported
             and device != "mps"
             and decoding.beam == 1
-            and not decoding.well_formed  # its search generates any sequence
+            and not decoding.well_formed  # CTranslate2 has no such constraint
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
@@ -179,6 +178,6 @@ def choose_export(
 
 
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:
-    """Return whether an export has positions wherever its model has; learned ones are the model's own limit, too."""
+    """Return whether an export has enough positions; learned positions limit its model in the same way."""
     longest = max(max_source_tokens + 1, longest_translation(decoding, max_source_tokens))
     return bool(export.manifest["has_learned_positions"] or longest <= export.manifest["max_positions"])

@@ -1,14 +1,15 @@
-"""Text translated window by window: in bounded memory, as lines come from a pipe; from file to file so that several
-processes share the work and a killed translation is resumed.
+"""Translation of text in windows of lines, in bounded memory: of a pipe as lines arrive, or of a file, where several
+processes share the work and an interrupted translation can be resumed.
 
-    .OUTPUT.lock                             held by the first process: no other command translates to this output
-    OUTPUT.parts/manifest.json               models, text and options (with any others it starts over), window size
+    .OUTPUT.lock                             held by the first process, against other commands with the same output
+    OUTPUT.parts/manifest.json               models, text, options and window size; if they differ, start over
     OUTPUT.parts/00000000-MADE_OF.output     the output for the first window of lines, written atomically
-    OUTPUT.parts/00000000-MADE_OF.status     its lines for --status
+    OUTPUT.parts/00000000-MADE_OF.status     the lines of this window for --status
 
-MADE_OF is a sum over the manifest, so that windows of different translations never mix, even where a file system has no
-locks. Window n belongs to process n modulo their number. At the end the first process joins all and removes the folder.
-Windows rather than one growing file, as the processes write side by side, and a resumed run may have more or fewer.
+MADE_OF is a checksum of the manifest, so that windows of different translations never mix, even on a file system
+without locks. Process r of n translates the windows r, r + n, r + 2n, ...; at the end the first process joins all
+windows and removes the folder. Each window has a file, as several processes write at the same time, and a resumed
+translation may have another number of processes.
 """
 
 import bisect
@@ -46,15 +47,15 @@ from nmtkit.files import (
 )
 from nmtkit.locks import locked
 
-if TYPE_CHECKING:  # imports torch, which the engine of CTranslate2 does without
+if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
 
 WINDOW_LINES = 2000
 """Maximum lines per window."""
 GATHERING_SECONDS = 0.02
-"""How long the first line of a window waits for others, so that what a pipe brings quickly is translated together."""
+"""Seconds that the first line of a window waits for more, so that lines in quick succession share a window."""
 POLL_SECONDS = 0.2
-"""Interval at which the windows of other processes are looked for."""
+"""Interval in seconds of checks for finished windows of other processes."""
 _MANIFEST = "manifest.json"
 _KIND = "parts of a translation by nmtkit"
 
@@ -64,7 +65,7 @@ class Window:
     """Consecutive lines.
 
     Attributes:
-        number: from 0.
+        number: index of the window, from 0.
         first_line: number of the first line, from 1.
     """
 
@@ -75,14 +76,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Written:
-    """The result for a window: lines of output and of status, without line ends."""
+    """Output and status lines of a window, without line ends."""
 
     output: list[str]
     status: list[str]
 
 
 def windows(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Yield windows of ``size`` lines."""
+    """Yield windows of ``size`` lines; the last one may be shorter."""
     rest = iter(lines)
     for number in itertools.count():
         window = list(itertools.islice(rest, size))
@@ -100,7 +101,7 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
             for line in lines:
                 waiting.put(line)
             waiting.put(None)
-        except BaseException as error:  # raised again where the lines are used
+        except BaseException as error:  # raised again by the consumer of the lines
             waiting.put(error)
 
     threading.Thread(target=read, daemon=True).start()
@@ -128,27 +129,27 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
 
 @dataclass(frozen=True)
 class LineConstraints:
-    """A file with a constraint on the translation of each line of the whole text; ``option`` named it."""
+    """A file with a constraint per line of the text, given by ``option``."""
 
     option: str
     path: Path
     lines: list[str]
 
     def unequal(self, other: str) -> DataError:
-        """Return the error for another number of lines than ``other`` states."""
+        """Return the error about different numbers of lines; ``other`` states that of the text or of another file."""
         lines = counted(len(self.lines), "line")
         return DataError(f"{self.path} ({self.option}) has {lines} and {other}; the numbers must be equal")
 
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """How the lines of a text are translated, and what is written for each.
+    """Engine, request and output format of the translation of a text.
 
     Attributes:
-        prefixes: the beginning of each line's translation.
-        required: the phrases that the translation of each line holds, separated by tabs.
-        minimum_risk: metric by which the samples most similar to all others are chosen; None: all are kept.
-        kept: number of samples chosen.
+        prefixes: beginning of the translation of each line.
+        required: phrases that the translation of each line must contain, separated by tabs.
+        minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
+        kept: number of samples to choose.
     """
 
     engine: Engine
@@ -161,14 +162,14 @@ class TranslationJob:
     kept: int = 1
 
     def check(self) -> None:
-        """Raise DataError where the request is not possible, whatever the text."""
+        """Raise DataError if the request is not possible for any text."""
         if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
             raise self.required.unequal(f"that of --prefix {len(self.prefixes.lines)}")
         files = ("" if constraints is None else str(constraints.path) for constraints in (self.prefixes, self.required))
         self.engine.check(self._request(1, None), *files)
 
     def check_lines(self, num_lines: int) -> None:
-        """Raise DataError where there is not one prefix or list of phrases for each line of the text."""
+        """Raise DataError if there is not one prefix or list of phrases per line of the text."""
         for constraints in (self.prefixes, self.required):
             if constraints is not None and len(constraints.lines) != num_lines:
                 raise constraints.unequal(f"the text {num_lines}")
@@ -182,7 +183,7 @@ class TranslationJob:
         return dataclasses.replace(self.request, prefixes=prefixes, required=phrases, first_line=first_line)
 
     def description(self) -> dict[str, Any]:
-        """Return everything but weights and text that decides what is written, as JSON."""
+        """Return all settings, apart from weights and text, that affect the output, as JSON values."""
         request = dataclasses.asdict(self.request)
         for key, constraints in (("prefixes", self.prefixes), ("required", self.required)):
             text = None if constraints is None else "\n".join(constraints.lines).encode("utf-8", "surrogatepass")
@@ -200,18 +201,18 @@ class TranslationJob:
 
         Args:
             invalid_lines: numbers of lines whose invalid UTF-8 was replaced, in order.
-            advance: called on the way with the share of the window that is done.
+            advance: called repeatedly with the finished share of the window.
 
         Raises:
-            DataError: prefixes or phrases end before the text.
+            DataError: there are fewer prefixes or lists of phrases than lines.
         """
         last_line = window.first_line - 1 + len(window.lines)
         for constraints in (self.prefixes, self.required):
             if constraints is not None and len(constraints.lines) < last_line:
-                raise constraints.unequal("the text more")  # a pipe: the number of lines is not known before
-        # Minimum risk has two steps, to sample and to compare; which takes longer is not known before.
+                raise constraints.unequal("the text more")  # the number of lines of a pipe is not known in advance
+        # Minimum risk has two steps, sampling and comparison, of unknown duration; each counts as one half.
         steps = 1 if self.minimum_risk is None else 2
-        found = self.engine.translations(
+        results = self.engine.translations(
             window.lines,
             self._request(window.first_line, last_line),
             batching=self.batching,
@@ -221,14 +222,14 @@ class TranslationJob:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
             utility = sentence_utility(self.minimum_risk, self.engine.tokenizer.settings["target_language"])
-            for index, samples in enumerate(found):
+            for index, samples in enumerate(results):
                 order = by_expected_utility([sample.text for sample in samples], utility)[: self.kept]
-                found[index] = [samples[number] for number in order]
-                advance(0.5 + 0.5 * (index + 1) / len(found))
+                results[index] = [samples[number] for number in order]
+                advance(0.5 + 0.5 * (index + 1) / len(results))
         written = Written([], [])
         invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
         unsatisfied = []
-        for number, (source, translations) in enumerate(zip(window.lines, found, strict=True), window.first_line):
+        for number, (source, translations) in enumerate(zip(window.lines, results, strict=True), window.first_line):
             written.output.extend(format_output(self.output, number, source, translations))
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
             written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
@@ -243,7 +244,7 @@ class TranslationJob:
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
-    """Return the lines per window, at most ``WINDOW_LINES``, with which all processes have equal shares."""
+    """Return the lines per window, at most ``WINDOW_LINES``, that give all processes equal shares."""
     rounds = max(1, math.ceil(num_lines / (WINDOW_LINES * num_processes)))
     return max(1, math.ceil(num_lines / (rounds * num_processes)))
 
@@ -252,20 +253,22 @@ class Parts:
     """The folder of finished windows.
 
     Attributes:
-        window_lines: lines per window; where windows exist already, those that they have.
+        window_lines: lines per window; on resumption those of the existing windows.
     """
 
     def __init__(self, output: Path, made_of: dict[str, Any], window_lines: int) -> None:
-        """Name the folder; nothing is read or written yet. ``made_of``: what decides the output, as JSON."""
+        """Name the folder without reading or writing; ``made_of``: all that decides the output, as JSON values."""
         self.folder = output.parent / f"{output.name}.parts"
         self.window_lines = window_lines
         self._output = output
         self._made_of = made_of
 
     def locked(self) -> AbstractContextManager[None]:
-        """Reserve the output for this process, and those that it works with, while a block runs.
+        """Lock the output, for this process and those that it works with, for the duration of a `with` block.
 
-        Raises NmtkitError where another translation is writing it, DataError where its folder cannot be made.
+        Raises:
+            NmtkitError: another translation is writing the output.
+            DataError: the folder of the output cannot be created.
         """
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -274,12 +277,12 @@ class Parts:
         return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, "translate", "--output")
 
     def begin(self) -> int:
-        """Prepare the folder, by one process before all others; return the number of finished windows.
+        """Prepare the folder, in the first process before all others, and return the number of finished windows.
 
-        Windows of another translation are removed; DataError is raised for anything else, which is left as it is.
+        Windows of another translation are removed. Anything else in the folder is kept and raises DataError.
         """
         self._check_own_folder()
-        wanted = self.window_lines
+        requested = self.window_lines
         if self.folder.exists() and not self._resume():
             if any(TEMPORARY_MARK not in entry.name for entry in self.folder.iterdir()):
                 made_of = (self._manifest() or {}).get("made_of")
@@ -289,7 +292,7 @@ class Parts:
                 log.info("%s belongs to a different translation%s; starting over", self.folder, differs)
             remove_folder(self.folder)
         if not self._count():
-            self.window_lines = wanted
+            self.window_lines = requested
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
         manifest = {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
@@ -297,7 +300,7 @@ class Parts:
         return self._count()
 
     def check(self) -> None:
-        """Raise DataError where the folder that another process has prepared is for a different translation."""
+        """Raise DataError if the folder that the first process has prepared is for a different translation."""
         if not self._resume():
             raise DataError(
                 f"{self.folder}: the processes found different models, text or devices; do not change them while "
@@ -308,7 +311,7 @@ class Parts:
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def _check_own_folder(self) -> None:
-        """Raise DataError where the folder's name is that of anything else, which would be removed."""
+        """Raise DataError if the path is anything else than a folder of windows, as it would be removed."""
         other = None
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
             other = "it is not a folder"
@@ -332,7 +335,7 @@ class Parts:
         return manifest if isinstance(manifest, dict) and manifest.get("kind") == _KIND else None
 
     def _resume(self) -> bool:
-        """Return whether the finished windows belong to this translation; if so, take over their window size."""
+        """Return whether the finished windows belong to this translation; if so, adopt their window size."""
         manifest = self._manifest() or {}
         window_lines = manifest.get("window_lines")
         if manifest.get("made_of") != self._made_of or not isinstance(window_lines, int) or window_lines < 1:
@@ -353,19 +356,19 @@ class Parts:
         return self._file(number, "output").is_file()
 
     def wait_for(self, count: int) -> None:
-        """Wait for all windows; the heartbeat ends this process where one that owes some is gone."""
+        """Wait for the windows of all processes; the heartbeat ends this process if another one has died."""
         for number in range(count):
             while not self.has(number):
                 time.sleep(POLL_SECONDS)
 
     def write(self, number: int, written: Written) -> None:
-        """Write a window; of its two files the output comes last."""
+        """Write a window; the output comes last, as it marks the window as finished."""
         for kind, lines in (("status", written.status), ("output", written.output)):
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
 
     def join(self, count: int, outputs: Sequence[tuple[str, Path]]) -> None:
-        """Write all windows in order to each output, a kind ("output", "status") and its file; remove the folder."""
+        """Join all windows of each kind ("output", "status") in ``outputs`` to its file, and remove the folder."""
         for kind, path in outputs:
             with write_atomically(path) as file:
                 for number in range(count):
@@ -382,11 +385,11 @@ def translate_windows(
     num_processes: int = 1,
     advance: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Translate the unfinished windows of one process; return the number of windows of all.
+    """Translate the unfinished windows of this process, and return the number of windows of all processes.
 
     Args:
-        translate: translates a window, and may call its argument with the share of it that is done.
-        advance: called with the lines that are done, of this process' windows and of those passed over.
+        translate: function that translates a window, and may call its argument with the finished share.
+        advance: called with the number of lines translated or passed over so far.
     """
 
     def advance_within(share: float) -> None:
@@ -413,15 +416,15 @@ def translate_file(
     workers: "Workers | None" = None,
     title: str = "translating",
 ) -> tuple[LineReader, str]:
-    """Translate a file, together with other processes if there are any; windows finished before are kept.
+    """Translate a file, possibly together with other processes; windows that are already finished are kept.
 
     Args:
-        status: file for the status of each line.
+        status: file to write the status of each line to.
         strict: raise at invalid UTF-8 instead of replacing it.
         window_lines: by default see `equal_windows`.
 
     Returns:
-        The reader of the source, which knows its invalid lines; the sha256 sum of the source as it was read.
+        The reader of the source, with its invalid lines, and the sha256 sum of the source.
     """
     job.check()
     total = sum(1 for _ in LineReader(source, errors="strict" if strict else "replace"))
@@ -444,13 +447,13 @@ def translate_file(
         with console.progress(title, total, start=finished) as advance:
             count = translate_windows(
                 reader,
-                lambda window, tell: job.translate(window, reader.invalid_lines, tell),
+                lambda window, advance_within: job.translate(window, reader.invalid_lines, advance_within),
                 parts,
                 rank=rank,
                 num_processes=num_processes,
                 advance=lambda done: advance(done, note=counted(done, "line")),
             )
-            parts.wait_for(count)  # however long that takes, while an exchange has a time limit
+            parts.wait_for(count)  # without a time limit, which the exchange below has
         if workers:
             workers.wait()
         if rank == 0:

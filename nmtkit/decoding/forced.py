@@ -1,10 +1,10 @@
 """Forced decoding: the probability of a given translation under a model.
 
-line pair -> normalised -> ids -> (cut where longer than the limit) -> batches of like length -> one forward pass over
-     whole targets -> the log-probability of each token; one score per pair, in the order of the input
+    line pair -> normalised -> ids -> (cut if longer than the limit) -> batches of similar length
+              -> one forward pass over whole targets -> log-probability of each token -> one score per pair, in order
 
-Nothing is left out: an empty side is the end symbol alone, and of a side that is too long the first tokens count. The
-score's remarks tell.
+Every pair is scored: an empty side is the end symbol alone, and of a side that is too long only the first tokens count.
+The remarks of a score name both cases.
 """
 
 import math
@@ -29,9 +29,9 @@ from nmtkit.text.tokenizer import EOS, Tokenizer
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
 _LOGITS_AT_ONCE = 2**24
-"""Maximum logits held at a time: 64 MiB of float32. The logits of a batch can be gigabytes."""
+"""Maximum number of logits in memory: 64 MiB of float32. All logits of a batch can take gigabytes."""
 _LARGEST_EXPONENT = 709.0
-"""e to the power of more is no floating-point number."""
+"""Largest x for which exp(x) is a finite float64 number."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class ForcedScore:
     """The probability of a hypothesis, given its source.
 
     Attributes:
-        ids: the tokens that were scored; the end symbol is the last, unless the hypothesis was cut.
-        log_probs: natural logarithm of each token's probability, given the source and the tokens before it.
+        ids: tokens that were scored, with the end symbol unless the hypothesis was cut.
+        log_probs: natural logarithm of the probability of each token, given the source and the tokens before it.
         remarks: any of "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis".
     """
 
@@ -55,20 +55,20 @@ class ForcedScore:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only the first tokens of the source or the hypothesis were used."""
+        """True if only the first tokens of the source or the hypothesis were used."""
         return any(remark.startswith("cut_") for remark in self.remarks)
 
     @property
     def perplexity(self) -> float:
-        """exp(-log_prob / tokens): the number of equally likely tokens that would be as uncertain, on average."""
+        """exp(-log_prob / tokens)."""
         return math.exp(min(-self.log_prob / len(self.ids), _LARGEST_EXPONENT))
 
 
 class ForcedDecoder:
-    """Scores given translations with one model, or with several of the same vocabulary as an ensemble.
+    """Scorer of given translations with a model, or with an ensemble of models of the same vocabulary.
 
     Attributes:
-        tokenizer: from text to ids and back.
+        tokenizer: tokenizer of both sides.
         decoding: settings of the first model; its length penalty applies to scores.
     """
 
@@ -89,15 +89,15 @@ class ForcedDecoder:
         device: torch.device | str | None = None,
         precision: str | None = None,
     ) -> "ForcedDecoder":
-        """Read a model, or several as an ensemble: model folders, run folders or checkpoints.
+        """Load a model, or an ensemble of models: model folders, run folders or checkpoints.
 
         Args:
-            precision: float64 or float32. By default float64 on a CPU, where that takes half as long again and the
-                batch then makes no visible difference (in float32 some 1e-5), else float32.
+            precision: float64 or float32. The default on a CPU is float64: it takes 1.5 times as long, and scores do
+                not depend on the batch (in float32 they vary by about 1e-5). Elsewhere it is float32.
 
         Raises:
-            ModelError: one does not exist or is damaged, or their vocabularies differ.
-            NmtkitError: float64 on a device that has none.
+            ModelError: a model does not exist or is damaged, or the vocabularies differ.
+            NmtkitError: float64 on a device without it.
         """
         device = torch.device("cpu" if device is None else device)
         if precision == "float64" and device.type == "mps":
@@ -116,13 +116,13 @@ class ForcedDecoder:
         max_tokens: int = MAX_TOKENS,
         first_line: int | None = None,
     ) -> list[ForcedScore]:
-        """Return one score per pair of a source line and a hypothesis line; see score_ids.
+        """Return one score per pair of a source line and a hypothesis line; arguments as in `score_ids`.
 
         Args:
-            first_line: number of the first hypothesis in its text, for messages, which quote it otherwise.
+            first_line: number of the first hypothesis in its text, for messages; None: messages quote the hypothesis.
 
         Raises:
-            DataError: a hypothesis is no target of the model's task.
+            DataError: a hypothesis is not a valid target of the model's task.
         """
         task, tokenizer = task_of(self.tokenizer), self.tokenizer
         sources, hypotheses = [], []
@@ -149,8 +149,8 @@ class ForcedDecoder:
         """Return one score per pair of ids without special symbols.
 
         Args:
-            batch_tokens: maximum source or hypothesis tokens per batch, padding counted.
-            max_tokens: only the first tokens of a longer source or hypothesis are used.
+            batch_tokens: maximum source or hypothesis tokens per batch, with padding.
+            max_tokens: maximum length; of a longer source or hypothesis only the first tokens are used.
 
         Raises:
             ModelError: a probability is not a number.
@@ -164,16 +164,16 @@ class ForcedDecoder:
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
         longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=is_joined)  # positions of each pair
         log_probs: dict[int, list[float]] = {}
-        for start, stop in cut_by_padded_tokens(longest, batch_tokens, apart=True):
+        for start, stop in cut_by_padded_tokens(longest, batch_tokens, limit_padding=True):
             indices = order[start:stop]
             batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices])
-            of_batch = token_log_probs(self._models, batch.to(self._device)).cpu()
-            if not bool(of_batch.isfinite().all()):
+            values = token_log_probs(self._models, batch.to(self._device)).cpu()
+            if not bool(values.isfinite().all()):
                 raise ModelError(
                     "the model's probabilities are not finite: its weights are damaged or its training diverged"
                 )
-            of_pairs = of_batch.split(batch.target_lengths.tolist())
-            log_probs.update((index, values.tolist()) for index, values in zip(indices, of_pairs, strict=True))
+            by_pair = values.split(batch.target_lengths.tolist())
+            log_probs.update((index, pair.tolist()) for index, pair in zip(indices, by_pair, strict=True))
         scores = []
         for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
             remarks = []
@@ -182,7 +182,7 @@ class ForcedDecoder:
                     remarks.append(f"empty_{name}")
                 elif len(tokens) > limit:
                     remarks.append(f"cut_{name}")
-            # A hypothesis that was cut does not end.
+            # A hypothesis that was cut has no end symbol.
             ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)
             scores.append(ForcedScore(ids, tuple(log_probs[index][: len(ids)]), tuple(remarks)))
         return scores
@@ -190,12 +190,12 @@ class ForcedDecoder:
 
 @torch.inference_mode()
 def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor, " tokens"]:
-    """Return the log-probability of each target token, end symbols counted, sentence by sentence without padding.
+    """Return the log-probability of each target token with end symbols, sentence by sentence without padding.
 
     The probabilities of several models are averaged, as in decoding.
     """
-    of_models = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
-    return of_models[0] if len(models) == 1 else torch.logsumexp(of_models, dim=0) - math.log(len(models))
+    log_probs = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
+    return log_probs[0] if len(models) == 1 else torch.logsumexp(log_probs, dim=0) - math.log(len(models))
 
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:

@@ -14,10 +14,10 @@ _REPETITIONS = 3
 
 
 def format_output(output: OutputFormat, line: int, source: str, translations: Sequence[Translation]) -> list[str]:
-    """Return the lines of output for one line of input, of which ``line`` is the number, from 1.
+    """Return the lines of output for one line of input; ``line`` is its number, from 1.
 
-    text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, as Moses and its
-    rescoring tools have it. json: one object with all that is known.
+    text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, the format of
+    Moses. json: one object with all fields.
     """
     if output == "text":
         return [translations[0].text]
@@ -42,14 +42,15 @@ def format_output(output: OutputFormat, line: int, source: str, translations: Se
 
 
 def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[str]:
-    """Return what a user should know of a line and its translation; ["ok"] for nothing.
+    """Return remarks on a line and its best translation; ["ok"] if there are none.
 
-    empty: there is no text to translate, or no text in the translation. invalid_utf8: bytes of the line were replaced.
-    split: the source was too long and was translated in segments. length_limit: the translation was ended by the
-    maximum length. short: it, or a segment of it, has less than a third of the tokens that the training pairs' length
-    ratio predicts. unmet: it lacks the requested beginning or a required phrase. copied_source: it is the source.
-    repeats: up to four words stand in it three times in a row. leftover: it holds markup, entities or subword marks
-    that the source does not. mended (of trees, instead of these three): the model's output was no tree over the words.
+    empty: the source or the translation has no text. invalid_utf8: bytes of the line were replaced. split: the source
+    was too long and was translated in segments. length_limit: the translation was ended by the maximum length. short:
+    the translation, or that of a segment, has less than a third of the tokens predicted by the length ratio of the
+    training pairs. unmet: the requested prefix or a required phrase is missing. copied_source: the translation equals
+    the source. repeats: a sequence of up to four words occurs three times in a row. leftover: the translation contains
+    markup, entities or subword marks that the source does not. mended (for trees, instead of the last three): the
+    output of the model was no tree over the words and was repaired.
     """
     words = best.text.split()
     is_text = best.is_mended is None
@@ -69,9 +70,9 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Return whether some words stand several times in a row."""
+    """Return whether a sequence of words occurs several times in a row."""
     for size in range(1, _LONGEST_REPEATED_WORDS + 1):
-        equal = 0  # words in a row that are the same as ``size`` words before
+        equal = 0  # successive words that equal the word ``size`` positions before
         for index in range(size, len(words)):
             equal = equal + 1 if words[index] == words[index - size] else 0
             if equal == size * (_REPETITIONS - 1):

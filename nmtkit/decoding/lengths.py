@@ -1,5 +1,6 @@
-"""Lengths, alike for every engine: where a long source is cut, how long a translation may be, what a score is divided
-by. Nothing here imports torch.
+"""Lengths, the same for every engine: cuts of long sources, the maximum length of translations, and length penalties.
+
+This module does not import torch.
 """
 
 import bisect
@@ -12,17 +13,17 @@ from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
 
 MAX_SOURCE_TOKENS = 1024
-"""The limit where model.json does not record the longest source of the training."""
+"""Maximum length of a source if model.json does not record the longest source of the training data."""
 _USUAL_SHARE = 0.1
-"""From this share of training sources of several sentences on, a model can be expected to translate them whole."""
+"""Share of training sources with several sentences from which a model is expected to translate such sources whole."""
 _SHORT_SHARE = 1 / 3
-"""A translation of less than this share of the expected tokens has probably lost text."""
+"""Share of the expected tokens below which a translation has probably lost text."""
 
 LengthPenalty = Callable[[int], float]
 
 
 def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> LengthPenalty:
-    """Return the divisor of the log-probability of n tokens, the end symbol counted; it must not fall as n grows.
+    """Return the divisor of the log-probability of n tokens with the end symbol; it never decreases as n grows.
 
     wu: ((5 + n) / 6)^alpha (Wu et al. 2016, arXiv 1609.08144, equation 14). length: n^alpha. none: 1.
     """
@@ -34,13 +35,13 @@ def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> Lengt
 
 
 def longest_translation(decoding: DecodingConfig, source_tokens: int) -> int:
-    """Return the maximum length of a translation in tokens, the end symbol not counted."""
+    """Return the maximum length of a translation in tokens, without the end symbol."""
     limit = int(source_tokens * decoding.max_length_ratio) + decoding.max_length_offset
     return limit if decoding.max_length is None else min(limit, decoding.max_length)
 
 
 def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
-    """Return the maximum length of a source that is translated whole: as stated, else the longest seen in training."""
+    """Return the maximum length of a source that is translated whole: as stated, else that of the training data."""
     return stated or (MAX_SOURCE_TOKENS if lengths is None else lengths.longest_source)
 
 
@@ -54,8 +55,8 @@ def cut_source(
 ) -> list[list[int]]:
     """Cut a source of more than ``longest`` tokens at sentence ends, else between words, else anywhere.
 
-    A segment holds one sentence; where training had lines of several sentences, or where that is not known, as many as
-    there is room for.
+    A segment has one sentence. If the training data had lines of several sentences, or this is not known, it has as
+    many sentences as fit.
 
     Returns:
         The segments in order, each with the source's tag if it has one; [] for a source without tokens.
@@ -72,7 +73,7 @@ def cut_source(
         while stop - start > longest:
             last = bisect.bisect(sentences, start + longest) - 1
             end = sentences[last] if last >= 0 else 0
-            if end <= start:  # no sentence ends in reach
+            if end <= start:  # no sentence ends within the limit
                 reach = range(start + longest, start, -1)
                 end = next((index for index in reach if starts_word[index]), start + longest)
             segments.append(ids[start:end])
@@ -82,12 +83,12 @@ def cut_source(
 
 
 def _sentence_starts(pieces: list[str], starts_word: list[bool]) -> list[int]:
-    """Return the indices of the pieces with which the second sentence begins, the third and so on."""
+    """Return the indices of the pieces that begin the second and all later sentences."""
     texts = [
         " " * is_start + piece.removeprefix("\u2581" * is_start).replace("\u2581", " ")
         for piece, is_start in zip(pieces, starts_word, strict=True)
     ]
-    # The offset of the first character of each piece that is no blank.
+    # Offset of the first non-blank character of each piece.
     begins = [end - len(text.lstrip(" ")) for text, end in zip(texts, accumulate(map(len, texts)), strict=True)]
     indices = (bisect.bisect_left(begins, start) for start in sentence_starts("".join(texts)))
     return sorted({index for index in indices if index < len(pieces)})

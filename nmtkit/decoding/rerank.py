@@ -1,12 +1,11 @@
-"""N-best lists: read, scored anew by models, sorted, and written in the form they came in.
+"""N-best lists: read them, score them with models, sort them, and write them in their original format.
 
-A list is either a line of JSON for each source line, as `nmtkit translate --n-best N --json` writes it,
+There are two formats. The first has a line of JSON per source line, as `nmtkit translate --n-best N --json` writes it:
 
     {"line": 1, "source": "...", "hypotheses": [{"text": "...", "score": -1.2, ...}, ...]}
 
-or lines of fields divided by |||, NUMBER ||| HYPOTHESIS ||| FEATURES ||| SCORE, as Moses, Marian and their rescoring
-tools have them, which count source lines from 0, and `nmtkit translate --n-best N`, which counts from 1. Every source
-line gives one list, which may be empty.
+The second has a line per hypothesis, NUMBER ||| HYPOTHESIS ||| FEATURES ||| SCORE. Moses and Marian count source lines
+from 0 in it, `nmtkit translate --n-best N` from 1. Every source line has one list, which may be empty.
 """
 
 import itertools
@@ -28,9 +27,10 @@ class Candidate:
     """A hypothesis of a list.
 
     Attributes:
-        text: one line.
-        score: the list's own; None where it gives none.
-        fields: the JSON object it came in; in the other form "features", and what follows the score as "further".
+        text: the hypothesis, one line.
+        score: score in the list; None if there is none.
+        fields: JSON object of the hypothesis; in the format with |||, "features" and the fields after the score
+            ("further").
     """
 
     text: str
@@ -44,9 +44,9 @@ class NBestList:
 
     Attributes:
         location: file and line, for messages.
-        source: one line.
-        fields: the JSON object it came in; None in the other form.
-        number: of the source line in the other form, as it is counted there; None for JSON.
+        source: the source line.
+        fields: JSON object of the list; None in the format with |||.
+        number: number of the source line in the format with |||, as counted there; None for JSON.
     """
 
     location: str
@@ -58,10 +58,10 @@ class NBestList:
 
 @dataclass(frozen=True)
 class Feature:
-    """The addition of a model, or an ensemble, to the score of a hypothesis: weight * log P / penalty(tokens).
+    """Contribution of a model or an ensemble to the score of a hypothesis: weight * log P / penalty(tokens).
 
     Attributes:
-        score: returns one score per pair of source and hypothesis (see ForcedDecoder.score).
+        score: function that returns one score per pair of source and hypothesis (`ForcedDecoder.score`).
     """
 
     score: Callable[[list[tuple[str, str]]], list[ForcedScore]]
@@ -75,7 +75,7 @@ class Ranked:
 
     Attributes:
         score: the weighted sum.
-        model_scores: log P / penalty(tokens) by each feature, without its weight.
+        model_scores: log P / penalty(tokens) of each feature, without its weight.
         is_cut: a model saw only the first tokens of the source or the hypothesis.
     """
 
@@ -88,13 +88,13 @@ class Ranked:
 def rerank(
     lists: Sequence[NBestList], features: Sequence[Feature], *, original_weight: float = 0.0
 ) -> list[list[Ranked]]:
-    """Return the hypotheses of each list, best first; equal scores stay in the order of the list.
+    """Return the hypotheses of each list, best first; hypotheses of equal score keep their order.
 
     Args:
-        original_weight: of the list's own scores.
+        original_weight: weight of the scores in the list.
 
     Raises:
-        DataError: a hypothesis has no score of its own, but that has a weight.
+        DataError: ``original_weight`` is not 0, and a hypothesis has no score in the list.
     """
     pairs = [(entry.source, candidate.text) for entry in lists for candidate in entry.candidates]
     for entry in lists:
@@ -129,14 +129,14 @@ def rerank(
 def read_lists(
     lines: LineReader, sources: Sequence[str] | None = None, count_from: int | None = None
 ) -> Iterator[NBestList]:
-    """Return all lists of a file, one per source line; the first line shows the form.
+    """Return all lists of a file, one per source line; the first line decides the format.
 
     Args:
-        sources: the source lines, which only the form with ||| needs.
-        count_from: number of the first source line, 0 or 1; None: as the first line of the list shows.
+        sources: source lines, for the format with ||| only.
+        count_from: number of the first source line, 0 or 1; None: detected from the first line of the list.
 
     Raises:
-        DataError: a line is of neither form, the sources are missing or not needed, or the first number is unclear.
+        DataError: a line has neither format, the sources are missing or not needed, or the first number is unclear.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -151,8 +151,8 @@ def read_lists(
         return _divided_lists(lines.name, rest, sources or [], 0)
     if count_from is None:
         _, count_from, candidate = _parse_divided(f"{lines.name}, line 1", first)
-        # Any other beginning may be a list without hypotheses for its first lines; a wrong guess would pair each
-        # hypothesis with its neighbour's source.
+        # With any other first number, the first source lines may have no hypotheses; a wrong guess would pair each
+        # hypothesis with the source of another line.
         is_own = candidate.fields["features"].startswith("log_prob=")
         if not (count_from == 0 or (count_from == 1 and is_own)):
             raise DataError(
@@ -185,7 +185,7 @@ def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
 
 
 def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], count_from: int) -> Iterator[NBestList]:
-    """Yield lists of the form with |||, and empty ones for the source lines that have none."""
+    """Yield the lists of the format with |||, and empty lists for source lines without hypotheses."""
 
     def empty(numbers: Iterable[int]) -> Iterator[NBestList]:
         for number in numbers:
@@ -214,7 +214,7 @@ def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], coun
 
 
 def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
-    """Parse NUMBER ||| TEXT, then nothing, ||| SCORE, or ||| FEATURES ||| SCORE and further fields."""
+    """Parse NUMBER ||| TEXT, optionally with ||| SCORE, or with ||| FEATURES ||| SCORE and further fields."""
     number, *fields = [field.strip(" ") for field in line.split("|||")]
     if not fields or not re.fullmatch(r"[0-9]{1,15}", number):
         raise DataError(f"{location}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")
@@ -226,7 +226,7 @@ def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
 
 
 def _number(value: str | int | float | None) -> float | None:
-    """Return None for what is no number, infinite or too large."""
+    """Return a finite number; None for anything else."""
     try:
         number = math.nan if value is None else float(value)
     except (ValueError, OverflowError):
@@ -235,7 +235,7 @@ def _number(value: str | int | float | None) -> float | None:
 
 
 def _one_line(text: str) -> str:
-    """Return a text of JSON as a line: line ends become blanks, and halves of characters U+FFFD."""
+    """Return a JSON string as one line: line ends become blanks, and halves of surrogate pairs U+FFFD."""
     return _whole_characters(text.replace("\n", " "))
 
 
@@ -247,10 +247,10 @@ def _whole_characters(text: str) -> str:
 
 
 def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
-    """Return a list in its new order, in the form it came in; the old score is kept beside the new one.
+    """Return a list in its new order, in its original format, with both the new and the old score.
 
-    JSON: `score` is the new score, `original_score` the old one, `model_scores` those of the features. The other form
-    has the new score last, and `original= ` and `model1= ` after the features.
+    JSON: `score` is the new score, `original_score` the old one, `model_scores` those of the features. The format with
+    ||| has the new score in place of the old one, and `original= ` and `model1= ` after the features.
     """
     if entry.fields is not None:
         hypotheses = []

@@ -1,4 +1,4 @@
-"""Translations sampled from the model's distribution, and the choice among samples by minimum Bayes risk."""
+"""Sampling of translations from the model's distribution, and the choice among samples by minimum Bayes risk."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ def sampled_continuations(
     """Select, for each hypothesis, a next token sampled from the model's distribution.
 
     Args:
-        seeds: of each sentence, which has its own random numbers, so that samples do not depend on the batch.
-        temperature: log-probabilities are divided by it.
-        top_k: sample only from that many most probable tokens; 0: from all.
-        top_p: sample only from the fewest most probable tokens that have at least that probability together (nucleus
-            sampling, Holtzman et al. 2020, arXiv 1904.09751); 1: from all. Applied after temperature and top_k.
+        seeds: random seed of each sentence; separate random numbers make samples independent of the batch.
+        temperature: divisor of the log-probabilities.
+        top_k: number of most probable tokens to sample from; 0: all.
+        top_p: sample only from the most probable tokens that together have at least this probability (nucleus
+            sampling, Holtzman et al. 2020, arXiv 1904.09751); 1: all. Applied after temperature and top_k.
     """
     generators = [np.random.default_rng(seed) for seed in seeds]
 
@@ -37,27 +37,27 @@ def sampled_continuations(
         likely = _truncated(step / temperature, top_k, top_p)  # [sentences, live, vocab]
         cumulative = likely.double().softmax(2).cumsum(2)[rows, origins]  # [sentences, beam, vocab]
         uniform = torch.from_numpy(np.stack([generators[sentence].random(beam) for sentence in sentences]))
-        # Below the whole sum, so that the token found is one of positive probability.
-        whole = cumulative[:, :, -1]
-        wanted = torch.minimum(uniform.to(step.device) * whole, torch.nextafter(whole, torch.zeros_like(whole)))
-        last = torch.searchsorted(cumulative, wanted[:, :, None], right=True).squeeze(2)
-        last.clamp_(max=step.size(2) - 1)  # with NaN none is found, which the search reports
+        # A threshold strictly below the sum, so that the token at which it is exceeded has a positive probability.
+        total = cumulative[:, :, -1]
+        threshold = torch.minimum(uniform.to(step.device) * total, torch.nextafter(total, torch.zeros_like(total)))
+        last = torch.searchsorted(cumulative, threshold[:, :, None], right=True).squeeze(2)
+        last.clamp_(max=step.size(2) - 1)  # NaN is never exceeded; the search reports it
         return log_probs[rows, origins] + step[rows, origins, last], origins, last
 
     return select
 
 
 def _truncated(step: Float[Tensor, "*rows vocab"], top_k: int, top_p: float) -> Float[Tensor, "*rows vocab"]:
-    """Return the log-probabilities with -inf for all but the tokens to sample from."""
+    """Return the log-probabilities, with -inf for the tokens not to sample."""
     if 0 < top_k < step.size(-1):
         values, ids = step.topk(top_k, dim=-1)
         step = torch.full_like(step, -torch.inf).scatter(-1, ids, values)
     if top_p < 1.0:
         values, ids = step.sort(dim=-1, descending=True, stable=True)
         probs = values.softmax(-1)
-        before = probs.cumsum(-1) - probs  # of all more probable tokens; the most probable one is always kept
-        values = values.masked_fill(before >= top_p, -torch.inf)
-        values[..., 0] = step.amax(-1)
+        more_probable = probs.cumsum(-1) - probs  # total probability of all more probable tokens
+        values = values.masked_fill(more_probable >= top_p, -torch.inf)
+        values[..., 0] = step.amax(-1)  # always keep the most probable token
         step = torch.full_like(step, -torch.inf).scatter(-1, ids, values)
     return step
 
@@ -65,9 +65,9 @@ def _truncated(step: Float[Tensor, "*rows vocab"], top_k: int, top_p: float) -> 
 def by_expected_utility(samples: Sequence[str], utility: Utility) -> list[int]:
     """Return the indices of the distinct samples, highest mean utility first; ties in the order of sampling.
 
-    A sample that came several times counts as often as a reference. Each ordered pair is compared once.
+    A sample that occurs several times counts as often as a reference. Each ordered pair is compared once.
 
-    Source: Eikema and Aziz 2020 (arXiv 2005.10283), section 5: samples are candidates and pseudo-references at once.
+    Source: Eikema and Aziz 2020 (arXiv 2005.10283), section 5: samples are both candidates and pseudo-references.
     """
     counts = Counter(samples)
     expected = {

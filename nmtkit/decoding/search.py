@@ -1,13 +1,13 @@
-"""The one search: beam search, of which greedy search is the beam of 1, and sampling, which differs in the selection.
+"""Beam search. Greedy search is a beam of 1, and sampling uses the same search with another candidate selection.
 
 At each step every live hypothesis of a sentence is continued by every token, and the ``beam`` best continuations by
-log-probability are kept. Those that end in the end symbol are finished; the others live on. A finished hypothesis of n
-tokens, the end symbol counted, has the score log P / penalty(n). A sentence is done when no live hypothesis can win any
-more, even if all it still adds has probability 1 and it grows to the maximum length. At the maximum length only the end
-symbol may follow, so every result is complete.
+log-probability are kept. Those that end in the end symbol are finished; the others stay live. A finished hypothesis of
+n tokens, with the end symbol, has the score log P / penalty(n). A sentence is done when no live hypothesis can win any
+more, even if all further tokens had probability 1 up to the maximum length. At the maximum length only the end symbol
+may follow, so every result is complete.
 
-What may follow is narrowed by constraints; what is kept is decided by the candidate selection: the best continuations
-(here), those that make room for required phrases (both in ``constraints.py``), or sampled ones (``sampling.py``).
+Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
+best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).
 
 Source: section 6.1 of the paper, and Wu et al. 2016 (arXiv 1609.08144), section 7, for the penalties.
 """
@@ -37,9 +37,9 @@ Candidates = tuple[Tensor, Tensor, Tensor]
 """The continuations kept, each [sentences, kept]: log-probability, slot of the live hypothesis, new token."""
 
 CandidateSelection = Callable[[Tensor, Tensor, NDArray[np.int64], Sequence[int], int], Candidates]
-"""Selects what is kept, from the log-probabilities of the live hypotheses [sentences, live] and of their next tokens
-[sentences, live, vocab], the tokens so far, BOS first [sentences, live, length], the sentences' indices, and the beam.
-"""
+"""Function that selects the continuations to keep. Arguments: the log-probabilities of the live hypotheses [sentences,
+live] and of their next tokens [sentences, live, vocab], the tokens so far with BOS [sentences, live, length], the
+indices of the sentences, and the beam."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Hypothesis:
     """A finished translation.
 
     Attributes:
-        ids: tokens, without begin and end symbols.
-        log_prob: natural logarithm of the probability, the end symbol counted.
+        ids: tokens, without begin and end symbol.
+        log_prob: natural logarithm of the probability, with the end symbol.
         score: log_prob / penalty(len(ids) + 1), plus the coverage penalty.
-        token_log_probs: of each token, the end symbol last.
-        slot: index among the live hypotheses when it ended; the number of a sample.
+        token_log_probs: log-probability of each token, and of the end symbol.
+        slot: index among the live hypotheses when it ended; for samples the number of the sample.
     """
 
     ids: tuple[int, ...]
@@ -63,9 +63,9 @@ class Hypothesis:
 
 
 @functools.cache
-def _stack(vocab: int) -> int:
-    """Return how many entries of the vocabulary share a maximum: a divisor of its size where there is one."""
-    # Maxima are computed side by side, fastest where a processor's vectors divide their number.
+def _column_size(vocab: int) -> int:
+    """Return the number of vocabulary entries per column of the table: if possible, a divisor of ``vocab``."""
+    # The maxima of the columns are computed in parallel, fastest if the vector width divides the number of columns.
     divisors = [size for size in range(16, 65) if vocab % size == 0]
     return max(divisors, key=lambda size: (math.gcd(vocab // size, 16), -abs(size - 40)), default=40)
 
@@ -79,11 +79,11 @@ def best_continuations(
 ) -> Candidates:
     """Select the ``beam`` continuations of highest probability; torch decides between exactly equal ones.
 
-    With the vocabulary as a table, the best of all are in the columns with the best maxima, and maxima are much cheaper
-    than a top-k.
+    The vocabulary is viewed as a table. The best entries are in the columns with the best maxima, and computing maxima
+    is much cheaper than a top-k of all entries.
     """
     num_sentences, live, vocab = step.shape
-    size = _stack(vocab)
+    size = _column_size(vocab)
     if vocab <= size * beam:
         best, index = (log_probs[:, :, None] + step).flatten(1).topk(min(beam, live * vocab), dim=1)
         return best, index // vocab, index % vocab
@@ -100,12 +100,12 @@ def best_continuations(
     best, index = values.view(num_sentences, -1).topk(beam, dim=1)
     which = index // size
     token = index.remainder_(size).mul_(columns).add_(column.gather(1, which))
-    # Where too few are possible, impossible ones come along, and of these some may lie behind the last entry.
+    # If too few continuations are possible, impossible ones are selected too, perhaps of padding behind the vocabulary.
     return best, origin.gather(1, which), token if vocab % size == 0 else token.clamp_(max=vocab - 1)
 
 
 def _offsets(num_sentences: int, rows: int, device: torch.device | None) -> Int[Tensor, "sentences 1"]:
-    """Return the first row of each sentence, each having ``rows``."""
+    """Return the first row of each sentence; a sentence has ``rows`` rows."""
     return torch.arange(0, num_sentences * rows, rows, device=device)[:, None]
 
 
@@ -114,13 +114,13 @@ class SearchOptions:
     """Options of a search beyond beam and length penalty.
 
     Attributes:
-        n_best: continue until no live hypothesis can come among that many best.
-        min_tokens: no end before that many tokens, where anything else may follow.
+        n_best: continue until no live hypothesis can become one of the ``n_best`` best.
+        min_tokens: minimum number of tokens before the end symbol, unless constraints allow nothing else.
         sampled: continue until every hypothesis has ended, and return them in the order of their slots.
-        coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the source's tokens, of
+        coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.
-        source_lengths: tokens of each source, its end symbol counted; needed for attention.
-        first: for each sentence the token that the model reads first; none: the begin symbol.
+        source_lengths: tokens of each source with its end symbol; needed for attention.
+        first: token that the model reads first, per sentence; none: the begin symbol.
     """
 
     n_best: int = 1
@@ -135,18 +135,18 @@ class SearchOptions:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the search reads the attention of the stepper."""
+        """True if the search reads the attention of the stepper."""
         return self.keep_attention or self.coverage > 0
 
 
 @dataclass
 class _SearchState:
-    """The live hypotheses of all sentences that are not done; all but the attention lies in the CPU's memory.
+    """Live hypotheses of all sentences that are not done; all but the attention is in CPU memory.
 
     Attributes:
-        tokens: BOS first [sentences, live, length + 1].
-        trace: log-probability after each token [sentences, live, length].
-        attention: of each token to the source, where needed [sentences, live, length, source].
+        tokens: BOS and the tokens so far [sentences, live, length + 1].
+        trace: log-probability of the hypothesis after each token [sentences, live, length].
+        attention: attention of each token to the source, if needed [sentences, live, length, source].
     """
 
     tokens: NDArray[np.int64]
@@ -183,9 +183,9 @@ def beam_search(
     """Translate a batch of sentences.
 
     Args:
-        stepper: at its start.
-        max_lengths: maximum length of each translation in tokens, the end symbol not counted.
-        beam: live hypotheses per sentence; number of samples, where the options say so.
+        stepper: model, before its first step.
+        max_lengths: maximum length of each translation in tokens, without the end symbol.
+        beam: number of live hypotheses per sentence; for sampling, number of samples.
         suppressed: tokens that are never generated.
 
     Returns:
@@ -199,17 +199,17 @@ def beam_search(
     state = _SearchState(np.full((len(active), 1, 1), BOS), np.zeros((len(active), 1, 0), np.float32))
     log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
     last = torch.tensor(options.first or [BOS] * len(active), device=device)[:, None]
-    barred = torch.tensor(suppressed, dtype=torch.long, device=device)
-    barred_at_first = torch.tensor([EOS, *suppressed], dtype=torch.long, device=device)
-    length = 0  # tokens of the live hypotheses, BOS not counted
+    suppressed_ids = torch.tensor(suppressed, dtype=torch.long, device=device)
+    suppressed_at_first = torch.tensor([EOS, *suppressed], dtype=torch.long, device=device)
+    length = 0  # tokens of the live hypotheses, without BOS
     while active:
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
         if options.needs_attention:
             new = stepper.attention().unflatten(0, (len(active), -1))[:, :, None]  # [sentences, live, 1, source]
             state.attention = new if state.attention is None else torch.cat([state.attention, new], 2)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
-        barred_now = barred_at_first if length < options.min_tokens else barred
-        _narrow(step, state.tokens, active, barred_now, at_limit, options.constraints)
+        suppressed_now = suppressed_at_first if length < options.min_tokens else suppressed_ids
+        _narrow(step, state.tokens, active, suppressed_now, at_limit, options.constraints)
         log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, beam)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
@@ -220,9 +220,9 @@ def beam_search(
             live_values = np.where(has_ended, -np.inf, values)
             log_probs = torch.as_tensor(live_values, device=device)
             _collect(finished, active, state, has_ended & np.isfinite(values), penalty(length), options)
-        for sentence, most in zip(active, values.max(1).tolist(), strict=True):
+        for sentence, highest in zip(active, values.max(1).tolist(), strict=True):
             # Once a sentence has a translation, a selection may drop all other hypotheses.
-            if not math.isfinite(most) and not (finished[sentence] and most == -math.inf):
+            if not math.isfinite(highest) and not (finished[sentence] and highest == -math.inf):
                 raise ModelError(
                     "the model's probabilities are not finite: its weights are damaged or its training diverged"
                 )
@@ -245,15 +245,16 @@ def _narrow(
     step: Float[Tensor, "sentences live vocab"],
     tokens: Int[np.ndarray, "sentences live length"],
     active: Sequence[int],
-    barred: Int[Tensor, " barred"],
+    suppressed_ids: Int[Tensor, " suppressed"],
     at_limit: list[int],
     constraints: Sequence[Constraint],
 ) -> None:
-    """Set what may not follow to -inf; only the end symbol stays where constraints allow nothing, and at the maximum
-    length, which the sentences in the rows ``at_limit`` have reached.
+    """Set the log-probabilities of impossible continuations to -inf.
+
+    Only the end symbol may follow at the maximum length (in the rows ``at_limit``), or if constraints exclude all else.
     """
     end = step[:, :, EOS].clone() if at_limit or constraints else None
-    step.index_fill_(2, barred, -torch.inf)
+    step.index_fill_(2, suppressed_ids, -torch.inf)
     if constraints:
         so_far = torch.as_tensor(tokens, device=step.device)
         for constraint in constraints:
@@ -285,7 +286,7 @@ def _collect(
         if state.attention is not None:
             attention = state.attention[row, slot, :, : options.source_lengths[active[row]]]
             if options.coverage:
-                # No token of the source counts as wholly overlooked: what underflows to 0 would cost infinitely much.
+                # An attention that underflows to 0 would give an infinite penalty.
                 covered = attention.sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)
                 score += options.coverage * float(covered.log().sum())
         steps = tuple(after - before for before, after in zip([0.0, *trace], trace, strict=False))
@@ -294,13 +295,13 @@ def _collect(
 
 
 def _can_win(finished: list[Hypothesis], best_live: float, largest_divisor: float, options: SearchOptions) -> bool:
-    """Return whether a live hypothesis could still come among the n best; of samples: whether one is live."""
+    """Return whether a live hypothesis could still become one of the n best; for samples, whether one is live."""
     if best_live == -torch.inf:
         return False
     if options.sampled or len(finished) < options.n_best:
         return True
-    # Log-probabilities only fall, so the best a live one can reach is its present one over the largest divisor. A
-    # coverage penalty can only lower it.
+    # A log-probability never rises, so the present one over the largest divisor is an upper bound of the score, which a
+    # coverage penalty can only lower.
     scores = sorted((hypothesis.score for hypothesis in finished), reverse=True)
     return best_live / largest_divisor > scores[options.n_best - 1]
 

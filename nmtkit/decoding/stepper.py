@@ -1,4 +1,4 @@
-"""The model as the search sees it: log-probabilities of the next token, and keeping or dropping hypotheses."""
+"""Interface between search and model: log-probabilities of the next token, and selection of hypotheses."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from nmtkit.model.step_decoder import StepDecoder
 
 @runtime_checkable
 class Stepper(Protocol):
-    """The next-token distribution of every hypothesis: of a model, an ensemble, or a table of numbers in a test."""
+    """Next-token distributions of hypotheses, from a model, an ensemble, or a table of numbers in a test."""
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
-        """Return log-probabilities of the next token, given ``last_ids`` and all earlier ones; they may be changed."""
+        """Return log-probabilities of the next token after ``last_ids`` and all tokens before; they may be modified."""
         ...
 
     def attention(self) -> Float[Tensor, "rows source"]:
-        """Return the attention of the last step to the source: weights that add up to 1, none on padding."""
+        """Return the attention of the last step to the source: weights that add up to 1, and are 0 on padding."""
         ...
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
-        """Make row i what row ``rows.flatten()[i]`` was; each line of ``rows`` belongs to one sentence."""
+        """Replace row i by row ``rows.flatten()[i]``; each row of the matrix ``rows`` belongs to one sentence."""
         ...
 
 
@@ -43,8 +43,8 @@ class ModelStepper:
         """Encode the source, given as padded ids with the end symbol; each sentence has one hypothesis at first.
 
         Args:
-            source_lengths: on the CPU.
-            keep_attention: must be set for `attention`.
+            source_lengths: lengths with the end symbol, on the CPU.
+            keep_attention: required for `attention`.
         """
         self._decoders = decoders
         self._states: list[Any] = [decoder.start(source, source_lengths) for decoder in decoders]
@@ -60,7 +60,7 @@ class ModelStepper:
         return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
 
     def attention(self) -> Float[Tensor, "rows source"]:
-        """Return the mean over the heads of the last decoder layer, and over the models."""
+        """Return the mean over the heads of the last decoder layer and over the models."""
         weights = [state.attention for state in self._states]
         return torch.stack([entry for entry in weights if entry is not None]).mean(0)
 

@@ -1,4 +1,4 @@
-"""The engine of nmtkit itself: beam search and sampling with torch."""
+"""The torch engine: beam search and sampling."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -27,16 +27,16 @@ from nmtkit.text.tokenizer import EOS, Tokenizer
 Precision = Literal["float32", "bf16", "fp16"]
 _DTYPES: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SMALL = 256
-"""Widths below this give so small products for one sentence that two threads are but little faster than one."""
+"""d_model below which matrix products for one sentence are hardly faster with two threads than with one."""
 
 
 class Translator(Engine):
-    """Translates lines with one model, or with several of the same vocabulary as an ensemble.
+    """Translator of lines with a model, or with an ensemble of models of the same vocabulary.
 
-    The models are prepared once: after a change of their weights make another translator.
+    The weights are prepared once: if the weights of a model change, create a new translator.
 
     Attributes:
-        is_small: products for one sentence at a time are too small to be shared among many threads.
+        is_small: matrix products for one sentence are too small for several threads.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Translator(Engine):
         precision: Precision = "float32",
         lengths: TrainingLengths | None = None,
     ) -> None:
-        """Take models; arguments as in `load`."""
+        """Create a translator from models in memory; arguments as in `load`."""
         if precision not in _DTYPES:
             raise NmtkitError(f"precision {precision}: choose {', '.join(_DTYPES)}")
         self._device = models[0].output_embedding.device
@@ -76,15 +76,14 @@ class Translator(Engine):
         device: torch.device | str | None = None,
         precision: Precision = "float32",
     ) -> "Translator":
-        """Read a model, or several as an ensemble: model folders, run folders or checkpoints.
+        """Load a model, or an ensemble of models: model folders, run folders or checkpoints.
 
         Args:
-            precision: float32; or bf16 or fp16, which are faster and change some translations. On a CPU (bf16 only)
-                they apply to matrix products and all else stays float32, on GPUs to all but the softmax over the
-                vocabulary.
+            precision: float32; or bf16 or fp16, which are faster and change some translations. On a CPU, bf16 applies
+                to matrix products only; on a GPU, bf16 and fp16 apply to all but the softmax over the vocabulary.
 
         Raises:
-            ModelError: one does not exist or is damaged, or their vocabularies differ.
+            ModelError: a model does not exist or is damaged, or the vocabularies differ.
             NmtkitError: fp16 on a CPU.
         """
         loaded = load_ensemble(models, device)
@@ -119,10 +118,10 @@ class Translator(Engine):
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         sources = [segment.ids for segment in segments]
         for batch in batching.batches(sources, range(len(segments)), batching.tokens):
-            found = self._search([segments[index] for index in batch], forbidden, request)
+            results = self._search([segments[index] for index in batch], forbidden, request)
             yield {
                 index: [self._finish(segments[index], hypothesis) for hypothesis in hypotheses[: request.n_best]]
-                for index, hypotheses in zip(batch, found, strict=True)
+                for index, hypotheses in zip(batch, results, strict=True)
             }
 
     @torch.inference_mode()
@@ -173,7 +172,7 @@ class Translator(Engine):
         )
 
     def _max_length(self, segment: Segment) -> int:
-        """Return the maximum length in tokens: by the settings, and always with room for the constraints."""
+        """Return the maximum length in tokens: by the settings, but at least that of prefix and required phrases."""
         limit = longest_translation(self.decoding, len(segment.ids))
         limit = max(limit, len(segment.prefix) + sum(len(phrase) for phrase in segment.required))
         if self._most_positions is None:

@@ -1,4 +1,4 @@
-"""Settings of a process that computes on a CPU: threads, memory allocator, and the library of matrix products."""
+"""Settings of a process that computes on a CPU: threads, memory allocator, and library for matrix products."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ import torch
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
 _PRIMITIVE_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-"""Environment variables, new and old, for the number of matrix product sizes whose code oneDNN keeps."""
+"""Environment variables, new and old, for the number of matrix product sizes whose generated code oneDNN keeps."""
 
 
 def threads_each(processes: int) -> int:
@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed tensors for the next ones instead of returning it page by page.
 
     Measured on 2 cores: 1.4 times the tokens per second in training on a CPU, 1.1 times the sentences per second in
-    translation. Other C libraries are left alone.
+    translation. Other C libraries are not changed.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -41,7 +41,7 @@ def limit_primitive_cache() -> None:
     """Let oneDNN keep the code of 128 matrix product sizes instead of 1,024, unless the user has set a number.
 
     oneDNN generates code for every new size, and in training hardly any size recurs after its update. The kept code
-    fragments the memory of tensors. To be called before the first product, and not for translation, where sizes recur.
+    fragments the memory of tensors. Call it before the first product, but not for translation, where sizes recur.
     Measured on a small model in bf16, on one core with AMX: 1.02 to 1.1 times the tokens per second, and after
     thousands of updates 1.9 GB instead of 3.9.
     """
@@ -52,16 +52,16 @@ def limit_primitive_cache() -> None:
 def choose_products() -> None:
     """Let oneDNN compute float32 matrix products where that is faster and just as exact.
 
-    torch gives them to MKL, which reached less than half the rate on the AMD processor measured. torch has no switch
-    for this, but where bfloat16 arithmetic is allowed for float32 products it calls oneDNN, which still computes in
-    float32 unless the processor has matrix units (AMX) for bfloat16.
+    By default torch uses MKL, which reached less than half the speed on the AMD processor measured. torch has no
+    setting for this, but if bfloat16 arithmetic is allowed for float32 products, it uses oneDNN, which still computes
+    in float32 unless the processor has matrix units (AMX) for bfloat16.
     """
     if _onednn_is_exact():
         torch.set_float32_matmul_precision("medium")
 
 
 def _onednn_is_exact() -> bool:
-    """Return whether oneDNN, allowed bfloat16, computes in float32: a product that would show rounding decides."""
+    """Return whether oneDNN computes in float32 if bfloat16 is allowed, by a product that bfloat16 would round."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     exact = 1 + 2.0**-12  # bfloat16 has 8 bits
@@ -73,5 +73,5 @@ def _onednn_is_exact() -> bool:
 
 
 def has_bf16_instructions() -> bool:
-    """Return whether bf16 is worth a trial on this CPU; some processors that pass emulate it slowly."""
+    """Return whether this CPU has bf16 instructions; some processors emulate them slowly, so a trial must follow."""
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

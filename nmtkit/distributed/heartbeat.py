@@ -1,8 +1,8 @@
-"""Heartbeats of the processes that train together.
+"""Heartbeats of the processes of a training.
 
-Each process counts in the key-value store of its group once per second, from a thread, and reads the counts of the
-others. So a process that was killed, hangs or lost its machine is named, while one that is only slow (rank 0 while it
-saves) keeps counting. A failing process leaves its error there for the others.
+A thread of each process increments a count in the key-value store of the group once per second, and reads the counts of
+the others. So a process that was killed, hangs or lost its machine is detected, while a slow one (such as rank 0 while
+it saves) keeps counting. A failing process writes its error to the store for the others.
 """
 
 import os
@@ -18,9 +18,9 @@ from nmtkit.console import log
 
 INTERVAL_SECONDS = 1.0
 SILENCE_SECONDS = 40.0
-"""Silence after which a process is considered lost."""
+"""Time without a new count after which a process is considered lost."""
 FAREWELL_SECONDS = 10.0
-"""Time that the others have, once a process failed or the store is gone, to notice it in an exchange of their own."""
+"""Time for the other processes to detect a failed process or a lost store in an exchange of their own."""
 STORE_TIMEOUT = timedelta(seconds=SILENCE_SECONDS)
 
 _MEETING = "nmtkit/meeting"
@@ -28,11 +28,11 @@ _ENDED, _FAILED, _LOST = "ended", "failed: ", "lost: "
 
 
 class Heartbeat:
-    """The heartbeat of this process, and the observer of the others.
+    """The heartbeat of this process, and the observer of the other processes.
 
     Args:
-        store: store of the process group, through a separate connection; its keys must not clash with other groups.
-        on_loss: called from the thread with a message when another process is lost; it has to end this process.
+        store: store of the process group, through a separate connection; no other group may use the same keys.
+        on_loss: called from the thread with a message when another process is lost; it must end this process.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Heartbeat:
         """End the heartbeat, and record that this process has ended.
 
         Args:
-            failure: the error that ended it.
-            is_of_others: ``failure`` describes another process, as the result of `blame` does.
+            failure: error that ended this process, if any.
+            is_of_others: ``failure`` describes another process, like a result of `blame`.
         """
         self._over.set()
         self._thread.join(self._interval + 1)
@@ -69,7 +69,7 @@ class Heartbeat:
         try:
             self._store.set(_key(self._rank), _ENDED if failure is None else prefix + failure)
         except RuntimeError:
-            return  # the store is gone, and so are the readers
+            return  # without the store there are no readers either
 
     def blame(self) -> str:
         """Name the process to blame for an exchange that failed: one that is silent or has failed."""
@@ -91,7 +91,7 @@ class Heartbeat:
         return "the connection between the processes broke, though all of them answer"
 
     def _run(self) -> None:
-        """Count, and watch the others. Time is measured in own beats, so a machine that slept reports nobody."""
+        """Count, and watch the others. Time is measured in own beats, so a machine that slept reports no loss."""
         count = 0
         last: dict[int, str] = {}
         waited = dict.fromkeys(self._others, 0)
@@ -101,7 +101,7 @@ class Heartbeat:
                 self._store.set(_key(self._rank), str(count))
                 values = self._read()
             except RuntimeError:
-                # Process 0 ends first sometimes; this one may be about to end as well.
+                # Process 0, which has the store, sometimes ends first; this process may be about to end as well.
                 if not self._over.wait(self._interval * self._farewell):
                     self._on_loss(self._without_store())
                 return
@@ -125,7 +125,7 @@ class Heartbeat:
         return {rank: bytes(value).decode("utf-8") for rank, value in zip(self._others, values, strict=True)}
 
     def _fault(self, values: dict[int, str]) -> str | None:
-        """Return the error of the first failed process; a process that lost another repeats that one's error."""
+        """Return the error of the first failed process; processes that lost it repeat its error."""
         for rank, value in sorted(values.items()):
             if value.startswith(_FAILED):
                 return f"{self._name([rank])} {value}"
@@ -140,10 +140,11 @@ class Heartbeat:
 
 
 def meet(store: Store, rank: int, num_processes: int) -> str:
-    """Wait for all processes, and return a shared name that no earlier group in the store had.
+    """Wait for all processes, and return a common name that no earlier group in the store had.
 
-    Under torchrun the store outlives the processes: a second attempt finds entries of the first, such as addresses
-    without a listener. So process 0 generates a name, and the others use the one under which it expects them.
+    Under torchrun the store outlives the processes, so a second attempt finds entries of the first, such as addresses
+    that no process serves any more. So process 0 generates a name, and the others repeat their registration until
+    process 0 confirms it under this name.
     """
     own = secrets.token_hex(8)
     if rank == 0:
@@ -165,7 +166,7 @@ def _key(rank: int) -> str:
 
 
 def end_process(message: str, code: int) -> None:
-    """End this process from a thread, as its main thread waits in an exchange that will never end."""
+    """End this process from a thread, while its main thread waits in an exchange that never ends."""
     if message:
         log.error("%s", message)
     os._exit(code)

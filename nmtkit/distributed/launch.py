@@ -15,22 +15,22 @@ from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import same_imports, stop_signals
 from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on
 
-_SECONDS_TO_SPEAK = 2.0
+_SECONDS_FOR_ERRORS = 2.0
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
     """Run `nmtkit ARGUMENTS` in several processes on this machine and return their exit code.
 
-    Signals are passed on to all. When a process fails, the others are ended and only the error of the one to blame is
-    shown: an error that all make appears once, and a process that was killed is named.
+    Signals are passed on to all processes. If a process fails, the others are ended, and only the error of the process
+    to blame is shown. So an error that all processes have appears once, and a process that was killed is named.
     """
     with ExitStack() as stack:
         messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
         children: list[subprocess.Popen[bytes]] = []
-        asked: list[int] = []
+        received: list[int] = []
 
         def pass_on(number: int, _frame: object) -> None:
-            asked.append(number)
+            received.append(number)
             for child in children:
                 if child.poll() is None:
                     child.send_signal(number)
@@ -39,10 +39,10 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         try:
             for child in _start_processes(num_processes, arguments, messages):
                 children.append(child)
-            if asked:
-                pass_on(asked[-1], None)  # it came before they were started
+            if received:
+                pass_on(received[-1], None)  # it arrived before all processes were started
             failed, hangs = _wait_for_end(children)
-        except OSError:  # the system starts no more processes; those it has started would wait for the others
+        except OSError:  # no more processes can be started; those already started would wait for the others
             for child in children:
                 child.kill()
             raise
@@ -53,13 +53,13 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         if failed:
             messages[failed - 1].seek(0)
             sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
-        if failed is not None and not (asked and -code in asked) and (hangs or code < 0 or code == PEER_LOST):
-            what = "gave no sign of life and was ended" if hangs else how_it_ended(code)
-            sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {what}')}\n")
+        if failed is not None and not (received and -code in received) and (hangs or code < 0 or code == PEER_LOST):
+            end = "gave no sign of life and was ended" if hangs else how_it_ended(code)
+            sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {end}')}\n")
     if hangs or code == PEER_LOST:
         return 1
-    if code == 0 and asked:  # too late for the processes, but not for the steps after them
-        return 128 + asked[-1]
+    if code == 0 and received:  # the processes had already finished, but the steps after them must not run
+        return 128 + received[-1]
     return code if code >= 0 else 128 - code
 
 
@@ -109,7 +109,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
         codes = _codes(children)
         if any(code not in (None, 0, 130, 143) for code in codes):
             killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
-            time.sleep(_SECONDS_TO_SPEAK)  # the first process reports an error that all make
+            time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have
             codes = _codes(children)
             for child in children:
                 if child.poll() is None:
@@ -126,13 +126,13 @@ def _codes(children: list[subprocess.Popen[bytes]]) -> list[int | None]:
 
 
 def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
-    """Return the process that failed first, judged by the exit codes, and whether it hung.
+    """Return the process that probably failed first, judged by the exit codes, and whether it hung.
 
-    In this order: one that failed by itself, one that still runs though others lost it, one that lost the others.
+    In this order: a process that failed by itself, one that still runs although others lost it, one that lost others.
     """
-    of_itself = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
-    if of_itself:
-        return of_itself[0], False
+    failed_alone = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
+    if failed_alone:
+        return failed_alone[0], False
     if None in codes:
         return codes.index(None), True
     failed = [rank for rank, code in enumerate(codes) if code == PEER_LOST]
@@ -141,7 +141,7 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
 
 
 def wait_or_kill(children: list[subprocess.Popen[bytes]], seconds: float = 30) -> None:
-    """Wait for processes that were asked to end, and kill those that have not after some time."""
+    """Wait for processes that have got a signal to end, and kill those still running after ``seconds`` in all."""
     deadline = time.monotonic() + seconds
     for child in children:
         try:

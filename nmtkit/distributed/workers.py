@@ -1,7 +1,7 @@
-"""The only door to Accelerate: rank, device, sums over all processes, and trackers.
+"""Rank, device, sums over all processes, and trackers; the only module that uses Accelerate.
 
 `nmtkit train --processes N` starts N processes of the same command (distributed/launch.py); `accelerate launch` and
-`torchrun` start them, too. Each process calls `Workers.start`, and all run the same code.
+`torchrun` can start them too. Each process calls `Workers.start`, and all run the same code.
 """
 
 import logging
@@ -27,12 +27,12 @@ from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, 
 from nmtkit.errors import NmtkitError, PeerLostError
 
 PEER_LOST = 75
-"""Exit code of a process of `launch` that ended because another was lost, which `launch` reports."""
+"""Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
 LAUNCHED = "NMTKIT_LAUNCHED"
-"""Set in the environment of the processes of `launch`."""
+"""Environment variable that is set in the processes of `launch`."""
 _GOING_ON = "; the same command goes on from what was saved"
 _STARTING_TIMEOUT = timedelta(minutes=30)
-"""Time limit for the processes to meet, and of one exchange; the heartbeat notices a lost process sooner."""
+"""Time limit for the processes to meet, and for an exchange; the heartbeat detects a lost process sooner."""
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 ComputedPrecision = Literal["float32", "bf16", "fp16"]
 
@@ -41,7 +41,7 @@ def choose_device(device: str) -> torch.device:
     """Return the torch device for auto, cpu, cuda or mps.
 
     Raises:
-        NmtkitError: it is not there.
+        NmtkitError: the device is not available.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
@@ -57,7 +57,7 @@ def check_processes(processes: int, device: str) -> None:
     """Check that this machine has a device for each process.
 
     Raises:
-        NmtkitError: there are too many.
+        NmtkitError: there are more processes than devices.
     """
     chosen = choose_device(device)
     available = {"cuda": torch.cuda.device_count() if chosen.type == "cuda" else 0, "mps": 1}.get(chosen.type)
@@ -70,7 +70,7 @@ def check_processes(processes: int, device: str) -> None:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether memory was too small, on any device; only CUDA has an exception of its own."""
+    """Return whether an error means too little memory on any device; only CUDA has a separate exception for this."""
     words = (
         "out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc",
     )  # fmt: skip
@@ -79,7 +79,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 @contextmanager
 def holding_model() -> Iterator[None]:
-    """Raise NmtkitError when memory runs out while a model or the state of its optimizer is allocated."""
+    """Raise NmtkitError if memory runs out while a model or the state of its optimiser is allocated."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -93,7 +93,7 @@ def holding_model() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workers:
-    """This process and its peers (ranks). As a context manager it leaves the process group at the end.
+    """This process and the others of its group (ranks). As a context manager, it leaves the group at the end.
 
     Attributes:
         rank: number of this process, from 0.
@@ -124,11 +124,11 @@ class Workers:
 
         Args:
             for_training: see `limit_primitive_cache`.
-            for_decoding: leave float32 products to torch's choice (see `choose_products`): decoding packs the matrices
-                for which oneDNN is faster, and for the others MKL is.
+            for_decoding: keep torch's default library for float32 products (see `choose_products`): decoding packs the
+                matrices for which oneDNN is faster, and MKL is faster for the others.
 
         Raises:
-            NmtkitError: the device is not there, or the other processes are not.
+            NmtkitError: the device is not available, or other processes do not join.
         """
         chosen = choose_device(device)
         rank, num_processes, heartbeat = 0, 1, None
@@ -162,7 +162,7 @@ class Workers:
 
     @property
     def widest_float(self) -> torch.dtype:
-        """Type of sums: float64 where the device has it."""
+        """Type of sums: float64 if the device supports it."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     @property
@@ -171,12 +171,12 @@ class Workers:
         return tokens_per_pass_of(self.device.type)
 
     def free_memory(self) -> None:
-        """Return memory that no tensor uses to the device."""
+        """Return unused memory to the device."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which matrix products run in this process' precision."""
+        """Return a context in which matrix products run in the precision of this process."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16 if self.precision == "bf16" else torch.float16)
@@ -191,7 +191,7 @@ class Workers:
         return total.to(tensor.device)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace every gradient by its sum over all processes, in one exchange; a missing one counts as zeros.
+        """Replace every gradient by its sum over all processes, in one exchange; missing gradients count as zeros.
 
         The gradients become views of one flat tensor, which is kept for the next update.
         """
@@ -241,7 +241,7 @@ class Workers:
                 PartialState().wait_for_everyone()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the process group; an error that ends this process is left for the others."""
+        """Leave the process group; an error that ends this process is stored for the others."""
         if self.heartbeat is not None:
             blamed = str(error).removesuffix(_GOING_ON) if isinstance(error, PeerLostError) else None
             failure = None if error is None else blamed or _in_short(error)
@@ -273,7 +273,7 @@ def is_launched() -> bool:
 
 
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
-    """Meet the other processes; return this one's rank, their number, this one's device and heartbeat."""
+    """Meet the other processes; return rank, number of processes, device and heartbeat of this process."""
     from accelerate import PartialState
 
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
@@ -302,26 +302,26 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
 
 
 def going_on(message: str) -> str:
-    """Return the message of a lost process with the advice how to continue."""
+    """Return the message about a lost process, with advice on how to continue."""
     return message + _GOING_ON
 
 
 def _in_short(error: BaseException) -> str:
-    """Return an error in one line, for a message of another process."""
+    """Return an error in one line, for messages of the other processes."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped by a signal"
     return " ".join((str(error) or type(error).__name__).split())[:300]
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:
-    """Return whether an exchange failed because of the other side, which gloo reports in words only."""
+    """Return whether an exchange failed because of another process; gloo reports this only in the message text."""
     if isinstance(error, torch.distributed.DistError):
         return True
     return re.search(r"connection|socket|timed out|broken pipe|by peer", str(error), re.IGNORECASE) is not None
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> ComputedPrecision:
-    """Return the precision of auto without a trial: bf16 on CUDA devices of capability 8 and up, else float32.
+    """Return the precision for "auto" without a trial: bf16 on CUDA devices of capability 8 and up, else float32.
 
     On a CPU, `training.precision` tries whether bf16 is faster.
     """
@@ -348,13 +348,13 @@ def open_tracker(
         first_step: first update of this session.
 
     Raises:
-        NmtkitError: its package is missing, or it cannot start.
+        NmtkitError: the package is missing, or the tracker cannot start.
     """
     check_trackers([name])
     from accelerate.tracking import TensorBoardTracker, WandBTracker
 
     if name == "tensorboard":
-        # What an interrupted session logged after its last save is made again, and hidden.
+        # Updates that an interrupted session logged after its last resume state are repeated, so hide the old ones.
         tracker = TensorBoardTracker("tensorboard", run_dir, purge_step=first_step)
         tracker.start()
         if not any((run_dir / "tensorboard").glob("*/hparams.yml")):

@@ -15,7 +15,7 @@ _COLUMNS = [
     "row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "updates", "PPL", "BLEU", "params (M)", "FLOPs",
 ]  # fmt: skip
 _PUBLISHED = {"perplexity": ("paper: PPL", 2), "bleu": ("BLEU", 1), "parameters": ("params (M)", 0)}
-"""The columns of the paper's numbers, and their decimals."""
+"""Titles of the columns with published results, and their decimals."""
 _NOTE = (
     "PPL: perplexity per subword token, which compares within one vocabulary only. PPL and BLEU are taken on the "
     "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
@@ -23,7 +23,7 @@ _NOTE = (
 )
 _PUBLISHED_NOTE = " The paper's numbers are of newstest2013."
 Results = Mapping[str, dict[str, Any]]
-"""The result of each run, by its name."""
+"""Results of finished runs by name."""
 
 
 def make_report(
@@ -32,7 +32,7 @@ def make_report(
     """Return the content of ablations.json.
 
     Args:
-        failures: the error of each failed run, by its name.
+        failures: errors of failed runs by name.
     """
     rows = {}
     for name in dict.fromkeys(run.row.name for run in runs):
@@ -42,7 +42,7 @@ def make_report(
 
 
 def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[str, str]) -> dict[str, Any]:
-    """Return the result of a row; ``runs`` are its seeds."""
+    """Return the results of a row; ``runs`` are its runs with different seeds."""
     model, training = runs[0].recipe.model, runs[0].recipe.training
     done = [results[run.name] for run in runs if run.name in results]
     return {
@@ -82,9 +82,9 @@ def _summary(values: Sequence[float | int]) -> dict[str, float] | None:
 
 
 def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return whether a finding holds here: with several seeds only if the seeds of the two rows do not overlap.
+    """Return a finding with its verdict: undecided if the ranges of several seeds overlap.
 
-    A single seed is marked, as chance alone may make as much of a difference.
+    Verdicts from a single seed are marked, as chance alone can cause such a difference.
     """
     better, other = rows[finding.better], rows[finding.other]
     compared: dict[str, Any] = {**finding.model_dump(), "verdict": "to do", "difference": None}
@@ -135,7 +135,7 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
 
 
 def result_tables(report: dict[str, Any]) -> list[Table]:
-    """Return the table of rows, with the paper's numbers where any are known, and that of the findings, if any."""
+    """Return the table of rows, with published results if there are any, and the table of findings, if any."""
     has_published = any(value is not None for row in report["rows"] for value in row["paper"].values())
     published = _PUBLISHED if has_published else {}
     title = f"{report['title']}; recipe {report['recipe']}"
@@ -144,7 +144,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
     for row in report["rows"]:
         encoder, decoder = row["encoder_layers"], row["decoder_layers"]
         unfinished = "failed" if any(run["error"] for run in row["runs"]) else "to do"
-        of_paper = [(row["paper"][key], decimals) for key, (_, decimals) in published.items()]
+        published_values = [(row["paper"][key], decimals) for key, (_, decimals) in published.items()]
         rows.append([
             row["name"],
             str(encoder) if encoder == decoder else f"{encoder}+{decoder}",
@@ -152,11 +152,11 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
             f"{row['dropout']:g}",
             f"{row['label_smoothing']:g}",
             f"{row['updates']['mean']:,.0f}" if row["updates"] else "",
-            _of_seeds(row, "perplexity", 2) or unfinished,
-            _of_seeds(row, "bleu", 1),
+            _seed_range(row, "perplexity", 2) or unfinished,
+            _seed_range(row, "bleu", 1),
             f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
             amount(row["flops"]["mean"]) if row["flops"] else "",
-            *("" if value is None else f"{value:.{decimals}f}" for value, decimals in of_paper),
+            *("" if value is None else f"{value:.{decimals}f}" for value, decimals in published_values),
         ])  # fmt: skip
     tables = [Table(title, [*_COLUMNS, *(column for column, _ in published.values())], rows, [note])]
     if report["findings"]:
@@ -175,7 +175,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def _of_seeds(row: dict[str, Any], key: str, decimals: int) -> str:
+def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:
     if row[key] is None:
         return ""
     mean, lowest, highest = (f"{row[key][part]:.{decimals}f}" for part in ("mean", "lowest", "highest"))

@@ -1,8 +1,8 @@
-"""The rows of a sweep: read from TOML, chosen, and turned into recipes. ``table3.toml`` describes the form.
+"""The rows of a sweep: read them from TOML, choose some, and turn them into recipes. ``table3.toml`` shows the format.
 
-recipe ----------------+
-rows file -> Sweep ----+-> plan -> one PlannedRun for each row and seed
---rows, --seeds, --scale
+recipe ------------------+
+rows file -> Sweep ------+-> plan -> one PlannedRun for each row and seed
+--rows, --seeds, --scale +
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from nmtkit.files import read_toml
 
 TABLE3 = Path(__file__).with_name("table3.toml")
 DERIVED = "d_model / num_heads"
-"""The value of d_k and d_v in a row that stands for the quotient."""
+"""Value of d_k or d_v in a row that stands for this quotient."""
 
 
 class _Table(BaseModel):
@@ -28,7 +28,7 @@ class _Table(BaseModel):
 
 
 class PublishedNumbers(_Table):
-    """The paper's numbers for a row; parameters in millions."""
+    """Published results of a row; parameters in millions."""
 
     perplexity: float | None = None
     bleu: float | None = None
@@ -36,7 +36,7 @@ class PublishedNumbers(_Table):
 
 
 class Changes(_Table):
-    """Values of a recipe, in the sections that do not change the prepared data."""
+    """Values of recipe keys, in the sections that do not affect the prepared data."""
 
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Row(Changes):
 
 
 class Finding(_Table):
-    """That a row is better than another one by a metric; or, with ``within``, that they are alike."""
+    """A claim that row ``better`` has a better metric than row ``other``, or, with ``within``, about the same."""
 
     text: str
     metric: Literal["bleu", "perplexity"]
@@ -72,7 +72,7 @@ class Sweep(_Table):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A row with a seed; the name of its recipe is that of the run."""
+    """A row with a seed; its recipe has the name of the run."""
 
     row: Row
     seed: int
@@ -80,21 +80,21 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
+        """Name of the folder of the run."""
         return self.recipe.name
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a file of rows; raise RecipeError where it cannot be read or something in it is wrong."""
+    """Read a file of rows; raise RecipeError if it cannot be read or is invalid."""
     try:
         sweep = Sweep.model_validate(read_toml(path, RecipeError)[0])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"])
         fault = first["msg"]
-        if first["type"] == "string_pattern_mismatch":  # in a name, which becomes part of a folder's
+        if first["type"] == "string_pattern_mismatch":  # of a row name, which becomes part of a folder name
             fault = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
-        raise RecipeError(f"{path}: {place}: {fault}; see nmtkit/experiments/table3.toml for the format") from None
+        raise RecipeError(f"{path}: {key}: {fault}; see nmtkit/experiments/table3.toml for the format") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:
@@ -105,27 +105,27 @@ def read_sweep(path: Path) -> Sweep:
     return sweep
 
 
-def choose_rows(sweep: Sweep, wanted: Sequence[str]) -> list[Row]:
-    """Return the rows of those names or groups, in the order of the file; all of them where none is named.
+def choose_rows(sweep: Sweep, names: Sequence[str]) -> list[Row]:
+    """Return the rows with the given names or groups, in the order of the file; all rows if none is given.
 
     Raises:
         RecipeError: a name is unknown.
     """
     known = {name for row in sweep.rows for name in (row.name, row.group)} - {""}
-    for name in wanted:
+    for name in names:
         if name not in known:
             raise RecipeError(
                 f"--rows: there is no row or group {name!r}; the rows and groups are {', '.join(sorted(known))}"
             )
-    return [row for row in sweep.rows if not wanted or row.name in wanted or row.group in wanted]
+    return [row for row in sweep.rows if not names or row.name in names or row.group in names]
 
 
 def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale: bool) -> list[PlannedRun]:
-    """Return the runs of a sweep, all rows with the first seed before any with the second.
+    """Return the runs of a sweep: all rows with the first seed, then all rows with the second, and so on.
 
     Args:
-        seeds: the number of seeds, beginning with the recipe's own.
-        scale: multiply the recipe's sizes by the ratio of the row's to the sweep's base.
+        seeds: number of seeds, beginning with the seed of the recipe.
+        scale: multiply the sizes of the recipe by the ratios between the row and the base of the sweep.
 
     Raises:
         RecipeError: a row does not fit the recipe.
@@ -144,10 +144,10 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
             changes = _changes(row, sweep.base if scale else None, recipe)
             seed = recipe.training.seed + number
             changes["training"]["seed"] = seed
-            varied = changed_recipe(recipe, changes, place=f"row {row.name}")
+            varied = changed_recipe(recipe, changes, origin=f"row {row.name}")
             planned.append(PlannedRun(row, seed, varied.model_copy(update={"name": f"{row.name}-seed{seed}"})))
     seen: dict[str, str] = {}
-    for run in planned[: len(rows)]:  # on a small base rows may be the same
+    for run in planned[: len(rows)]:  # with a small base, rounding can make rows equal
         content = run.recipe.model_dump_json(exclude={"name"})
         if content in seen:
             log.warning("the rows %s and %s are the same with this recipe", seen[content], run.row.name)
@@ -156,7 +156,7 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
 
 
 def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
-    """Raise RecipeError when the rows' values are not meant for this base, or there is no base to scale them by."""
+    """Raise RecipeError if the rows are meant for another base, or if there is no base to scale them by."""
     if sweep.base is None:
         if scale:
             raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
@@ -173,18 +173,20 @@ def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
 
 
 def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Return the values of a recipe that a row changes; scaled, where there is a base."""
+    """Return the values of a recipe that a row changes, scaled if there is a base."""
     changes = {section: dict(getattr(row, section)) for section in ("model", "training", "decoding")}
     for section, values in changes.items():
-        of_base = getattr(base, section) if base is not None else {}
-        for key in values.keys() & of_base.keys():
+        base_values = getattr(base, section) if base is not None else {}
+        for key in values.keys() & base_values.keys():
             ours = _size(recipe, section, key)
-            if ours is None:  # such as max_steps where the recipe counts epochs
+            if ours is None:  # such as max_steps if the recipe has max_epochs
                 del values[key]
-            elif all(type(value) is int for value in (values[key], of_base[key], ours)):  # no rates, words, switches
-                if of_base[key] == 0:
+            elif all(
+                type(value) is int for value in (values[key], base_values[key], ours)
+            ):  # scale sizes, but no rates, names or switches
+                if base_values[key] == 0:
                     raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
-                values[key] = max(1, round(values[key] / of_base[key] * ours))
+                values[key] = max(1, round(values[key] / base_values[key] * ours))
     model = changes["model"]
     width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))
     for key in ("d_k", "d_v"):
@@ -196,6 +198,6 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
 
 
 def _size(recipe: Recipe, section: str, key: str) -> Any:
-    """Return a value of a recipe; the widths of a head as they are in effect."""
-    of_head = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
-    return of_head[key] if key in of_head else getattr(getattr(recipe, section), key)
+    """Return a value of a recipe; for d_k and d_v, the width in effect."""
+    widths = {"d_k": recipe.model.key_width, "d_v": recipe.model.value_width}
+    return widths[key] if key in widths else getattr(getattr(recipe, section), key)

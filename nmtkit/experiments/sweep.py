@@ -1,9 +1,9 @@
-"""The runs of a sweep: one trained and measured in this process, and many in processes of their own.
+"""The runs of a sweep: train and measure one in this process, or several in separate processes.
 
-SWEEP/prepared/data           corpora and subwords, prepared once
-SWEEP/<row>-seed<k>/          a run as `train` has it; its data are hard links to those
-SWEEP/<row>-seed<k>/ablation.json   its result, when it is finished
-SWEEP/<row>-seed<k>/ablation.log    the messages of its process
+SWEEP/prepared/data                 corpora and subwords, prepared once
+SWEEP/<row>-seed<k>/                a run folder; its data are hard links to the prepared data
+SWEEP/<row>-seed<k>/ablation.json   result of the run, once it is finished
+SWEEP/<row>-seed<k>/ablation.log    messages of its process
 """
 
 import os
@@ -39,17 +39,17 @@ from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 
 _SECONDS_TO_SAVE = 120.0
-"""Time for runs to save and end when the sweep is stopped."""
+"""Time for the runs to save and end when the sweep is stopped."""
 
 
 def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Raise NmtkitError if runs in the folder were trained with other data, or a finished one with other settings.
+    """Raise NmtkitError if runs in the folder were trained with other data, or a finished run with other settings.
 
-    Settings with which a training may go on, and the search, may differ: with these a finished run is measured anew,
-    or goes on. Nothing is written.
+    Decoding settings, and training settings that do not affect past updates, may differ: then a finished run is
+    measured again or continued. Nothing is written.
     """
     prepared = Run(folder / "prepared")
-    if prepared.recipe_file.is_file() and any(Run(place).is_trained() for place in folder.glob("*-seed*")):
+    if prepared.recipe_file.is_file() and any(Run(path).is_trained() for path in folder.glob("*-seed*")):
         old = prepared.recipe(recipe.name)
         changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
         changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
@@ -58,14 +58,14 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
     for run in runs:
         with suppress(DataError, KeyError, TypeError, ValidationError):
             before = read_json(Run(folder / run.name).row_result)["settings"]
-            model = ModelConfig.model_validate(before["model"])  # of another version, it may lack keys
+            model = ModelConfig.model_validate(before["model"])  # adds keys that an older version lacks
             training, now = TrainingConfig.model_validate(before["training"]), run.recipe.training
             changes = [f"model.{change}" for change in differences(model, run.recipe.model)]
             matter = {change.partition(" = ")[0] for change in changes_that_matter(training, now)}
             for key in ("max_steps", "max_epochs", "max_minutes"):
                 was, limit = getattr(training, key), getattr(now, key)
                 if limit is not None and (was is None or limit < was):
-                    matter.add(key)  # a finished run may be beyond a lowered limit
+                    matter.add(key)  # a finished run may already exceed a lowered limit
             differing = differences(training, now)
             changes += [f"training.{change}" for change in differing if change.partition(" = ")[0] in matter]
             if changes:
@@ -80,7 +80,7 @@ def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
 
 
 def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
-    """Prepare the data of all runs, unless they are there; return their fingerprint."""
+    """Prepare the data of all runs, unless they are up to date, and return their fingerprint."""
     return str(prepare(recipe, folder / "prepared", mirror=mirror).manifest["fingerprint"])
 
 
@@ -100,7 +100,7 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
         NmtkitError: the run cannot be trained or measured.
     """
     run_dir = folder / run.name
-    _give_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
+    _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
     with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
         training = train(run.recipe, run_dir, workers)
         if training.signal is not None:
@@ -115,17 +115,17 @@ def _settings(run: PlannedRun) -> dict[str, Any]:
     return run.recipe.model_dump(mode="json", include={"model", "training", "decoding"})
 
 
-def _give_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) -> None:
-    """Give a run the prepared data, as hard links, or copies where a file system has none."""
-    # No program ever changes these files in place: `prepare` replaces them.
+def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) -> None:
+    """Link the prepared data into a run folder, or copy them if the file system has no hard links."""
+    # Links are safe, as these files are never changed in place: `prepare` replaces them.
     data = Run(run_dir).data
-    is_there = Run(run_dir).is_prepared() and read_manifest(data)["fingerprint"] == fingerprint
+    is_linked = Run(run_dir).is_prepared() and read_manifest(data)["fingerprint"] == fingerprint
     if Run(run_dir).is_trained():
-        if not is_there:
+        if not is_linked:
             raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    if not is_there:
+    if not is_linked:
         with write_folder_atomically(data) as temporary:
             for path in prepared.iterdir():
                 link_or_copy(path, temporary / path.name)
@@ -137,23 +137,23 @@ RESULT = {
     "updates": int, "parameters": float,
     **dict.fromkeys(("perplexity", "bleu", "flops", "seconds"), float),
 }  # fmt: skip
-"""The part of a run's result that the tables of a sweep need."""
+"""Entries of a result that the tables of a sweep need."""
 
 
 def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> dict[str, Any]:
-    """Compute perplexity and BLEU on the validation set, of one checkpoint: the paper's Table 3 has no averaging.
+    """Compute perplexity and BLEU of one checkpoint on the validation set; the paper's Table 3 has no averaging.
 
-    It is the last one; where the recipe has a patience, the best of those that were validated.
+    It is the last checkpoint, or the best validated one if the recipe has a patience.
     """
     has_patience = recipe.training.patience_epochs or recipe.training.patience_validations
     best = Run(run_dir).best_checkpoints(1) if has_patience else []
-    found = best or Run(run_dir).whole_checkpoints(1)
-    if not found:
+    checkpoints = best or Run(run_dir).whole_checkpoints(1)
+    if not checkpoints:
         raise ModelError(
             f"{Run(run_dir).checkpoints_folder}: there is no complete checkpoint to evaluate; remove the run and train "
             "it again"
         )
-    loaded = load_model(found[0], workers.device)
+    loaded = load_model(checkpoints[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": True})
     validator = Validator(recipe.model_copy(update={"training": training}), Run(run_dir), loaded.tokenizer, workers)
     validation = validator(loaded.model)
@@ -162,7 +162,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     cost = training_cost(run_dir)
     return {
         "updates": updates,
-        "checkpoint": step_of(found[0]),
+        "checkpoint": step_of(checkpoints[0]),
         "checkpoint_is": "best" if best else "last",
         "nll": validation.nll,
         "perplexity": validation.perplexity,
@@ -184,14 +184,14 @@ class _Child:
 def run_in_processes(
     runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
 ) -> Generator[tuple[PlannedRun, str | None], None, None]:
-    """Do several runs at a time, each in a process of its own; yield each as it ends, with its error, if any.
+    """Do several runs at a time, each in a separate process; yield each run when it ends, with its error or None.
 
-    When the caller stops (by a signal, say) SIGTERM makes the runs save and end.
+    If the generator is closed early, for example by a signal, SIGTERM makes the runs save and end.
 
     Args:
         arguments: arguments of `nmtkit`, to which ``--only RUN`` is added.
-        jobs: number of runs at a time. With several CUDA devices each has one of them.
-        threads: CPU threads of each run; by default the cores are shared among them.
+        jobs: number of runs at a time; they are spread over the CUDA devices.
+        threads: CPU threads of each run; by default the runs share the cores equally.
     """
     waiting, children = list(runs), list[_Child]()
     devices = _cuda_devices(device)
@@ -216,12 +216,12 @@ def run_in_processes(
 
 
 def default_jobs(device: str) -> int:
-    """Return the number of runs at a time: one per CUDA device, elsewhere one."""
+    """Return the number of runs at a time: one per CUDA device, or one without CUDA."""
     return max(1, torch.cuda.device_count()) if choose_device(device).type == "cuda" else 1
 
 
 def _cuda_devices(device: str) -> list[str]:
-    """Return the CUDA devices to spread runs over, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """Return the CUDA devices to spread runs over, as named in CUDA_VISIBLE_DEVICES."""
     if choose_device(device).type != "cuda":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -239,7 +239,7 @@ def _start(
     log_path = Run(folder / run.name).row_log
     log.info("%s: started; its log is %s", run.name, log_path)
     log_file = log_path.open("wb")
-    # In a session of its own, so that Ctrl-C reaches it once: through the sweep.
+    # In a new session, so that Ctrl-C reaches the run only once, through the sweep.
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
     )
@@ -247,7 +247,7 @@ def _start(
 
 
 def _error_of(code: int, log_path: Path) -> str | None:
-    """Return why a run failed, in one line; None if it did not."""
+    """Return the error of a failed run in one line; None if it succeeded."""
     if code == 0:
         return None
     if code < 0:

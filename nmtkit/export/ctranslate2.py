@@ -1,10 +1,10 @@
-"""Conversion for CTranslate2: its names of weights, nmtkit's own position table, the vocabulary in the order of ids.
+"""Conversion for CTranslate2: names of weights, position table and vocabulary.
 
-Every nmtkit model but one with an attention window can be converted. What needs care:
+All nmtkit models except those with an attention window can be converted. Two differences need care:
 
-- CTranslate2's own position table is another one (sines, then cosines; from position 1), so the table is written out.
-- It projects queries, keys and values of self-attention at once and cuts the result into equal parts. Where d_k and d_v
-  differ, the narrower heads are filled up with zeros, which changes no product.
+- The position table of CTranslate2 is different (sines, then cosines; from position 1), so nmtkit's table is exported.
+- CTranslate2 projects queries, keys and values of self-attention at once and splits the result into equal parts. If d_k
+  and d_v differ, the narrower heads are padded with zeros, which does not change any product.
 """
 
 from pathlib import Path
@@ -22,9 +22,9 @@ from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
-"""Types of weights; those that a machine cannot compute in, CTranslate2 converts when it loads the model."""
+"""Number formats of weights; CTranslate2 converts formats that a machine does not support when it loads the model."""
 SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
-"""The names of two of them in `translate --precision`."""
+"""Names of two of these formats in `translate --precision`."""
 MIN_POSITIONS = 2048
 
 Array = npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ def unsupported(config: ModelConfig) -> str:
 
 
 def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:
-    """Return the positions of the export: as many as nmtkit ever needs, or as were learned."""
+    """Return the number of positions of the export: the learned ones, or as many as nmtkit needs by default."""
     if config.positions == "learned":
         return config.max_positions
     return max(MIN_POSITIONS, MAX_SOURCE_TOKENS + 1, longest_translation(decoding, MAX_SOURCE_TOKENS))
@@ -103,7 +103,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
 
 
 def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
-    """Return the pieces in the order of their ids; CTranslate2 tells tokens apart by their pieces."""
+    """Return the pieces in the order of ids; they must be distinct, as CTranslate2 identifies tokens by pieces."""
     pieces = loaded.tokenizer.entries(side)
     if len(set(pieces)) < len(pieces):
         twice = next(piece for piece in pieces if pieces.count(piece) > 1)
@@ -112,7 +112,7 @@ def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
 
 
 def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
-    """Fill a layer of the encoder, or of the decoder, which attends to the source too."""
+    """Set the weights of a layer of the encoder or decoder."""
     attention = [("self_attention", layer.self_attention)]
     if hasattr(layer, "attention"):
         attention.append(("source_attention", layer.attention))
@@ -125,7 +125,7 @@ def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelCo
 
 
 def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
-    """Fill an attention: self-attention joins queries, keys and values, attention to the source keys and values."""
+    """Set the weights of an attention; CTranslate2 joins keys and values, and in self-attention queries too."""
     width = max(config.key_width, config.value_width)
     padded = [
         tuple(_pad_heads(rows, config.num_heads, width) for rows in _linear(weights, f"{name}.{kind}"))
@@ -141,7 +141,7 @@ def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: Mode
 
 
 def _pad_heads(rows: Array, num_heads: int, width: int) -> Array:
-    """Fill each head's rows up to ``width`` with zeros."""
+    """Pad the rows of each head with zeros to ``width``."""
     heads = rows.reshape(num_heads, -1, *rows.shape[1:])
     missing = [(0, 0), (0, width - heads.shape[1])] + [(0, 0)] * (rows.ndim - 1)
     return np.pad(heads, missing).reshape(num_heads * width, *rows.shape[1:])

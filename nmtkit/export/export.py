@@ -1,6 +1,6 @@
-"""`nmtkit export`: a model to a folder that another library loads, once translations have shown that it is the same.
+"""`nmtkit export`: convert a model to a folder for another library, after a check that both translate identically.
 
-model folder --convert--> temporary folder --parity.py--> manifest.json --> renamed to its place
+model folder --convert--> temporary folder --parity.py--> manifest.json --> renamed to the output folder
                                            --> refused: nothing is left
 """
 
@@ -25,7 +25,7 @@ from nmtkit.tasks.known import task_of
 _PLAIN: dict[str, object] = {
     "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
 }  # fmt: skip
-"""The check compares models, so further options of the search are off."""
+"""Decoding settings of the check: it compares models, so constraints and penalties are off."""
 _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 
 
@@ -37,20 +37,20 @@ def export(
     output: Path | None = None,
     sample_file: Path | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Write a model for another library, whole and checked, or not at all.
+    """Write a model for another library; the folder appears only if the check passes.
 
     Args:
         path: a model folder, a run folder or a checkpoint.
         to: ctranslate2 or huggingface.
         quantization: one of ctranslate2.QUANTIZATIONS; only for ctranslate2.
-        output: the new folder; by default export/<format>[-<quantization>] in ``path``.
-        sample_file: text to check the export on, by default the run's validation source.
+        output: folder to write; by default export/<format>[-<quantization>] in ``path``.
+        sample_file: text for the check, by default the validation source of the run.
 
     Returns:
         The folder, and the content of its manifest.
 
     Raises:
-        ModelError: the library is not installed, does not support this model, or translates differently.
+        ModelError: the library is not installed, does not support the model, or translates differently.
         DataError: the sample cannot be used, or the folder holds something else.
     """
     by_ctranslate2 = to == "ctranslate2"
@@ -95,7 +95,7 @@ def export(
 
 
 def _check_output(folder: Path) -> None:
-    """Raise DataError where the folder, which is replaced, holds anything but an export."""
+    """Raise DataError if the folder, which would be replaced, holds anything but an export."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -113,7 +113,7 @@ def _check_output(folder: Path) -> None:
 def _write_ctranslate2(
     folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write float32 first, which must pass the check, then the requested type; return how translations compare."""
+    """Write float32 first, which must pass the check, then the requested format; return the results of the check."""
     manifest["max_positions"] = ctranslate2.num_positions(loaded.model.config, loaded.decoding)
     manifest["has_learned_positions"] = loaded.model.config.positions == "learned"
     manifest["versions"] = {**versions(), "ctranslate2": importlib.metadata.version("ctranslate2")}
@@ -142,7 +142,7 @@ def _write_ctranslate2(
 def _write_huggingface(
     folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write the model and its tokenizer; return how translations compare."""
+    """Write the model and its tokenizer; return the results of the check."""
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
     model, tokenizer = huggingface.load(folder)
@@ -159,7 +159,7 @@ def _write_huggingface(
 
 
 def _readme(manifest: dict[str, Any], kind: str) -> str:
-    """Return what a user of the folder must know, in words."""
+    """Return the README of the folder."""
     text, decoding = manifest["text"], manifest["decoding"]
     detokenizer = f"Moses' detokenizer for {text['target_language']} (sacremoses)"
     before = ", ".join(text["normalize"]) or "nothing"

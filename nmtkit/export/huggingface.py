@@ -1,9 +1,9 @@
 """Conversion for transformers: a Marian model (post-norm) or a Pegasus model (pre-norm).
 
-The names of weights and the position table are the same in both. The table holds nmtkit's sines and cosines, but all
-sines first. So the width axis of every weight is put in that order: one permutation everywhere, under which every
-product and every norm stays what it was. Both are the paper's Transformer and nothing else, so what Table 3 varies
-beyond its sizes is refused. The tokenizer is Marian's with either.
+Names of weights and position table are the same in both. The table has the same sines and cosines as nmtkit's, but all
+sines come first. So the width axis of every weight is permuted to that order, which does not change any product or
+norm. Both classes implement exactly the paper's Transformer, so variations of Table 3 other than sizes are refused. The
+tokenizer is Marian's in both cases.
 """
 
 import shutil
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Model: TypeAlias = MarianMTModel | PegasusForConditionalGeneration
 
 MAX_LENGTH = 512
-"""In generation_config.json, which cannot hold a limit by the length of each source."""
+"""Maximum length in generation_config.json, which has no limit relative to the source length."""
 
 _IDS: dict[str, Any] = {
     "pad_token_id": PAD,
@@ -50,7 +50,7 @@ HOSTILE_LINES = (
     "A" * 300,
     "\ufdd0 \U0010ffff \ue000",
 )
-"""Lines on which the two tokenizers must agree besides the sample."""
+"""Lines for which the two tokenizers must agree, in addition to the sample."""
 
 
 def check_installed() -> None:
@@ -60,7 +60,7 @@ def check_installed() -> None:
 
 
 def check(loaded: LoadedModel) -> None:
-    """Raise ModelError where neither class supports something in the model, naming all of it."""
+    """Raise ModelError with a list of everything in the model that neither class supports."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
     if nowhere := unsupported(config):
         raise ModelError(f"no transformers model class supports {nowhere}; translate with nmtkit")
@@ -84,7 +84,7 @@ def check(loaded: LoadedModel) -> None:
 
 
 def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """Return the weights under the names of Marian and Pegasus, their width axis in the order of the position table."""
+    """Return the weights with the names of Marian and Pegasus, with the width axis permuted as in their table."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     shared = weights["embeddings.shared"][:, order]
     names = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
@@ -95,13 +95,13 @@ def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]
         if name.startswith(("encoder_norm.", "decoder_norm.")):
             converted[f"model.{name.replace('_norm', '.layer_norm')}"] = tensor[order]
             continue
-        side, number, kind, part, *_, what = name.split(".")  # encoder, 0, self_attention, query, weight
-        if part in ("query", "key", "value", "inner"):  # from the width
-            tensor = tensor[:, order] if what == "weight" else tensor
-        else:  # to the width: output, outer, a norm
+        side, number, kind, part, *_, tensor_kind = name.split(".")  # encoder, 0, self_attention, query, weight
+        if part in ("query", "key", "value", "inner"):  # the width is the input
+            tensor = tensor[:, order] if tensor_kind == "weight" else tensor
+        else:  # the width is the output: output, outer, a norm
             tensor = tensor[order]
         theirs = _NORMS[side][int(part)] if kind == "residuals" else _THEIR_NAMES[kind, part]
-        converted[f"model.{side}.layers.{number}.{theirs}.{what}"] = tensor
+        converted[f"model.{side}.layers.{number}.{theirs}.{tensor_kind}"] = tensor
     return {name: tensor.clone() for name, tensor in converted.items()}
 
 
@@ -151,7 +151,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     result = model.load_state_dict(their_weights(loaded.model.state_dict(), config.d_model), strict=False)
     absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
-    # A penalty without a beam is refused when the configuration is saved.
+    # transformers refuses to save a length penalty without a beam.
     penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
     model.generation_config = GenerationConfig(
         num_beams=decoding.beam,
@@ -168,7 +168,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
-    """Write Marian's tokenizer: the subword model for each side, and its pieces in the order of their ids."""
+    """Write Marian's tokenizer: the subword model of each side, and the pieces in the order of their ids."""
     from transformers import MarianTokenizer
 
     tokenizer = loaded.tokenizer
@@ -195,7 +195,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
 
 
 def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
-    """Read the model and its tokenizer, as a user of transformers does."""
+    """Load the model and its tokenizer with transformers, as a user does."""
     from transformers import AutoModelForSeq2SeqLM, MarianTokenizer
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
@@ -203,7 +203,7 @@ def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
 
 
 def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
-    """Raise ModelError where the two tokenizers give different ids to a line; lines are normalised first."""
+    """Raise ModelError if the two tokenizers give different ids for a normalised line."""
     for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
         ours = [*loaded.tokenizer.encode([line], "source")[0], EOS]
         ids = list(theirs(line).input_ids)
@@ -217,7 +217,7 @@ def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Seque
 
 @torch.inference_mode()
 def search(model: "Model", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
-    """Return the ids of the translations by transformers, with nmtkit's limits of length."""
+    """Return the ids of translations by transformers, with nmtkit's length limits."""
     by_length: dict[int, list[int]] = {}
     for index, ids in enumerate(sources):
         by_length.setdefault(len(ids), []).append(index)
@@ -228,7 +228,7 @@ def search(model: "Model", sources: Sequence[list[int]], decoding: DecodingConfi
             input_ids=batch,
             attention_mask=torch.ones_like(batch),
             num_beams=decoding.beam,
-            max_length=longest_translation(decoding, length) + 2,  # with the begin and end symbols
+            max_length=longest_translation(decoding, length) + 2,  # with begin and end symbol
         )
         for index, output in zip(group, outputs.tolist(), strict=True):
             ids = output[1:]

@@ -1,7 +1,7 @@
-"""The check of an export: a sample of lines is translated by nmtkit and by the other library, and compared.
+"""The check of an export: translate a sample of lines with nmtkit and with the other library, and compare.
 
-sample --> nmtkit's search   --> ids |  greedy: all alike, but for near ties, or no export
-       --> the other library --> ids |  beam and quantised weights: how much is alike is reported
+sample --> nmtkit            --> ids |  greedy search: all must be identical, except near ties
+       --> the other library --> ids |  beam search and quantised weights: the similarity is reported
 """
 
 import itertools
@@ -29,20 +29,20 @@ from nmtkit.text.tokenizer import BOS, EOS
 
 SAMPLE_LINES = 100
 NEAR_TIE = 1e-4
-"""Log-probabilities no further apart than that may be ranked differently by another order of the same sums."""
+"""Maximum difference of two log-probabilities that rounding alone may rank differently."""
 
 Ids = list[int]
 
 
 @dataclass(frozen=True)
 class ParitySample:
-    """Lines that are translated both ways.
+    """Lines that both libraries translate.
 
     Attributes:
-        origin: file or corpus.
-        numbers: of the lines there, from 1.
-        lines: each with at least one token, and no more than the model takes at once.
-        sources: their ids.
+        origin: file or corpus of the lines.
+        numbers: line numbers there, from 1.
+        lines: text; each line has at least one token, and no more than the model translates at once.
+        sources: ids of each line.
     """
 
     origin: str
@@ -52,10 +52,10 @@ class ParitySample:
 
 
 def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None) -> ParitySample:
-    """Return up to SAMPLE_LINES lines: of a file, else of a run's validation source, else of the built-in corpus.
+    """Return up to SAMPLE_LINES lines of a file, else of the validation source of a run, else of the built-in corpus.
 
     Args:
-        folders: those that may be the run.
+        folders: candidates for the run folder.
 
     Raises:
         DataError: the file cannot be read or has no line with text.
@@ -82,11 +82,11 @@ def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None)
 
 
 def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) -> list[Ids]:
-    """Return the ids of nmtkit's translations."""
+    """Return the ids of translations by nmtkit."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
     index = {piece: number for number, piece in enumerate(loaded.tokenizer.entries("target"))}
-    found = translator.translations(sample.lines, TranslationRequest())
-    return [[index[piece] for piece in best.pieces] for best, *_ in found]
+    translations = translator.translations(sample.lines, TranslationRequest())
+    return [[index[piece] for piece in best.pieces] for best, *_ in translations]
 
 
 def check_greedy(
@@ -95,7 +95,7 @@ def check_greedy(
     """Refuse an export whose greedy translations differ; list near ties.
 
     Raises:
-        ModelError: a line differs where nmtkit's two choices are not within NEAR_TIE; the message shows the first one.
+        ModelError: the first differing tokens of a line are no near tie; the message shows the first such line.
     """
     ties = []
     for number, line, source, our, their in zip(

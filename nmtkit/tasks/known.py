@@ -13,14 +13,14 @@ from nmtkit.text.tokenizer import Tokenizer
 TASKS: dict[str, Callable[[str], Task]] = {
     "translation": TranslationTask, "parsing": ParsingTask, LANGUAGE_MODEL: LanguageModelTask,
 }  # fmt: skip
-"""For each value of `data.task` a function from the kind of text (`data.text`) to the task."""
+"""Constructors of the tasks by the value of `data.task`; their argument is the kind of text (`data.text`)."""
 
 
 def task_of(owner: DataConfig | Tokenizer | str) -> Task:
-    """Return the task of a recipe's data, of the models with a tokenizer, or of a name or a kind of text (`data.text`).
+    """Return the task of a recipe's data, of a tokenizer, or of a name or kind of text (`data.text`).
 
     Raises:
-        RecipeError: there is no such task.
+        RecipeError: the task is unknown.
     """
     if isinstance(owner, str):
         name, text = owner if owner in TASKS else default_task(owner), owner

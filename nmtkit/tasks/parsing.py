@@ -1,4 +1,4 @@
-"""Constituency parsing: a tokenised sentence in, the tree of its phrases out, which the model writes as a sequence.
+"""Constituency parsing: from a tokenised sentence to the tree of its phrases, which the model generates as a sequence.
 
 Source: Vinyals et al. 2015 (arXiv 1412.7449), sections 2.2 and 3.1, as in section 6.3 of the paper.
 """
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class ParsingTask(Task):
-    """Parsing. The target of a line is a tree in brackets; the model writes its linearised form."""
+    """Parsing. The target of a line is a tree in brackets; the model generates its linearised form."""
 
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     own_metric = "evalb"
 
     def __init__(self, text: str) -> None:
-        self._is_tagged = text == "tagged-trees"  # the sequence has the parts of speech of the words
+        self._is_tagged = text == "tagged-trees"  # the sequence includes the part-of-speech tags
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         target = TextSource(corpus.target.name, _LinearisedLines(corpus.target.raw_lines, corpus.target.name, self))
@@ -33,8 +33,8 @@ class ParsingTask(Task):
         return escape_brackets(line)
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
-        found = (strip(tree) for tree in read_trees([line], name, number))
-        return " ".join(linearise(tree, tagged=self._is_tagged) for tree in found if tree is not None)
+        trees = (strip(tree) for tree in read_trees([line], name, number))
+        return " ".join(linearise(tree, tagged=self._is_tagged) for tree in trees if tree is not None)
 
     def words(self, line: str) -> list[str]:
         return split_words(line)  # a no-break space is a word, too
@@ -53,7 +53,7 @@ class ParsingTask(Task):
 
 @dataclass(frozen=True)
 class _LinearisedLines:
-    """Lines of one tree each, as sequences."""
+    """Lines of trees, converted to sequences."""
 
     trees: Iterable[bytes]
     name: str

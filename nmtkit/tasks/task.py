@@ -1,9 +1,9 @@
-"""Everything that differs between kinds of work: what a model reads and writes, and how its output is judged.
+"""All differences between kinds of work: input and output of the model, and the metrics of its output.
 
-    lines of a corpus --Task.training_corpus, model_source, model_target--> what the tokenizer cuts and the model learns
-    ids of the model  --tokenizer--> text --Task.output--> what `translate` writes and the metrics score
+    lines of a corpus --Task.training_corpus, model_source, model_target--> text for the tokenizer and the model
+    ids of the model  --tokenizer--> text --Task.output--> output of `translate`, which the metrics score
 
-No other module asks which kind of work a model does. docs/architecture.md shows how a task is added.
+No other module depends on the kind of work. docs/architecture.md shows how to add a task.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from nmtkit.corpora.corpus import Corpus
 
-if TYPE_CHECKING:  # an exported model is used without torch, which takes seconds to import
+if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
     import torch
 
 Constraint = Callable[["torch.Tensor", "torch.Tensor", Sequence[int]], None]
-"""Sets the log-probabilities of forbidden continuations to -inf, in place.
+"""Function that sets the log-probabilities of forbidden continuations to -inf, in place.
 
-Arguments: log-probabilities of the next token of each hypothesis [sentences, live, vocab]; its tokens so far, BOS first
+Arguments: log-probabilities of the next token of each hypothesis [sentences, live, vocab]; tokens so far, with BOS
 [sentences, live, length]; the index of the sentence of each row.
 """
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a model's text stands for.
+    """Output of `translate` for a text that the model generated.
 
     Attributes:
-        text: as `translate` writes it.
-        is_mended: the model's text was not well-formed and had to be changed; None for tasks where any text is.
+        text: the output.
+        is_mended: the generated text was not well-formed and was repaired; None for tasks where any text is
+            well-formed.
     """
 
     text: str
@@ -38,13 +39,13 @@ class Output:
 
 @runtime_checkable
 class TaskMetric(Protocol):
-    """A metric of outputs that are no running text; it may have several scores, such as precision and recall.
+    """A metric of outputs other than text; it may have several scores, such as precision and recall.
 
     Attributes:
-        name: as `--metric` and `Task.own_metric` have it.
-        title: the score that ranks sentences, in words.
-        tested: the scores with confidence intervals and paired tests; the first one ranks sentences.
-        comparable_to: for every score the scores that it can be compared with.
+        name: name for `--metric` and `Task.own_metric`.
+        title: description of the score that ranks sentences.
+        tested: scores with confidence intervals and paired tests; the first one ranks sentences.
+        comparable_to: for each score, the published scores that it can be compared with.
     """
 
     name: str
@@ -56,27 +57,27 @@ class TaskMetric(Protocol):
         """Return all scores of a text: score, signature, and details or ""."""
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> list[list[int]]:
-        """Return for each line the counts from whose sums the tested scores follow."""
+        """Return the counts of each line; the tested scores are functions of their sums."""
 
     def value(self, score: str, counts: Sequence[int], /) -> float:
-        """Return one of the tested scores from the counts of a line or their sums over many."""
+        """Return one of the tested scores, computed from the counts of a line or from their sums over lines."""
 
     def signature(self, num_lines: int, /) -> str:
         """Return the signature of the tested scores."""
 
     def unscored(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> tuple[str, tuple[int, ...], str]:
-        """Return what is wrong with the lines that count in no score, these lines, from 1, and what to do."""
+        """Return the fault of the lines that no score includes, their numbers from 1, and the remedy."""
 
 
 class Task:
-    """A kind of work. The methods of this class are those of text in and text out.
+    """A kind of work. The methods of this base class are for tasks from text to text.
 
     Attributes:
-        description: the text that a model reads and writes, for the README of an export.
-        averaging_metric: the metric by which `average --search` chooses: bleu, or nll where BLEU means nothing.
-        own_metric: the name of the only metric that scores the output, a TaskMetric of `evaluation/metrics.py`; None:
-            the output is text, and the metrics of text score it.
-        has_source: False: a model continues text, and learns from texts cut into sequences (`data/windows.py`).
+        description: description of source and target, for the README of an export.
+        averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
+        own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metrics.py`; None: the output is
+            text, which the text metrics score.
+        has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
     """
 
     description = "plain"
@@ -85,39 +86,40 @@ class Task:
     has_source = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        """Return the corpus with its lines as `model_source` and `model_target` have them."""
+        """Return the corpus with all lines converted by `model_source` and `model_target`."""
         return corpus
 
     def model_source(self, line: str) -> str:
-        """Return a source line as the model reads it."""
+        """Return the text that the model reads for a source line."""
         return line
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
-        """Return a target line as the model writes it.
+        """Return the text that the model generates for a target line.
 
         Args:
-            name, number: of the text and of the line, for messages.
+            name: name of the text, for messages.
+            number: number of the line, for messages.
 
         Raises:
-            DataError: the line is no target of this task.
+            DataError: the line is not a valid target of this task.
         """
         return line
 
     def words(self, line: str) -> list[str]:
-        """Return the words of a source line; none: there is nothing to translate."""
+        """Return the words of a source line; without words there is nothing to translate."""
         return line.split()
 
     def output(self, source: str, generated: str) -> Output:
-        """Return what the text that a model generated for a source line stands for."""
+        """Return the output for the text that a model generated for a source line."""
         return Output(generated)
 
     def well_formed(
         self, entries: Sequence[str], eos: int, device: "torch.device | None"
     ) -> Callable[[Sequence[int]], Constraint] | None:
-        """Return the constraint that only well-formed outputs fulfil; None: any output is well-formed.
+        """Return the constraint that only well-formed outputs satisfy; None: any output is well-formed.
 
         Args:
-            entries: the vocabulary in the order of ids; a word begins with U+2581.
+            entries: the vocabulary in the order of ids; entries that begin a word begin with U+2581.
             eos: id of the end symbol; smaller ids are special and never generated.
 
         Returns:

@@ -4,7 +4,7 @@ from nmtkit.tasks.task import Task
 
 
 class TranslationTask(Task):
-    """Translation of plain text, or of text whose words were separated before."""
+    """Translation of plain text, or of text that is already split into words."""
 
     def __init__(self, text: str) -> None:
         if text == "tokenized":

@@ -1,4 +1,4 @@
-"""The constraint of a search that generates only the sequences of trees over the words of the source."""
+"""The constraint that a search generates only sequences of complete trees over the words of the source."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nmtkit.tasks.task import Constraint
 
-_BARRED, _CONTINUES, _OPENS, _CLOSES, _WORD, _END = range(6)
-"""Roles of vocabulary entries in the sequence of a tree; those from _OPENS on begin a word of the sequence."""
+_FORBIDDEN, _CONTINUES, _OPENS, _CLOSES, _WORD, _END = range(6)
+"""Roles of vocabulary entries in the sequence of a tree; from _OPENS on, an entry begins a word of the sequence."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,10 @@ class TreePieces:
     """The roles of the entries of a vocabulary in the sequences of trees (see corpora/trees.py).
 
     Attributes:
-        kinds: role of each entry, such as an opening bracket with the beginning of its label, or a continuation.
-        closers: for an opening bracket the closing one of the same label; -1 if that is several entries or for others.
-        is_bare: True for a bracket without any label yet.
+        kinds: role of each entry.
+        closers: closing bracket with the label of each opening bracket; -1 if it takes several entries, and for all
+            other entries.
+        is_bare: True for a bracket whose label has not begun.
     """
 
     kinds: Int[Tensor, " vocab"]
@@ -33,11 +34,11 @@ class TreePieces:
         """Return the roles of the entries of a vocabulary.
 
         Args:
-            pieces: the names of all entries; one that begins a word has U+2581 before it. Those below ``eos`` are
-                special and never generated.
+            pieces: names of all entries; an entry that begins a word begins with U+2581. Entries with ids below
+                ``eos`` are special and never generated.
         """
         index = {piece: number for number, piece in enumerate(pieces)}
-        kinds = [_BARRED] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]
+        kinds = [_FORBIDDEN] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]
         closers = [
             index.get(f"\u2581){piece[2:]}", -1) if kind == _OPENS and len(piece) > 2 else -1
             for piece, kind in zip(pieces, kinds, strict=True)
@@ -52,18 +53,18 @@ class TreePieces:
 def _kind(piece: str) -> int:
     word = piece.removeprefix("\u2581")
     if not word or re.search(r"[()\u2581]|^<0x..>$", word[word != piece :]):
-        return _BARRED  # brackets and blanks are allowed at the beginning of words only; a byte could be either
+        return _FORBIDDEN  # brackets and blanks may only begin a word; a byte could be one of them
     if word == piece:
         return _CONTINUES
     return {"(": _OPENS, ")": _CLOSES}.get(word[0], _WORD)
 
 
 def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
-    """Return the constraint that only the sequence of one tree over exactly the words of a sentence fulfils.
+    """Return the constraint that a hypothesis is the sequence of one tree over exactly the words of its sentence.
 
-    A hypothesis ends when all phrases are closed and all words are generated; the first phrase closes after the last
-    word, none closes without a word, and a closing bracket has the label of the innermost open phrase (any label if
-    that label takes several pieces).
+    A hypothesis ends when all phrases are closed and all words are generated. The first phrase closes after the last
+    word, no phrase closes without a word, and a closing bracket has the label of the innermost open phrase (any label
+    if that label takes several pieces).
 
     Args:
         num_words: number of words of each sentence, at least one.
@@ -86,7 +87,7 @@ def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
         depth = depths[:, :, -1]
 
         def closer_of(level: Int[Tensor, "sentences live"]) -> Int[Tensor, "sentences live"]:
-            """Return the closing bracket of the last phrase begun at a depth; -1 if its label takes several pieces."""
+            """Return the closing bracket of the last phrase begun at a level; -1 if its label takes several pieces."""
             began = torch.where(opens & (depths == level[:, :, None]), position, 0).amax(2, keepdim=True)
             is_continued = kind.roll(-1, 2).gather(2, began) == _CONTINUES
             return torch.where(is_continued, -1, pieces.closers[generated.gather(2, began)]).squeeze(2)
@@ -96,18 +97,18 @@ def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
         last_word = torch.where(kind >= _OPENS, position, 0).amax(2, keepdim=True)
         last_kind = kind.gather(2, last_word).squeeze(2)
         is_labelled = ~pieces.is_bare[generated[:, :, -1]]
-        goes_on = is_labelled & is_short & (depth > 0)
+        may_continue = is_labelled & is_short & (depth > 0)
         closes = is_labelled & (depth > torch.where(is_short, 1, 0)) & (last_kind != _OPENS)
         closer = closer_of(depth)
-        of_kinds = [
-            torch.zeros_like(goes_on),
+        by_kind = [
+            torch.zeros_like(may_continue),
             (last_kind != _CLOSES) | (closer_of(depth + 1) < 0),
-            goes_on,
+            may_continue,
             closes & (closer < 0),
-            goes_on,
+            may_continue,
             is_labelled & ~is_short & (depth == 0),
         ]
-        allowed = torch.stack(of_kinds, 2)[:, :, kinds]  # [sentences, live, vocab]
+        allowed = torch.stack(by_kind, 2)[:, :, kinds]  # [sentences, live, vocab]
         row, slot = (closes & (closer >= 0)).nonzero(as_tuple=True)
         allowed[row, slot, closer[row, slot]] = True
         step.masked_fill_(~allowed, -torch.inf)

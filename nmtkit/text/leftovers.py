@@ -13,5 +13,5 @@ _LEFTOVER = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values()))
 
 
 def leftovers(text: str) -> dict[str, str]:
-    """Return the strings in a text that no plain text holds, each with its kind, one of KINDS."""
+    """Return the leftovers in a text, each with its kind (one of KINDS)."""
     return {match[0]: KINDS[(match.lastindex or 0) - 1] for match in _LEFTOVER.finditer(text)}

@@ -50,6 +50,7 @@ warmup_steps = 5
 label_smoothing = 0.0
 max_steps = 40
 validate_bleu = false
+precision = "float32"
 validate_every_steps = 20
 checkpoint_every_steps = 20
 keep_last = 1
