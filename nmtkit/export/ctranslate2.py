@@ -31,7 +31,7 @@ Array = npt.NDArray[np.float32]
 
 
 def check(loaded: LoadedModel) -> None:
-    """Raise ModelError where CTranslate2 does not support something in the model."""
+    """Raise ModelError if CTranslate2 does not support something in the model."""
     window = loaded.model.config.attention_window
     if window is not None:
         raise ModelError(f"CTranslate2 does not support attention_window = {window}; translate with nmtkit")
