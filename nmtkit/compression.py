@@ -1,7 +1,7 @@
-"""Compressed files as streams of bytes, read and written: gzip, xz, bzip2 and zstd, chosen by the file name's suffix.
+"""Reading and writing of compressed byte streams: gzip, xz, bzip2 and zstd, chosen by the suffix of the file name.
 
-Whatever the format, a file that is cut short raises EOFError, a damaged one raises one of DAMAGED, and one that expands
-to far more than text does raises DataError before it fills a disk or the memory.
+In every format, a truncated file raises EOFError, a damaged file one of DAMAGED, and a file that expands to far more
+than text does raises DataError before it fills a disk or the memory.
 """
 
 import bz2
@@ -20,12 +20,12 @@ KINDS = {".gz": "gzip", ".tgz": "gzip", ".xz": "xz", ".txz": "xz", ".bz2": "bzip
 
 MAX_EXPANSION = 500
 EXPANSION_FREE_BYTES = 1 << 22
-"""After this many bytes, the output may be at most MAX_EXPANSION times the input; text reaches 5, seldom 20. These may
-all be blank lines, each of which costs as much time as a sentence."""
+"""Output bytes from which the output may be at most MAX_EXPANSION times the input; text reaches 5, rarely 20. The limit
+is low, as all the bytes may be blank lines, each of which takes as much time as a sentence."""
 
 _BUFFER_BYTES = 1 << 17
 _INPUT_BYTES = 1 << 10
-"""Bytes decompressed at once. zstd and bzip2 make up to 32,000 bytes of one, so this becomes 32 MB at most."""
+"""Bytes decompressed at once. zstd and bzip2 expand a byte to up to 32,000, so the output is at most 32 MB."""
 
 
 class DamagedError(Exception):
@@ -37,12 +37,12 @@ DAMAGED = (DamagedError, zlib.error, lzma.LZMAError)
 
 
 def kind_of(name: str) -> str | None:
-    """Return the compression format of a file name; None: it is not compressed."""
+    """Return the compression format of a file name; None if it is not compressed."""
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
 def without_suffix(name: str) -> str:
-    """Return a file name without its suffix of compression: ``a.en`` for ``a.en.gz``."""
+    """Return a file name without a suffix of compression: ``a.en`` for ``a.en.gz``."""
     suffix = next((suffix for suffix in KINDS if name.lower().endswith(suffix)), "")
     return name[: len(name) - len(suffix)]
 
@@ -57,7 +57,7 @@ def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
 
 
 def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]:
-    """Return a stream that compresses into another, which stays open; equal bytes become equal bytes."""
+    """Return a stream that compresses into another, which stays open; equal input gives equal output."""
     kind = kind_of(name)
     if kind == "gzip":
         packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
@@ -74,7 +74,7 @@ def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]
 
 
 def check_expansion(name: str, num_read: int, num_decompressed: int) -> None:
-    """Raise DataError if compressed bytes have become far more than text does."""
+    """Raise DataError if compressed bytes have expanded far more than text does."""
     if num_decompressed > EXPANSION_FREE_BYTES and num_decompressed > MAX_EXPANSION * max(num_read, 1):
         raise DataError(
             f"{name}: expands to more than {MAX_EXPANSION} times its size, which text never does; do not use it, or "
@@ -116,7 +116,7 @@ def _decompress(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[byt
     The file classes of Python's libraries read these too, but silently drop all that follows padding or damage.
     """
     begin: Callable[[], Any]
-    padding = 0  # zero bytes may follow a stream in multiples of this number; 0: none may
+    padding = 0  # zero bytes may follow a stream in multiples of this number; 0: not at all
     faults: tuple[type[Exception], ...]
     if kind == "gzip":
         begin, padding, faults = lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), 1, (zlib.error,)

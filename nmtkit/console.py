@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nmtkit")
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Interval of progress lines where there is no terminal."""
+"""Interval of progress lines without a terminal."""
 
 _REFRESHES_PER_SECOND = 2
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -32,7 +32,7 @@ _SIGNS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code != 0x0A},
     **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
 }
-"""Visible signs for control characters and direction marks, which would command the terminal or reorder a line."""
+"""Visible signs for control characters and direction marks, which would control the terminal or reorder a line."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
@@ -44,7 +44,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up(*, quiet: bool = False, rank: int = 0) -> None:
-    """Send messages to stderr: everything, or with ``quiet`` (and on other ranks) only warnings and errors."""
+    """Send messages to stderr: all, with ``quiet`` only warnings and errors, on ranks other than 0 only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(message)s"))
     log.handlers = [handler]
@@ -53,12 +53,12 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
 
 
 def visible(text: str) -> str:
-    """Replace everything that would control a terminal by a visible sign; line ends stay."""
+    """Replace characters that would control a terminal by visible signs, except line ends."""
     return text.translate(_SIGNS)
 
 
 def say(text: str) -> None:
-    """Print one line of text to stdout, made visible."""
+    """Print a line of text to stdout, with control characters made visible."""
     print(visible(text))
 
 
@@ -66,7 +66,7 @@ def environment_number(name: str, default: int | None = None) -> int:
     """Return a number that a launcher of several processes has set in the environment.
 
     Raises:
-        NmtkitError: it is no whole number from 0, or it is missing without a default.
+        NmtkitError: it is not a whole number from 0, or it is missing and has no default.
     """
     value = os.environ.get(name, None if default is None else str(default))
     if value is None or not re.fullmatch("[0-9]{1,9}", value):
@@ -100,7 +100,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def fill(text: str, width: int) -> str:
-    """Break lines between words where the terminal ends; what follows is indented as the line is."""
+    """Wrap lines between words at ``width``; continuation lines have the indentation of their line."""
     filled = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()))
@@ -111,7 +111,7 @@ def fill(text: str, width: int) -> str:
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """Format line numbers; of many, their number and the first ten."""
+    """Format line numbers; of more than ten, their number and the first ten."""
     shown = ", ".join(str(number) for number in numbers[:10])
     if len(numbers) == 1:
         return f"line {shown}"
@@ -119,20 +119,20 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def is_telling() -> bool:
-    """Return whether progress is shown at all: not with --quiet, and by the first process only."""
+    """Return whether progress is shown: only without --quiet, and only by the first process."""
     return log.isEnabledFor(logging.INFO)
 
 
 def is_live() -> bool:
-    """Return whether progress changes in place, which needs a terminal that can move its cursor."""
+    """Return whether progress is updated in place, which needs a terminal that can move its cursor."""
     return is_telling() and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 @contextmanager
 def live(display: "RenderableType") -> Iterator[None]:
-    """Keep a display at the bottom of the terminal while the block runs, redrawn twice per second.
+    """Show a display at the bottom of the terminal for the duration of a `with` block, redrawn twice per second.
 
-    Messages appear above it. However the block ends, the display is removed and the cursor restored.
+    Messages appear above it. At the end, also after an error, it is removed and the cursor restored.
     """
     from rich.console import Console
     from rich.live import Live
@@ -148,7 +148,7 @@ def live(display: "RenderableType") -> Iterator[None]:
 
 @contextmanager
 def _messages_above(console: "Console") -> Iterator[None]:
-    """Send messages through the console that draws a display, so they appear above it."""
+    """Send messages through the console of a display, so that they appear above it."""
     handlers = log.handlers
     log.handlers = [_ConsoleHandler(console)]
     try:
@@ -203,7 +203,7 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints messages above a live display."""
+    """Handler that prints messages above a live display."""
 
     def __init__(self, console: "Console") -> None:
         super().__init__()
@@ -236,9 +236,9 @@ def _plain_lines(description: str, total: float | int | None, start: float | int
 
 @contextmanager
 def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show concurrent downloads with speed and time left: a bar each on a terminal, else their sum every ten seconds.
+    """Show concurrent downloads with speed and time left: a bar for each on a terminal, else one line every 10 seconds.
 
-    Yields report(url, bytes done, bytes in total or None), to be called from any thread.
+    Yields report(url, bytes done, total bytes or None), which any thread may call.
     """
     if not is_telling():
         yield lambda url, done, total: None
@@ -286,7 +286,7 @@ def _transfer_lines() -> Callable[[str, int, int | None], None]:
         nonlocal last
         with lock:
             sizes[url] = (done, total)
-            present.setdefault(url, done)  # a continued download begins with what it has
+            present.setdefault(url, done)  # a resumed download begins with the bytes it has
             now = time.monotonic()
             if now - last < SECONDS_BETWEEN_LINES:
                 return
@@ -308,9 +308,9 @@ def _transfer_lines() -> Callable[[str, int, int | None], None]:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str] = ()
 ) -> None:
-    """Print a table to stdout as wide as the terminal: cells break between words only, numbers are right-aligned.
+    """Print a table to stdout that fits the terminal: cells wrap between words only, and numbers are right-aligned.
 
-    A table that is wider even so is printed as a block of lines for each row. Files and pipes have 160 columns.
+    If it does not fit, each row is printed as a block of lines. Files and pipes have 160 columns.
     """
     from rich import box
     from rich.console import Console
@@ -320,7 +320,7 @@ def print_table(
     title, columns = visible(title), [visible(column) for column in columns]
     rows = [[visible(cell) for cell in row] for row in rows]
     width = shutil.get_terminal_size((160, 24)).columns
-    for padding in (1, 0):  # blanks around each cell, as far as there is room for them
+    for padding in (1, 0):  # blanks around each cell, if there is room
         room = width - (1 + 2 * padding) * len(columns) - 1
         widths = _column_widths(columns, rows, room)
         if sum(widths) <= room:
@@ -347,12 +347,12 @@ def print_table(
 
 
 def _column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Widths of the columns of a table: of their cells, reduced to the room as far as no word has to break."""
+    """Return the column widths of a table: those of the cells, reduced to ``room`` as far as no word has to break."""
     from rich.cells import cell_len
 
     cells = [[column, *(row[index] for row in rows)] for index, column in enumerate(columns)]
-    widths = [max(map(cell_len, of_column)) for of_column in cells]
-    longest = [max(cell_len(word) for cell in of_column for word in ["", *cell.split()]) for of_column in cells]
+    widths = [max(map(cell_len, column)) for column in cells]
+    longest = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in cells]
     while sum(widths) > room and widths != longest:
         widest = max(range(len(widths)), key=lambda index: (widths[index] > longest[index], widths[index]))
         widths[widest] -= 1
@@ -362,11 +362,11 @@ def _column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: 
 def print_heat_map(
     title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float], str]], *, notes: Sequence[str] = ()
 ) -> None:
-    """Print shares of 1 as percent to stdout, on a terminal with colours: the larger, the stronger.
+    """Print shares of 1 as percent to stdout; on a terminal, larger shares have stronger colours.
 
     Args:
         columns: short headings of the shares.
-        rows: heading, shares, and what is said behind them.
+        rows: heading, shares, and a note after them.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -376,13 +376,13 @@ def print_heat_map(
     width = max((cell_len(heading) for heading, _, _ in rows), default=0)
     console.print(Text(visible(title), style="bold"))
     console.print(Text(" " * width + "".join(f"{column:>4}" for column in columns)))
-    for heading, shares, said in rows:
+    for heading, shares, note in rows:
         line = Text(" " * (width - cell_len(heading)) + visible(heading))
         for share in shares:
             strength = round(255 * (1 - 0.75 * share))
             colour = f"black on rgb({strength},{strength},255)"
             line.append(f"{100 * share:4.0f}" if share >= 0.005 else "   .", style=colour)
-        line.append(f"  {visible(said)}")
+        line.append(f"  {visible(note)}")
         console.print(line)
     for note in notes:
         console.print(Text(visible(note)))

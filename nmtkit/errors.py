@@ -1,12 +1,12 @@
-"""Errors that a user can correct. Everything else is a bug and keeps its traceback.
+"""Errors that a user can correct. Any other exception is a bug and keeps its traceback.
 
-The command line prints the message of an NmtkitError as one line and exits with 1, so a message contains what is wrong,
-where (file and line) and what to do.
+The command line prints the message of an NmtkitError as one line and exits with 1. So a message names the fault, its
+location (file and line) and the remedy.
 """
 
 
 class NmtkitError(Exception):
-    """An error in the input; the message is one line for the user."""
+    """An error that the user can correct; the message is one line for the user."""
 
 
 class RecipeError(NmtkitError):

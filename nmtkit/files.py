@@ -1,7 +1,7 @@
-"""Reading and writing files so that nothing is cut wrongly and nothing is half-written.
+"""Reading of text lines, and atomic writing of files and folders.
 
-Text is cut into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carriage returns stay inside their line.
-Files and folders are written to a temporary name, synced and renamed, so one that exists is whole.
+Text is split into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carriage returns stay inside their line.
+Files and folders are written under a temporary name, synced and renamed, so a file that exists is complete.
 """
 
 import codecs
@@ -30,23 +30,23 @@ from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
 _REPLACED, _REMOVED = "-old", "-gone"
-"""Suffixes of temporary names: of a folder that is being replaced, and of one that is being removed."""
+"""Suffixes of temporary names, for a folder that is being replaced or removed."""
 ABANDONED_SECONDS = 600.0
-"""Age from which a temporary file of another host is abandoned."""
+"""Age from which a temporary file of another host counts as abandoned."""
 _LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
 
 
 class LineReader:
-    """Iterates over the lines of a file or binary stream, cut at ``\\n`` only, and counts what it met.
+    """Iterator over the lines of a file or binary stream, split at ``\\n`` only, which counts irregularities.
 
     One carriage return at the end of a line (CRLF text) is removed and counted.
 
     Attributes:
         num_lines: number of lines read so far, including those before this part of the text.
         carriage_returns: number of lines that ended in CRLF.
-        has_byte_order_mark: the text began with one, which is removed.
+        has_byte_order_mark: the text began with a byte-order mark, which is removed.
         invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
     """
 
@@ -59,7 +59,7 @@ class LineReader:
         lines_before: int = 0,
     ) -> None:
         """Args:
-        source: a path (decompressed if its name says so, such as ``.gz``) or an open binary stream.
+        source: a path (decompressed by its suffix, such as ``.gz``) or an open binary stream.
         name: name of the source in messages; by default its path.
         errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
             ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
@@ -84,7 +84,7 @@ class LineReader:
             yield self._text_of(raw)
 
     def raw_lines(self) -> Iterator[bytes]:
-        """Yield each line as it is stored, with its line end, and counts only these.
+        """Yield each line as it is stored, with its line end, and count only the lines.
 
         Raises:
             DataError: the file cannot be read or is damaged.
@@ -140,16 +140,16 @@ class LineReader:
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:
-    """Open a file for reading its bytes, decompressed if its name says so (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
+    """Open a file for reading its bytes, decompressed by its suffix (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
 
     Raises:
-        DataError: it is missing, is a folder or may not be read.
+        DataError: the file is missing, is a folder or may not be read.
     """
     return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return all lines of a plain or compressed file, cut at ``\\n`` only; a missing final line end is no difference.
+    """Return all lines of a plain or compressed file, split at ``\\n`` only; the final line end may be missing.
 
     Raises:
         DataError: see LineReader.
@@ -158,7 +158,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def sync_and_forget(path: Path) -> None:
-    """Write a file out to its disk and drops it from memory where the system can, so that it is read from there."""
+    """Write a file to disk and, if possible, drop it from the page cache, so that it is read back from disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
@@ -180,13 +180,13 @@ def _temporary(path: Path, kind: str = "") -> Path:
 
 
 def _short_name(path: Path) -> str:
-    """Return the name of a file, or its hash where a temporary name could be too long for a file system."""
+    """Return the name of a file, or a hash of it if a temporary name could be too long for the file system."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _LONGEST_NAME_BYTES else hashlib.sha256(name).hexdigest()[:32]
 
 
-def _clear_the_way(path: Path) -> Path:
-    """Return the temporary name for ``path``, after what killed processes left is removed or restored."""
+def _cleared_temporary(path: Path) -> Path:
+    """Return the temporary name for ``path``, after removing or restoring leftovers of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for entry in path.parent.glob(glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"):
         if not _is_in_use(entry):
@@ -195,7 +195,7 @@ def _clear_the_way(path: Path) -> Path:
 
 
 def _is_in_use(entry: Path) -> bool:
-    """Return whether a process may still be writing: one that runs on this host, or a recent one of another host."""
+    """Return whether a process may still write ``entry``: it runs on this host, or the entry of another host is new."""
     owner = re.fullmatch(rf"(?:(.+)-)?(\d+)({_REPLACED}|{_REMOVED})?", entry.name.rpartition(TEMPORARY_MARK)[2])
     if owner is None:
         return False
@@ -207,15 +207,15 @@ def _is_in_use(entry: Path) -> bool:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
+    except (ProcessLookupError, OverflowError):  # OverflowError: the number in the name is too large
         return False
-    except PermissionError:
+    except PermissionError:  # a process of another user
         return True
     return True
 
 
 def _clear(entry: Path, original: Path | None = None) -> bool:
-    """Remove a leftover and returns True; a folder whose replacement was interrupted is restored instead."""
+    """Remove a leftover and return True, or restore a folder whose replacement was interrupted and return False."""
     original = original or entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
@@ -237,7 +237,7 @@ def is_stream(path: Path) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the descriptor of the open file that a name such as /dev/stdout or /dev/fd/63 stands for."""
+    """Return the descriptor for a name of an open file such as /dev/stdout or /dev/fd/63; None for other names."""
     match = re.fullmatch(r"/dev/std(?:(out)|err)|/(?:dev|proc/self)/fd/(\d+)", str(path))
     if match is None or not path.exists():
         return None
@@ -246,9 +246,9 @@ def _descriptor(path: Path) -> int | None:
 
 @contextmanager
 def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a binary file that appears under ``path``, whole and synced, when the block ends without an error.
+    """Open a binary file that appears under ``path``, complete and synced, when the block ends without an error.
 
-    A stream, such as /dev/stdout or a pipe, is written to directly; a link stays and its target is replaced.
+    A stream, such as /dev/stdout or a pipe, is written directly; of a link, the target is replaced.
 
     Raises:
         DataError: ``path`` is a folder.
@@ -261,7 +261,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
-    temporary = _clear_the_way(path)
+    temporary = _cleared_temporary(path)
     try:
         with _naming(path):
             binary = _NamedFile(temporary, path)
@@ -279,7 +279,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let I/O errors name the final path instead of a temporary one, or of none as on a full disk."""
+    """Set the final path as the file name of I/O errors, which have a temporary name, or none if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -300,14 +300,14 @@ class _NamedFile(io.FileIO):
 
 
 def follow_umask(path: Path) -> None:
-    """Give a file that a library made readable for its owner only the mode of any other new file."""
+    """Give a file the mode of other new files, as some libraries make files readable by the owner only."""
     mask = os.umask(0o077)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Link a file, or a folder with its contents, to a second path; copy where links are impossible."""
+    """Link a file, or a folder with its contents, to a second path; copy if links are impossible."""
     if source.is_dir() and not source.is_symlink():
         target.mkdir()
         for entry in source.iterdir():
@@ -321,7 +321,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 text file with ``\\n`` line ends that appears under ``path`` whole, compressed if its name says so."""
+    """Open a UTF-8 text file as in `write_bytes_atomically`, with ``\\n`` line ends, compressed by its suffix."""
     with write_bytes_atomically(path) as file, compressed(file, path.name) as binary:
         text = io.TextIOWrapper(cast(BinaryIO, binary), encoding="utf-8", newline="\n", write_through=False)
         try:
@@ -332,16 +332,16 @@ def write_atomically(path: Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: Path, lines: Iterator[str] | list[str]) -> None:
-    """Write one line each, atomically."""
+    """Write lines to a file, atomically."""
     with write_atomically(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 @contextmanager
 def write_folder_atomically(path: Path) -> Iterator[Path]:
-    """Make a folder that appears under ``path``, whole and synced, when the block ends without an error.
+    """Make a folder that appears under ``path``, complete and synced, when the block ends without an error.
 
-    An older folder of that name is replaced only once the new one is complete.
+    An existing folder is replaced only once the new one is complete.
 
     Raises:
         DataError: the path is not valid UTF-8.
@@ -366,6 +366,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
             else:
                 temporary.rename(path)
             sync_folder(path.parent)
+        # Messages name the final path, as the temporary folder is removed.
         except OSError as error:
             error.filename = str(error.filename or path).replace(str(temporary), str(path))
             raise
@@ -377,7 +378,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
     """Make a temporary folder beside ``path`` that is removed when the block ends."""
-    temporary = _clear_the_way(path)
+    temporary = _cleared_temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -387,9 +388,9 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Replace ``path`` by ``new``: in one step where the system can, else in two.
+    """Replace ``path`` by ``new``, in one step if the system supports it, else in two.
 
-    A kill between the two leaves the old folder under a name from which the next start restores it.
+    After a kill between the two steps, the next start restores the old folder from its temporary name.
     """
     if not exchange(path, new):
         old = _temporary(path, _REPLACED)
@@ -399,25 +400,25 @@ def _replace_folder(path: Path, new: Path) -> None:
         shutil.rmtree(old)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one step (renameat2 of Linux); return False where that is impossible."""
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two paths in one step (renameat2 of Linux); return False if the system does not support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
     if renameat2 is None:
         return False
-    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
-    raise OSError(number, os.strerror(number), str(one))
+    raise OSError(number, os.strerror(number), str(first))
 
 
 def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
-    """Remove what killed processes left half-written in ``folder``, and return it.
+    """Remove temporary files and folders of killed processes from ``folder``, and return those removed.
 
     Args:
-        is_ours: no other process can be writing there (see Run.locked), so all of it is removed; else what a running
-            process may be writing stays.
+        is_ours: remove all, as no other process can be writing there (see Run.locked); else keep those that a running
+            process may be writing.
     """
     if not folder.is_dir():
         return []
@@ -426,8 +427,8 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; a kill on the way leaves only a temporary name, which the next start removes."""
-    _clear_the_way(path)
+    """Remove a folder; after a kill, only a temporary name is left, which the next start removes."""
+    _cleared_temporary(path)
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     path.rename(abandoned)
@@ -440,7 +441,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
-    """Raise NmtkitError unless the file system of ``folder`` has that many bytes free."""
+    """Raise NmtkitError unless the file system of ``folder`` has at least ``num_bytes`` free."""
     free = free_bytes(folder)
     if free < num_bytes:
         raise NmtkitError(
@@ -455,21 +456,21 @@ def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
     import subprocess
 
     number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
-    # A package that was installed inside another repository has neither beside it.
+    # A package that is installed inside another repository must not report the version of that repository.
     if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
         return number
-    # GIT_DIR and the like, which git sets for its hooks, may name another repository.
+    # GIT_DIR and similar variables, which git sets for hooks, may name another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), "describe", "--always", "--dirty=.dirty", "--exclude=*", "--abbrev=7"]
     try:
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=10)
+        described = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):  # git is not installed, or does not trust the folder's owner
         return number
-    return f"{number}+g{found.stdout.strip()}"
+    return f"{number}+g{described.stdout.strip()}"
 
 
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """Return the versions that results depend on."""
     packages = ("torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
     others = {name: importlib.metadata.version(name) for name in packages}
     return {"python": platform.python_version(), "nmtkit": nmtkit_version(), **others}
@@ -483,7 +484,7 @@ def sha256_of(path: Path) -> str:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a file for reading its bytes as they are, compressed or not; raises DataError as open_binary does."""
+    """Open a file for reading its stored bytes, compressed or not; raise DataError as `open_binary` does."""
     try:
         file = path.open("rb")
         status = os.fstat(file.fileno())
@@ -524,17 +525,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataError) -> Any:
-    """Read a JSON file of nmtkit's own.
+    """Read a JSON file that nmtkit has written.
 
     Args:
-        shape: what the caller needs of it; other keys are ignored. A type, or several joined by ``|``, where int is a
-            count of 64 bits and float any finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
+        shape: required structure; other keys are ignored. A type, or several joined by ``|``, where int is a count
+            below 2^63 and float a finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
             ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing or
             null; or a function that raises ValueError.
-        error: the class of the exception.
+        error: class of the exception.
 
     Raises:
-        DataError: the file is missing, no JSON or of another shape.
+        DataError: the file is missing, is not JSON, or does not have this structure.
     """
     try:
         return _fitting(_from_json(content_of(path), str(path)), shape, str(path))
@@ -543,7 +544,7 @@ def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataEr
 
 
 def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[str, Any], str]:
-    """Read a TOML file, and gives its text too; raises ``error`` when it is missing or no TOML."""
+    """Return the content and the text of a TOML file; raise ``error`` if it is missing or not TOML."""
     content = content_of(path)
     try:
         text = content.decode("utf-8")
@@ -573,24 +574,24 @@ def content_of(path: Path) -> bytes:
         return file.read()
 
 
-def _from_json(content: bytes, place: str) -> Any:
+def _from_json(content: bytes, location: str) -> Any:
     try:
         value: Any = json.loads(content.decode("utf-8"))
-        if b"\\u" in content:  # an escape may be half a pair of surrogates, which no file or terminal takes
+        if b"\\u" in content:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not valid JSON ({_in_short(error)}); the file is damaged") from None
+        raise DataError(f"{location}: not valid JSON ({_in_short(error)}); the file is damaged") from None
     return value
 
 
-def _fitting(value: Any, shape: Any, place: str) -> Any:
+def _fitting(value: Any, shape: Any, location: str) -> Any:
     for misfit in _misfits(value, shape, ""):
-        raise DataError(f"{place}: {misfit}; the file is damaged or was written by another version of nmtkit")
+        raise DataError(f"{location}: {misfit}; the file is damaged or was written by another version of nmtkit")
     return value
 
 
 def any_number(value: Any) -> None:
-    """Shape of a measured value: null or any number, not-a-number and infinity included."""
+    """Shape of a measured value: null or any number, including NaN and infinity."""
     if value is not None and type(value) not in (int, float):
         raise ValueError("not a number")
 
@@ -611,35 +612,35 @@ def positive(value: Any) -> None:
 def _in_short(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    return str(error).partition("; use sys.")[0]  # the advice about numbers of thousands of digits is for programmers
+    return str(error).partition("; use sys.")[0]  # without Python's advice about very long numbers
 
 
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 
 
-def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
-    """Describe each part of a value that does not have its shape; see read_json."""
+def _misfits(value: Any, shape: Any, location: str) -> Iterator[str]:
+    """Yield a description of each part of a value that does not have its shape; see `read_json`."""
     if isinstance(shape, dict) and isinstance(value, dict):
         for key, part in shape.items():
             name = key.removesuffix("?") if key is not str else ""
             if key is str:
                 for each, entry in value.items():
-                    yield from _misfits(entry, part, f"{place}.{each}")
+                    yield from _misfits(entry, part, f"{location}.{each}")
             elif name not in value and name == key:
-                yield f"{place}.{key} is missing".removeprefix(".")
+                yield f"{location}.{key} is missing".removeprefix(".")
             elif name == key or value.get(name) is not None:
-                yield from _misfits(value[name], part, f"{place}.{name}")
+                yield from _misfits(value[name], part, f"{location}.{name}")
     elif isinstance(shape, list) and isinstance(value, list):
         for index, entry in enumerate(value):
-            yield from _misfits(entry, shape[0], f"{place}[{index}]")
+            yield from _misfits(entry, shape[0], f"{location}[{index}]")
     elif callable(shape) and not isinstance(shape, type):
         try:
             shape(value)
         except ValueError as error:
-            yield f"{place.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
+            yield f"{location.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
     elif not _is_of_type(value, get_args(shape) or (shape,)):
         kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
-        yield f"{place.removeprefix('.') or 'its content'} is {kind}, which it cannot be"
+        yield f"{location.removeprefix('.') or 'its content'} is {kind}, which it cannot be"
 
 
 def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
@@ -656,7 +657,7 @@ def json_line(value: Any) -> str:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Append one JSON line and flushes it."""
+    """Append one JSON line; the file is closed, so the line survives a kill of this process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -667,7 +668,7 @@ def append_json_line(path: Path, value: Any) -> None:
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Write one JSON line for each value, atomically; a file with the same content is left as it is."""
+    """Write one JSON line per value, atomically; a file with the same content is not written again."""
     content = "".join(map(json_line, values))
     if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
         with write_atomically(path) as file:
@@ -675,15 +676,15 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 
 def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
-    """Return the JSON objects in the lines of a file, [] without a file.
+    """Return the JSON objects in the lines of a file; [] if there is no file.
 
-    A last line that a killed process left unfinished is ignored.
+    An incomplete last line of a killed process is ignored.
 
     Args:
         shape: shape of each line; see read_json.
 
     Raises:
-        DataError: another line is no such object.
+        DataError: another line is not such an object.
     """
     if not path.exists():
         return []

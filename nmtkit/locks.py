@@ -1,6 +1,6 @@
-"""One command at a time writes into a run folder, or a translation to its output: a lock is held for so long.
+"""Locks, so that only one command at a time writes to a run folder or to the output of a translation.
 
-The lock is one of the operating system's (flock): a killed process holds it no longer, whatever file it leaves behind.
+They are locks of the operating system (flock), so a killed process releases its lock even if the file remains.
 """
 
 import contextlib
@@ -16,31 +16,31 @@ from nmtkit.errors import NmtkitError
 
 
 @contextmanager
-def locked(path: Path, what: Path, command: str, option: str) -> Iterator[None]:
-    """Hold a lock while the block runs.
+def locked(path: Path, target: Path, command: str, option: str) -> Iterator[None]:
+    """Hold a lock for the duration of a `with` block.
 
     Args:
-        path: the file that is locked; it is made and removed.
-        what: what is to be written by one process at a time.
-        command: who holds it, for the message to others.
-        option: with which others can take something else than ``what``.
+        path: lock file, which is created and removed.
+        target: file or folder that the lock protects, for messages.
+        command: name of the locking command, for messages of other processes.
+        option: option by which another target can be chosen, for messages.
 
     Raises:
-        NmtkitError: another process holds it.
+        NmtkitError: another process holds the lock.
     """
-    descriptor = _lock(path, what, option)
+    descriptor = _lock(path, target, option)
     try:
-        with contextlib.suppress(OSError):  # on a full disk the lock holds just the same, without a name
+        with contextlib.suppress(OSError):  # on a full disk, the lock works without a name in it
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"nmtkit {command}, process {os.getpid()} on {platform.node()}".encode())
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: see _lock
+        path.unlink(missing_ok=True)  # while the lock is held; see _lock
         os.close(descriptor)
 
 
-def _lock(path: Path, what: Path, option: str) -> int:
-    """An open and locked file under ``path``."""
+def _lock(path: Path, target: Path, option: str) -> int:
+    """Return the descriptor of the locked file ``path``."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -48,13 +48,15 @@ def _lock(path: Path, what: Path, option: str) -> int:
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode("utf-8", errors="replace") or "another process"
             os.close(descriptor)
-            raise NmtkitError(f"{what}: in use by {holder}; wait until it has ended, or use another {option}") from None
+            raise NmtkitError(
+                f"{target}: in use by {holder}; wait until it has ended, or use another {option}"
+            ) from None
         except OSError as error:
             log.warning(
-                "%s cannot be locked (%s); make sure that no other process writes %s", path, error.strerror, what
+                "%s cannot be locked (%s); make sure that no other process writes %s", path, error.strerror, target
             )
             return descriptor
-        # Whoever held the lock has removed the file on its way out: then this one is locked in vain.
+        # The previous holder may have removed the file meanwhile; then this lock is on a deleted file: try again.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor

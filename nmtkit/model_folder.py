@@ -3,10 +3,9 @@
     model.safetensors   weights, float32, each once
     model.json          sizes, vocabulary sizes, decoding defaults
     tokenizer/          the subword model
-    provenance.json     where it comes from: settings, step, scores, versions, and the sha256 sums of the files above
+    provenance.json     origin: settings, step, scores, versions, and the sha256 sums of the files above
 
-Nothing is ever unpickled. torch is imported only where weights are read or written: an engine that does without it
-finds its model here too.
+Nothing is ever unpickled. torch is imported only to read or write weights, as the CTranslate2 engine runs without it.
 """
 
 import re
@@ -58,10 +57,10 @@ class LoadedModel:
 
 
 def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
-    """Write a safetensors file, and reads it back from the disk to see that it holds the same bits.
+    """Write a safetensors file, and read it back from disk to check that it holds the same bits.
 
     Raises:
-        NmtkitError: it cannot be written, such as on a full disk, or reads back otherwise.
+        NmtkitError: the file cannot be written, for example on a full disk, or reads back differently.
     """
     from safetensors.torch import save_file
 
@@ -72,8 +71,8 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
         raise NmtkitError(f"{path}: cannot be written ({error}); make room and run the same command again") from None
     follow_umask(path)
     sync_and_forget(path)
-    found = read_tensors(path)
-    different = [name for name, tensor in written.items() if name not in found or not same_bits(found[name], tensor)]
+    stored = read_tensors(path)
+    different = [name for name, tensor in written.items() if name not in stored or not same_bits(stored[name], tensor)]
     if different:
         raise NmtkitError(
             f"{path}: does not read back as it was written ({different[0]}); check the disk, and run the same "
@@ -81,26 +80,28 @@ def write_tensors(path: Path, tensors: "dict[str, torch.Tensor]") -> None:
         )
 
 
-def same_bits(one: "torch.Tensor", other: "torch.Tensor") -> bool:
-    """Return whether two tensors are identical bit for bit, not-a-numbers included."""
+def same_bits(first: "torch.Tensor", second: "torch.Tensor") -> bool:
+    """Return whether two tensors are identical bit for bit, including NaN."""
     import torch
 
-    if one.dtype != other.dtype or one.shape != other.shape:
+    if first.dtype != second.dtype or first.shape != second.shape:
         return False
-    return torch.equal(*(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    return torch.equal(
+        *(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
+    )
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     """Read a safetensors file of floating-point numbers onto the CPU.
 
     Raises:
-        ModelError: it is missing, damaged, or holds other types, which would be truncated.
+        ModelError: the file is missing, damaged, or has tensors of other types.
     """
     from safetensors.torch import load_file
 
     if not path.is_file():
         raise ModelError(f"{path}: no such file; the model folder is incomplete")
-    path.open("rb").close()  # safetensors calls a file missing that cannot be opened, such as with too many open
+    path.open("rb").close()  # safetensors reports any file that it cannot open as missing
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except (SafetensorError, ValueError) as error:
@@ -142,12 +143,12 @@ def save_model(
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Read provenance.json; raises ModelError where it is missing or damaged."""
+    """Read provenance.json; raise ModelError if it is missing or damaged."""
     return read_json(folder / "provenance.json", _PROVENANCE, ModelError)
 
 
 def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
-    """Raise ModelError if weights or description differ from what was written."""
+    """Raise ModelError if weights or description do not match their checksums."""
     for name in ("model.safetensors", "model.json"):
         if provenance["files"][name] != sha256_of(folder / name):
             raise ModelError(f"{folder / name}: damaged (it does not match provenance.json)")
@@ -173,15 +174,15 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read model.json.
 
     Raises:
-        ModelError: it is not there, damaged, or of another format.
+        ModelError: the file is missing, damaged, or of another format.
     """
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
     return read_json(folder / "model.json", _DESCRIPTION, ModelError)
 
 
-def _check_format(found: Any) -> None:
-    if found != FORMAT:
+def _check_format(value: Any) -> None:
+    if value != FORMAT:
         raise ValueError(f"not an nmtkit model of format {FORMAT}")
 
 
@@ -196,7 +197,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     """Read a model folder.
 
     Raises:
-        ModelError: it is not one, or is damaged.
+        ModelError: the folder is not a model folder, or is damaged.
     """
     from nmtkit.distributed.workers import holding_model
     from nmtkit.model.decoder_only import build_model
@@ -206,7 +207,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
     weights = read_tensors(folder / "model.safetensors")
-    # Before layers are built, which may take hours for sizes that are wrong.
+    # Check before building layers, which may take hours for wrong sizes.
     num_weights = sum(tensor.numel() for tensor in weights.values())
     if count_parameters(config, *sizes) > 2 * num_weights or (config.share_embeddings == "all" and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
@@ -230,18 +231,18 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
 
 
 def step_of(folder: Path) -> int:
-    """Return the update of a folder named step-00012000."""
+    """Return the update number of a folder: 12000 for step-00012000."""
     return int(folder.name.removeprefix("step-"))
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """Return the folders in ``folder`` named after an update, oldest first; a copy such as step-10-good is none."""
-    found = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir())
-    return sorted(found, key=step_of)
+    """Return the subfolders named after an update, oldest first, without copies such as step-10-good."""
+    steps = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir())
+    return sorted(steps, key=step_of)
 
 
 def validation_cost(provenance: dict[str, Any]) -> float | None:
-    """Return a checkpoint's value of the run's best_metric, smaller is better; None if it was not validated."""
+    """Return the best_metric of a checkpoint as a cost, where lower is better; None if it was not validated."""
     if provenance.get("best_metric") == "bleu":
         bleu = provenance.get("valid_bleu")
         return None if bleu is None else -bleu

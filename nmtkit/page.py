@@ -1,7 +1,7 @@
-"""The common parts of all HTML pages: one file, nothing from the network, light and dark, fit for a phone.
+"""Common elements of all HTML pages: one file, nothing from the network, light and dark colours, readable on a phone.
 
-Text of others (sentences, names) becomes HTML by `text` and data of a page by `json_script`; both take any text. A
-page's own scripts set text as text (`textContent`), never as HTML.
+Foreign text (sentences, names) is converted to HTML by `text`, and data for scripts by `json_script`; both accept any
+text. The scripts of pages set text as text (`textContent`), never as HTML.
 """
 
 import json
@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 HUES = ("#2a78c2", "#d0671f", "#2d9a6a", "#b8478f", "#8a7a1c", "#7561d0", "#1f97a6", "#cb4b4b")
-"""Distinct colours of lines, on white and on black."""
+"""Distinct colours of lines, for white and black backgrounds."""
 
 _LIGHT = """--ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --ground: #ffffff; --panel: #f6f8fa; --accent: #1f6fb4;
   --source: #2a6fb8; --target: #c8641b; --bad: #b3261e; color-scheme: light;"""
@@ -76,7 +76,7 @@ _THEME_SCRIPT = """document.querySelector(".theme").addEventListener("change", e
 
 
 def page(title: str, body: Sequence[str], *, style: str = "") -> str:
-    """Return a whole page without any script."""
+    """Return a complete page without scripts."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -89,7 +89,7 @@ def page(title: str, body: Sequence[str], *, style: str = "") -> str:
 
 
 def live_page(title: str, body: Sequence[str], *, style: str, scripts: Sequence[str]) -> str:
-    """Return a whole page with a switch for its colours and scripts of its own, which run when all of it is there.
+    """Return a complete page with a switch of colours, and with scripts that run after the page has been loaded.
 
     Args:
         scripts: JavaScript in which neither `</script` nor `<!--` occurs.
@@ -106,15 +106,15 @@ _SHOWN = {
 
 
 def text(content: str) -> str:
-    """Return any text as HTML that shows just it: no markup, no effect on the direction of its surroundings.
+    """Return text as HTML that shows exactly this text: no markup, no effect on the direction of text around it.
 
-    What HTML cannot hold (NUL, lone surrogates) is shown as U+FFFD, invisible characters as the signs for them.
+    Control characters are shown as their Unicode symbols or as U+FFFD, and lone surrogates as U+FFFD.
     """
     return f"<bdi>{plain(content)}</bdi>"
 
 
 def plain(content: str) -> str:
-    """Return the same for attributes and titles, which cannot be isolated."""
+    """Return text as HTML for attributes and titles, in which its direction cannot be isolated."""
     return escape(content.translate(_SHOWN))
 
 
@@ -124,7 +124,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from
     Args:
         columns: headings, as text.
         rows: cells, as HTML.
-        numbers_from: the first column that is set to the right.
+        numbers_from: index of the first right-aligned column.
     """
     first = len(columns) if numbers_from is None else numbers_from
     marks = [" class=number" if index >= first else "" for index in range(len(columns))]
@@ -136,8 +136,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from
 
 
 def json_script(name: str, value: Any) -> str:
-    """Return data for a page's scripts under an id, as JSON that no text in it can leave."""
-    # In ASCII, so that U+2028, lone surrogates and marks of direction are escapes too.
+    """Return a script element with data as JSON, which no text in the data can end."""
+    # In ASCII, so that U+2028, lone surrogates and direction marks are escaped too.
     content = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{escape(name)}">{content}</script>'
 
@@ -148,7 +148,7 @@ def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str
     Args:
         kind: radio or checkbox.
         choices: value and label, as text.
-        chosen: the values that are on at first.
+        chosen: values that are selected at first.
     """
     inputs = "".join(
         f'<label class="switch"><input type="{kind}" name="{plain(name)}" value="{plain(value)}"'
@@ -159,5 +159,5 @@ def switches(kind: str, name: str, legend: str, choices: Sequence[tuple[str, str
 
 
 def asset(package: str, name: str) -> str:
-    """Return a script or style sheet that lies beside the modules of a package."""
+    """Return the text of a script or style sheet in a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")

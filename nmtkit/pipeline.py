@@ -1,4 +1,4 @@
-"""The five steps in order, finished ones recognised: what `run` does, and the last two for a whole run.
+"""The five steps of `nmtkit run` in order, without those that are up to date.
 
 prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> translate -> RUN/translations
         -> score -> RUN/scores.json, RUN/cost.json
@@ -31,7 +31,7 @@ from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
 
 _WINDOW_LINES = 500
-"""Lines of a test set that are written, and so kept by a stop, at once."""
+"""Lines per window of a test set; an interrupted translation keeps its finished windows."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class RunResult:
     """The outcome of `run`.
 
     Attributes:
-        exit_code: other than 0 when training was stopped by a signal, or failed in the processes that it was left to.
-        scores: of each test set; empty when training was stopped.
+        exit_code: not 0 if training was stopped by a signal, or failed in launched processes.
+        scores: scores of each test set; empty if training was stopped.
     """
 
     exit_code: int
@@ -57,11 +57,11 @@ def run(
     trackers: Sequence[str] = (),
     launched: Callable[[], int] | None = None,
 ) -> RunResult:
-    """Prepares, trains, averages, translates and scores; what is finished already is not done again.
+    """Prepare, train, average, translate and score; skip steps that are up to date.
 
     Args:
-        trackers: of the training, as `train` has them.
-        launched: trains in processes of its own and returns their exit code; by default this process trains.
+        trackers: names of trackers of the training.
+        launched: function that trains in separate processes and returns their exit code; None: train in this process.
 
     Raises:
         NmtkitError: a step cannot be done.
@@ -79,13 +79,15 @@ def run(
         exit_code = launched()
     if exit_code:
         return RunResult(exit_code)
-    Workers.start(device, recipe.training.precision, threads, for_decoding=True)  # for the steps that follow here
-    wanted = recipe.decoding.average_last
-    log.info("3/5 average: make the model from the last %s", counted(wanted, "checkpoint"))
-    chosen = choose_checkpoints(run_dir, at_most=wanted)
-    if len(chosen) < wanted:
-        there = counted(len(chosen), "checkpoint")
-        log.warning("average_last = %d, but only %s can be averaged", wanted, there)
+    Workers.start(
+        device, recipe.training.precision, threads, for_decoding=True
+    )  # settings of this process for the next steps
+    requested = recipe.decoding.average_last
+    log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
+    chosen = choose_checkpoints(run_dir, at_most=requested)
+    if len(chosen) < requested:
+        available = counted(len(chosen), "checkpoint")
+        log.warning("average_last = %d, but only %s can be averaged", requested, available)
     if is_up_to_date(chosen, Run(run_dir).averaged, recipe.decoding):
         log.info("%s is up to date", Run(run_dir).averaged)
     else:
@@ -106,7 +108,7 @@ def run(
 
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
-    """Translates the run's test sets into RUN/translations, unless that was done with this model and these settings."""
+    """Translate the test sets to RUN/translations, unless they were translated with this model and these settings."""
     model = find_model(run_dir)
     translator = None
     for name in Run(run_dir).test_sets():
@@ -131,11 +133,11 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
 def score_run(
     run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None
 ) -> dict[str, dict[str, Score]]:
-    """Scores the run's translations; writes RUN/scores.json and RUN/cost.json. What is odd about them is logged first.
+    """Score the translations of a run, log warnings about them, and write RUN/scores.json and RUN/cost.json.
 
     Args:
-        resamples: of the bootstrap for the confidence intervals; 0: none; None: see resamples_for.
-        comet: scores by COMET too.
+        resamples: bootstrap resamples for the confidence intervals; 0: no intervals; None: see `resamples_for`.
+        comet: COMET scorer, if COMET is requested.
 
     Raises:
         DataError: the run is not prepared, or a translation is missing.
@@ -167,11 +169,11 @@ def score_run(
     tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        found = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
-        if steps:  # the model's text was changed by more than blanks
+        entries = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
+        if steps:  # normalisation changed more than blanks, so the signature names its steps
             suffix = f"|model-text:{steps}"
-            found = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in found.items()}
-        scores[name] = dict(found)
+            entries = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in entries.items()}
+        scores[name] = dict(entries)
         if comet is not None:
             plain = [plain_text(sources, data.text, data.source_language)]
             plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]
@@ -202,7 +204,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str]) -> dict
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:
-    """sacreBLEU of the built-in test set for each phenomenon: its description, its sentences, its score."""
+    """Return description, number of sentences and sacreBLEU score of each phenomenon of the built-in test set."""
     from nmtkit.corpora.synthetic import PHENOMENA, generate
 
     recipe = Run(run_dir).recipe()

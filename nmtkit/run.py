@@ -4,10 +4,10 @@
     RUN/data/                  ids, text and tokenizer, written by `prepare`
     RUN/checkpoints/step-*/    model folders; RUN/resume/step-*/: states from which training continues
     RUN/averaged/              the averaged model
-    RUN/translations/          translations of the test sets, and what each was made with
+    RUN/translations/          translations of the test sets, and a record of their models and settings
     RUN/*.json, *.jsonl        metrics, prediction, cost and scores
 
-No other module builds a path inside a run folder.
+Only this module builds paths inside a run folder.
 """
 
 import contextlib
@@ -184,7 +184,7 @@ class Run:
         return self.manifest.is_file()
 
     def is_trained(self) -> bool:
-        """Return whether training has saved something; then the run keeps its data."""
+        """Return whether training has written a checkpoint or resume state; the data must not change any more."""
         return self.checkpoints_folder.is_dir() or self.resume_folder.is_dir()
 
     def tokenizer(self) -> Tokenizer:
@@ -198,15 +198,15 @@ class Run:
         return Tokenizer.load(self.data / "tokenizer")
 
     def recipe(self, name: str | None = None) -> Recipe:
-        """Read the stored recipe, named after the folder where no name is given."""
+        """Read the stored recipe; its default name is that of the folder."""
         return stored_recipe(self.recipe_file, name or self.folder.name)
 
     def has_recipe(self, recipe: Recipe) -> bool:
-        """Return whether just this recipe is stored."""
+        """Return whether exactly this recipe is stored."""
         return self.recipe_file.is_file() and self.recipe_file.read_text(encoding="utf-8") == to_toml(recipe)
 
     def store_recipe(self, recipe: Recipe) -> None:
-        """Write recipe.toml unless it is the same already."""
+        """Write recipe.toml unless it has the same content already."""
         if not self.has_recipe(recipe):
             with write_atomically(self.recipe_file) as file:
                 file.write(to_toml(recipe))
@@ -222,24 +222,24 @@ class Run:
         return step_folders(self.resume_folder)
 
     def latest_state(self) -> Path | None:
-        """Return the file that covers most of the training, of a resume state or a checkpoint; None without either."""
+        """Return the state.json or provenance.json of the latest resume state or checkpoint; None without either."""
         states = [folder / "state.json" for folder in self.resume_states()]
         states += [folder / "provenance.json" for folder in self.checkpoints()]
         return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
 
     def whole_checkpoints(self, count: int | None = None) -> list[Path]:
-        """Return the newest ``count`` checkpoints whose files are whole, oldest first; None: all.
+        """Return the newest ``count`` undamaged checkpoints, oldest first; None: all.
 
-        Damaged ones are reported and passed over.
+        Damaged checkpoints are skipped with a warning.
         """
         return sorted(_whole(reversed(self.checkpoints()), count), key=step_of)
 
     def best_checkpoints(self, count: int, *, check: bool = True) -> list[Path]:
-        """Return at most ``count`` checkpoints that have a validation score, best first by the run's best_metric.
+        """Return at most ``count`` validated checkpoints, best first by best_metric.
 
         Args:
-            check: compare all files with their checksums; else only a broken provenance.json is noticed. Damaged
-                checkpoints are reported and passed over.
+            check: compare all files with their checksums; else only a damaged provenance.json is detected. Damaged
+                checkpoints are skipped with a warning.
         """
         scored = []
         for path in self.checkpoints():
@@ -256,7 +256,7 @@ class Run:
     # ---- translations of the test sets
 
     def recorded_translations(self) -> dict[str, Any]:
-        """Return what each translated test set was made with; {} where nothing is recorded.
+        """Return the recorded model and settings of each translated test set; {} without a record.
 
         Raises:
             DataError: the record is damaged.
@@ -265,12 +265,12 @@ class Run:
         return read_json(path, {str: dict}) if path.is_file() else {}
 
     def is_translated(self, test_set: str, made_from: dict[str, Any]) -> bool:
-        """Return whether the translation of a test set exists, is unchanged, and was made with just this."""
+        """Return whether the translation of a test set exists, is unchanged, and was made from exactly these inputs."""
         output, known = self.translation(test_set), self.recorded_translations().get(test_set)
         return known is not None and output.is_file() and known == {**made_from, "sha256": sha256_of(output)}
 
     def record_translation(self, test_set: str, made_from: dict[str, Any]) -> None:
-        """Record what the translation of a test set, which is written already, was made with."""
+        """Record the inputs of the translation of a test set, whose file must exist."""
         entry = {**made_from, "sha256": sha256_of(self.translation(test_set))}
         recorded = {**self.recorded_translations(), test_set: entry}
         remove_pipe(self.translations_record)
@@ -280,7 +280,7 @@ class Run:
         """Return sources, references and translations of a test set, line by line.
 
         Raises:
-            DataError: it is not translated, or not as a whole.
+            DataError: the test set has no translation, or an incomplete one.
         """
         output, text = self.translation(test_set), self.test_text(test_set)
         if not output.is_file():
@@ -301,13 +301,13 @@ class Run:
 
     @contextmanager
     def locked(self, command: str) -> Iterator[None]:
-        """Hold the lock of the run while the block runs; the folder is made where there is none.
+        """Hold the lock of the run for the duration of a `with` block; create the folder if it is missing.
 
         Args:
-            command: the holder, for the message to others: "train" or "prepare".
+            command: name of the locking command, for messages of other processes: "train" or "prepare".
 
         Raises:
-            NmtkitError: another process holds it, or the folder cannot be written.
+            NmtkitError: another process holds the lock, or the folder cannot be written.
         """
         with ExitStack() as stack:
             try:
@@ -323,7 +323,7 @@ class Run:
             yield
 
     def remove_abandoned_lock(self, command: str) -> None:
-        """Remove the lock file that a killed process has left, unless a process holds it."""
+        """Remove the lock file that a killed process has left, unless another process holds the lock."""
         if self._lock.exists():
             with contextlib.suppress(NmtkitError, OSError), locked(self._lock, self.folder, command, "--run-dir"):
                 log.debug("%s was left by a killed process", self._lock)
@@ -334,17 +334,17 @@ class Run:
 
 
 def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
-    """Return the first ``count`` folders whose files are whole."""
-    found: list[Path] = []
+    """Return the first ``count`` undamaged folders."""
+    undamaged: list[Path] = []
     for folder in folders:
-        if len(found) == count:
+        if len(undamaged) == count:
             break
         fault = damage(folder)
         if fault is None:
-            found.append(folder)
+            undamaged.append(folder)
         else:
             log.warning("%s; skipping this checkpoint; remove %s", fault, folder)
-    return found
+    return undamaged
 
 
 def _unwritable(path: Path, reason: str) -> NmtkitError:
@@ -354,20 +354,20 @@ def _unwritable(path: Path, reason: str) -> NmtkitError:
 
 
 def set_translated_as(output: Path) -> tuple[Run, str] | None:
-    """Return the run and its test set whose translation a path is; None for any other path."""
+    """Return the run and the test set if a path is the translation of a test set, else None."""
     output = output.absolute()
     run = Run(output.parent.parent)
-    is_one = output == run.translation(output.stem) and run.test_text(output.stem).source.is_file()
-    return (run, output.stem) if is_one else None
+    is_translation = output == run.translation(output.stem) and run.test_text(output.stem).source.is_file()
+    return (run, output.stem) if is_translation else None
 
 
 def find_model(path: Path) -> Path:
-    """Return the model folder that a MODEL argument means.
+    """Return the model folder for a MODEL argument.
 
-    That is the folder itself, or a run's average, else its best or last whole checkpoint.
+    That is the folder itself, or, of a run, the averaged model, else the best or last undamaged checkpoint.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is no model.
     """
     if not path.is_dir():
         raise ModelError(f"{path}: no such folder; give a model folder, a run folder or a checkpoint")
@@ -389,14 +389,14 @@ def find_model(path: Path) -> Path:
 def load_ensemble(
     models: str | Path | Sequence[str | Path], device: "torch.device | str | None" = None
 ) -> list[LoadedModel]:
-    """Read a model, or several that decode together: model folders, run folders or checkpoints.
+    """Load a model, or the models of an ensemble: model folders, run folders or checkpoints.
 
     Args:
-        device: as torch names it, or auto; by default the CPU.
+        device: name of a torch device, or auto; by default the CPU.
 
     Raises:
-        ModelError: one is not there or damaged, or their vocabularies differ; or none is named.
-        NmtkitError: the device is not there.
+        ModelError: a model is missing or damaged, the vocabularies differ, or no model is given.
+        NmtkitError: the device is not available.
     """
     import torch
 
@@ -412,7 +412,7 @@ def load_ensemble(
     if not folders:
         raise ModelError("no model is given")
     loaded = [load_model(folder, device) for folder in folders]
-    for folder, other in zip(folders, loaded, strict=True):
-        if other.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
+    for folder, entry in zip(folders, loaded, strict=True):
+        if entry.tokenizer.fingerprint() != loaded[0].tokenizer.fingerprint():
             raise ModelError(f"{folder}: its vocabulary differs from that of {folders[0]}; an ensemble shares one")
     return loaded

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +155,15 @@ def test_every_module_that_the_page_about_the_paper_names_exists() -> None:
     cells = re.findall(rf"`((?:{rooms})/[\w./]*)`", text_of(ROOT / "docs" / "paper.md"))
     assert len(cells) > 15
     assert [name for name in cells if not (ROOT / "nmtkit" / name).exists()] == []
+
+
+def test_the_example_of_the_page_about_evaluation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "evaluation.md"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "evaluation.md", "exec"), names)
+    assert names["scores"].keys() == {"sacrebleu", "chrf2"}
+    score, signature = capsys.readouterr().out.split(" nrefs:1|")
+    assert float(score.split(" ± ")[0]) == round(names["bleu"].score, 2)
+    assert "tok:13a" in signature
+    assert [list(line) for line in names["lines"]] == [["chrf2++"]] * 2
+    assert all(0 < line["chrf2++"] < 100 for line in names["lines"])

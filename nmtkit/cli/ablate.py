@@ -80,10 +80,10 @@ def command(
         outcome = run_here(alone, folder, fingerprint, device, threads)
         if isinstance(outcome, int):
             sys.exit(128 + outcome)
-        console.log.info("%s: %s", alone.name, _in_short(outcome))
+        console.log.info("%s: %s", alone.name, _summary(outcome))
         return
 
-    # The command for one run of this sweep, but for the name of the run.
+    # Arguments of a process for one run; run_in_processes adds the name of the run.
     arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
     arguments += ["--scale"] if scale else []
     arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
@@ -92,7 +92,7 @@ def command(
     arguments += [part for override in set_ or [] for part in ("--set", override)]
     jobs = jobs or default_jobs(device)
 
-    results = {run.name: found for run in runs if (found := finished_result(run, folder, fingerprint)) is not None}
+    results = {run.name: result for run in runs if (result := finished_result(run, folder, fingerprint)) is not None}
     failures: dict[str, str] = {}
 
     def report() -> dict[str, Any]:
@@ -103,11 +103,11 @@ def command(
     try:
         with closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended:
             for run, fault in ended:
-                found = finished_result(run, folder, fingerprint)
+                result = finished_result(run, folder, fingerprint)
                 count = f"{len(results) + len(failures) + 1}/{len(runs)} {run.name}"
-                if fault is None and found is not None:
-                    results[run.name] = found
-                    console.log.info("%s: %s", count, _in_short(found))
+                if fault is None and result is not None:
+                    results[run.name] = result
+                    console.log.info("%s: %s", count, _summary(result))
                 else:
                     failures[run.name] = fault or "left no result"
                     console.log.error("%s: %s", count, failures[run.name])
@@ -122,7 +122,7 @@ def command(
         sys.exit(1)
 
 
-def _in_short(result: dict[str, Any]) -> str:
+def _summary(result: dict[str, Any]) -> str:
     trained = console.duration(result["seconds"])
     return f"perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.1f}, trained in {trained}"
 

@@ -83,14 +83,14 @@ def command(
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
     if target is None:
-        whose = "The target is the model's own translation."
+        origin = "The target is the model's own translation."
         target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]
     else:
-        whose = "The target was given."
+        origin = "The target was given."
     maps = attention_maps(loaded, source, target)
     if output is not None and output.suffix == ".html":
         about = f"<p>{text(source)} → {text(target)}</p>"
-        about += f"<p>Model: <code>{text(str(model))}</code>. {whose} {HOW_TO_READ}</p>"
+        about += f"<p>Model: <code>{text(str(model))}</code>. {origin} {HOW_TO_READ}</p>"
         with write_atomically(output) as file:
             file.write(attention_page(f"Attention: {source}", about, maps, words=words))
         return
@@ -115,19 +115,19 @@ def command(
 
 
 def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
-    """Print a layer's mean weights. Columns are numbered, as words are wider than their numbers."""
+    """Print the mean weights of a layer. Columns have numbers as headings, as words would be too wide."""
     from nmtkit.reports.attention_maps import TITLES, printable, strongest
 
     mean = entry.weights[layer, heads].mean(axis=0)
     rows = [
         (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %")
         for shares, (row, column, weight) in zip(mean.tolist(), strongest(entry, layer, heads), strict=True)
-        if any(shares)  # those of other words than --word are 0
+        if any(shares)  # with --word, the rows of other words are 0
     ]
     numbers = [str(number) for number in range(1, len(entry.columns.pieces) + 1)]
     named = "  ".join(
         f"{number} {printable(column)}" for number, column in zip(numbers, entry.columns.pieces, strict=True)
     )
-    of_heads = ", ".join(str(head + 1) for head in heads)
-    title = f"{TITLES[entry.kind]}, layer {layer + 1}, mean of heads {of_heads}, in percent"
+    shown_heads = ", ".join(str(head + 1) for head in heads)
+    title = f"{TITLES[entry.kind]}, layer {layer + 1}, mean of heads {shown_heads}, in percent"
     console.print_heat_map(title, numbers, rows, notes=[f"columns: {named}"])

@@ -74,22 +74,22 @@ def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, th
     from nmtkit.distributed.workers import Workers
     from nmtkit.training.averaging import search
 
-    found: Search | None = None
+    result: Search | None = None
     workers = Workers.start(device, "float32", threads)
     with console.progress("trying averages", None) as advance:
-        for found in search(run, criterion, workers):
-            advance(len(found.tried), note=f"{len(found.tried)} of {found.total}")
-    assert found is not None
-    best = found.best
+        for result in search(run, criterion, workers):
+            advance(len(result.tried), note=f"{len(result.tried)} of {result.total}")
+    assert result is not None
+    best = result.best
     by_nll = best.metric == "nll"
     rows = []
-    for one in found.tried:
-        updates = f"{one.first_step:,} to {one.last_step:,}" if one.n > 1 else f"{one.last_step:,}"
-        score = [] if by_nll else [f"{one.score:.2f}"]
-        rows.append([f"{one.n}", updates, *score, f"{one.nll:.4f}", "best" if one == best else ""])
+    for entry in result.tried:
+        updates = f"{entry.first_step:,} to {entry.last_step:,}" if entry.n > 1 else f"{entry.last_step:,}"
+        score = [] if by_nll else [f"{entry.score:.2f}"]
+        rows.append([f"{entry.n}", updates, *score, f"{entry.nll:.4f}", "best" if entry == best else ""])
     notes = [
-        "The best was chosen by this very score, so on other text it is likely a little worse.",
-        f"To make it: nmtkit average {run} --last {best.n}",
+        "The best average was chosen by this score, so on other text its score is probably a little lower.",
+        f"To write it: nmtkit average {run} --last {best.n}",
     ]
     columns = ["N", "updates", *([] if by_nll else [best.metric]), "nll", ""]
     console.print_table("Averages of checkpoints on the validation set", columns, rows, notes=notes)

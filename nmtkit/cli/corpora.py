@@ -74,7 +74,7 @@ def _pairs(entry: CatalogueEntry, pairs: _Pairs) -> str:
 
 
 def _files(entry: CatalogueEntry, pairs: _Pairs) -> list[dict[str, Any]]:
-    """Return the files of the directions, each once."""
+    """Return the distinct files of the directions."""
     files = dict.fromkeys(file for pair in _directions(entry, pairs) for file in entry.files(*pair))
     return [
         {

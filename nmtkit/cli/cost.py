@@ -87,8 +87,8 @@ def command(
         raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
-    asks_for_prediction = any(option is not None for option in (devices, device_type, mfu, rate))
-    if is_run and not asks_for_prediction and run.latest_state() is not None:
+    has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate))
+    if is_run and not has_prediction_options and run.latest_state() is not None:
         figures = _print_measured(run)
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
@@ -156,7 +156,7 @@ def _hardware(
         return Hardware.stated(device_type.lower(), precision, devices, rate * 1e12, mfu=mfu)
     if device_type is not None and device_type.lower() != "cpu":
         return Hardware.named(device_type, precision, devices, mfu=mfu)
-    # As training starts, so that the rates are the same.
+    # Start as training does, so that the measured rates are those of training.
     workers = Workers.start((device_type or "auto").lower(), precision, threads_each(devices), for_training=True)
     if workers.device.type != "cpu":
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)

@@ -32,15 +32,17 @@ def command(
     """
     from nmtkit.data.inspection import inspect_pair
 
-    found = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
+    pair = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=False))
         return
-    say(f"{found.corpus}, line {found.line:,} (line {found.line_of_all:,} of all)")
-    print("left out of the prepared data" if found.pair is None else f"pair {found.pair:,} of the prepared data")
-    for name, side in (("source", found.source), ("target", found.target)):
+    say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
+    print("left out of the prepared data" if pair.pair is None else f"pair {pair.pair:,} of the prepared data")
+    for name, side in (("source", pair.source), ("target", pair.target)):
         print(f"\n{name}")
-        say(f"  text    {side.text if side.text is not None else '(the corpus is not on this machine as it was)'}")
+        say(
+            f"  text    {side.text if side.text is not None else '(the corpus is not on this machine, or has changed)'}"
+        )
         if side.pieces is not None and side.ids is not None:
             say(f"  decoded {side.decoded}")
             say(f"  pieces  {' '.join(side.pieces)}")

@@ -1,4 +1,4 @@
-"""Reading and writing text line by line: windows of lines in, a file or stdout out."""
+"""Reading text in windows of lines, and writing lines to a file or stdout."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,24 +14,24 @@ T = TypeVar("T")
 
 
 def windows(items: Iterable[T], size: int, weight: Callable[[T], int] = lambda item: 1) -> Iterator[list[T]]:
-    """Cut items into lists that weigh ``size`` or little more, so that not all are held in memory at once."""
+    """Cut items into lists of a total weight of ``size`` or little more, so that not all are in memory at once."""
     window: list[T] = []
-    weighs = 0
+    total = 0
     for item in items:
         window.append(item)
-        weighs += weight(item)
-        if weighs >= size:
+        total += weight(item)
+        if total >= size:
             yield window
-            window, weighs = [], 0
+            window, total = [], 0
     if window:
         yield window
 
 
 @contextmanager
 def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None]]:
-    """Yield a function that writes lines to a file, which appears whole at the end, or at once to stdout.
+    """Yield a function that writes lines: to a file that appears complete at the end, or immediately to stdout.
 
-    Enter it before a progress bar, which may replace stdout.
+    Enter this context before that of a progress bar, which may replace stdout.
     """
     if output is not None:
         with write_atomically(output) as file:
@@ -49,23 +49,23 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
 
 
 def own_stdin() -> Iterable[bytes]:
-    """Return the lines of stdin through a stream of their own: a thread that waits on ``sys.stdin`` holds its lock
-    when the interpreter ends, which then aborts."""
+    """Return the lines of stdin through a new stream. A thread that waits on ``sys.stdin`` would hold the lock of that
+    stream when the interpreter ends, which would then abort."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except OSError:  # it was replaced by one without a file
+    except OSError:  # stdin was replaced by a stream without a file
         return sys.stdin.buffer
 
 
 def write_stdout_as_text() -> None:
-    """Let stdout take UTF-8 with ``\\n`` line ends; raise DataError if it is closed."""
+    """Set stdout to UTF-8 with ``\\n`` line ends; raise DataError if it is closed."""
     if None in (sys.stdout, sys.__stdout__):
         raise DataError("stdout is closed; give a file with --output")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
 def warn_of_invalid_lines(reader: LineReader) -> None:
-    """Name the lines that were not UTF-8 and were read all the same."""
+    """Log a warning with the lines in which invalid UTF-8 was replaced."""
     if reader.invalid_lines:
         console.log.warning(
             "%s: invalid UTF-8 was replaced by U+FFFD in %s", reader.name, console.listed(reader.invalid_lines)
@@ -73,7 +73,7 @@ def warn_of_invalid_lines(reader: LineReader) -> None:
 
 
 def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
-    """Name the lines of which only the first tokens were scored."""
+    """Log a warning with the lines of which only the first tokens were scored."""
     if numbers:
         console.log.warning(
             "only the first tokens were scored (the model's limit, or --max-tokens %d) in %s",

@@ -40,8 +40,8 @@ COMMANDS = {
     "corpora": "List the public corpora that a recipe can name.",
     "inspect": "Show a training pair as text, subwords and ids.",
 }
-"""The commands in the order of the help. Each is the function `command` of the module with its name, which is imported
-only when the command is used."""
+"""The commands in the order of the help. Each is the function `command` of the module of the same name, which is
+imported only when the command is used, as importing all of them would take seconds."""
 
 _REMEDIES = {
     errno.ENOSPC: "; make room and run the same command again",
@@ -53,13 +53,13 @@ _REMEDIES = {
 
 
 class _Command(TyperCommand):
-    """A command that is shown with the metavars of its arguments, without Typer's braces and Python types."""
+    """A command whose help shows the metavars of arguments, without Typer's braces and Python types."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # which pydantic adds to Typer's message
+            error.message = error.message.removeprefix("Value error, ")  # a prefix of pydantic
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -78,9 +78,9 @@ class _Command(TyperCommand):
                     formatter.write_dl(rows)
 
 
-def _bounds(found: re.Match[str]) -> str:
-    """Return bounds in words; the upper bound that options have by default is left out."""
-    lowest, highest = found.groups()
+def _bounds(match: re.Match[str]) -> str:
+    """Return the bounds of an option as text, without the default upper bound."""
+    lowest, highest = match.groups()
     return f"at least {lowest}" if float(highest) == MANY and float(lowest) >= 0 else f"{lowest} to {highest}"
 
 
@@ -95,7 +95,7 @@ def load_command(name: str) -> TyperCommand:
 
 
 class _Commands(TyperGroup):
-    """The commands; where the reader of stdout has gone, as `head` does, they end quietly with exit code 0."""
+    """The group of commands; if the reader of stdout has ended (as `head` does), they end silently with exit code 0."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, entry, arguments = super().resolve_command(ctx, args)
@@ -111,10 +111,10 @@ class _Commands(TyperGroup):
             raise
         except BrokenPipeError as error:
             reader = select.poll()
-            reader.register(sys.stdout.fileno(), 0)  # poll reports a pipe without a reader even where nothing is asked
+            reader.register(sys.stdout.fileno(), 0)  # poll always reports a pipe without a reader
             if error.filename is None and not reader.poll(0):
                 raise NmtkitError("a process that this one wrote to is gone") from None
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
             raise SystemExit(0) from None
         return result
 
@@ -134,12 +134,12 @@ app = typer.Typer(
 )
 
 
-def _entry() -> None:
-    """An entry of the table, for the help; `resolve_command` puts the command in its place."""
+def _placeholder() -> None:
+    """Placeholder of a command, for the help; `resolve_command` replaces it by the command."""
 
 
 for _name, _summary in COMMANDS.items():
-    app.command(_name, short_help=_summary)(_entry)
+    app.command(_name, short_help=_summary)(_placeholder)
 
 
 def _print_version(wanted: bool | None) -> None:
@@ -196,22 +196,22 @@ def main() -> None:
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
-        _fail("the name of a file holds a NUL character; take it out of the recipe or file that states the name")
+        _fail("the name of a file holds a NUL character; remove it from the recipe or file with this name")
     except (MemoryError, RuntimeError) as error:
         from nmtkit.distributed.workers import is_out_of_memory
 
         if "can't start new thread" in str(error):
             _fail(f"no more threads can be started{_REMEDIES[errno.EAGAIN]}")
         if "Symlink loop" in str(error):  # by Path.resolve
-            _fail(f"{error}; name a file or folder that is there")
+            _fail(f"{error}; give another file or folder")
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
         _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 
 def _open_closed_streams() -> None:
-    """Connect closed standard streams to /dev/null; else the next file to be opened would get their numbers, and with
-    them everything that is printed."""
+    """Connect closed standard streams to /dev/null; else the next opened file would get their numbers, and all
+    printed text would be written to it."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -230,13 +230,13 @@ def _fail(message: str) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process. One of several processes skips the interpreter's clean-up, which sometimes aborts while threads
+    """End the process. A process of a group skips the clean-up of the interpreter, which sometimes aborts while threads
     of the process group are still running."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        os._exit(code)  # the interpreter would try it once more, and end with 120
+        os._exit(code)  # the interpreter would flush again, and exit with 120
     if os.environ.get("WORLD_SIZE", "1") != "1":
         os._exit(code)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The options that several commands share, each with one name and one text, and checks of options."""
+"""Options that several commands share, and checks of options."""
 
 import functools
 import inspect
@@ -57,7 +57,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings 
 
 
 class TrackerName(StrEnum):
-    """A service that shows the metrics of a training."""
+    """A service that displays training metrics."""
 
     TENSORBOARD = "tensorboard"
     WANDB = "wandb"
@@ -73,45 +73,46 @@ TrackerOption = Annotated[
 ]
 
 MANY = 10**6
-_MOST_PER_CORE = 32
-_MOST = {
-    **dict.fromkeys(("threads", "processes", "workers", "jobs"), _MOST_PER_CORE * (os.cpu_count() or 1)),
+_MAX_PER_CORE = 32
+_UPPER_BOUNDS = {
+    **dict.fromkeys(("threads", "processes", "workers", "jobs"), _MAX_PER_CORE * (os.cpu_count() or 1)),
     "devices": 4096, "seeds": 1000, "mbr": 10_000, "n_best": 10_000, "trials": 10**5, "confidence": 10**5,
     "line": 10**12, "seed": 2**63 - 1,
 }  # fmt: skip
-"""Upper bounds of numbers by the names of their parameters, where it is not `MANY`: thousands of threads or processes
-fill the system's table of processes."""
+"""Upper bounds of options other than `MANY`, by parameter name: thousands of threads or processes would fill the
+process table of the system."""
 
 _METAVARS = {int: "N", float: "X", Path: "FILE"}
 
 
 def complete_options(command: Callable[..., None]) -> None:
-    """Give the options of a command what they do not state themselves: a metavar by their type (N, X, FILE, or the
-    choices), and to numbers an upper bound above any honest use."""
+    """Complete the options of a command: add a metavar by type (N, X, FILE, or the choices), and an upper bound to
+    numbers, above any real use."""
     for name, parameter in inspect.signature(command).parameters.items():
         kind, *details = get_args(parameter.annotation) or [None]
         types = _types_in(kind)
-        choices = [value for one in types if get_origin(one) is Literal for value in get_args(one)]
-        choices += [member.value for one in types if inspect.isclass(one) and issubclass(one, Enum) for member in one]
-        metavar = "|".join(choices) or next((_METAVARS[one] for one in types if one in _METAVARS), None)
+        choices = [value for type_ in types if get_origin(type_) is Literal for value in get_args(type_)]
+        enums = [type_ for type_ in types if inspect.isclass(type_) and issubclass(type_, Enum)]
+        choices += [member.value for enum in enums for member in enum]
+        metavar = "|".join(choices) or next((_METAVARS[type_] for type_ in types if type_ in _METAVARS), None)
         for option in details:
             if isinstance(option, OptionInfo):
                 option.metavar = option.metavar or metavar
                 if {int, float} & set(types) and option.max is None:
-                    option.max = _MOST.get(name, MANY)
+                    option.max = _UPPER_BOUNDS.get(name, MANY)
                     option.min = -option.max if option.min is None else option.min
 
 
 def _types_in(annotation: Any) -> list[Any]:
-    """Return the types of a union or list, or the type itself."""
+    """Return the types in a union or list, or the type itself."""
     if get_origin(annotation) in (Union, UnionType, list):
-        return [found for part in get_args(annotation) for found in _types_in(part)]
+        return [type_ for part in get_args(annotation) for type_ in _types_in(part)]
     return [annotation]
 
 
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter ``search`` of a command by options for these fields of [decoding], with the fields' types,
-    bounds and docstrings. The command gets as ``search`` a dict of those that were given."""
+    """Replace the parameter ``search`` of a command by options for fields of [decoding], with the types, bounds and
+    docstrings of the fields. The command receives the given options as the dict ``search``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -147,14 +148,14 @@ def _search_option(name: str) -> inspect.Parameter:
 
 
 def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
-    """Refuse to write over an input, another output or a file of a model.
+    """Refuse to overwrite an input, another output or a file of a model.
 
     Args:
-        written, read: each with the option that it was given with.
+        written, read: options and their files.
 
     Raises:
-        typer.BadParameter: a file that is written is one of the others or belongs to a model.
-        DataError: a file that is written is a folder.
+        typer.BadParameter: an output is also another file of the command or belongs to a model.
+        DataError: an output is a folder.
     """
     from nmtkit.files import is_stream
 
@@ -168,25 +169,25 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
             if is_written:
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
-        if is_written and _is_of_a_model(path.resolve()):
+        if is_written and _belongs_to_model(path.resolve()):
             raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
         if other != name and is_written:
             raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
-def _is_of_a_model(path: Path) -> bool:
+def _belongs_to_model(path: Path) -> bool:
     """Return True if a file is part of a model folder or an export."""
     if not path.is_file():
         return False
-    from nmtkit.model_folder import MODEL_FILES  # slow to import, and most outputs are new files
+    from nmtkit.model_folder import MODEL_FILES  # slow to import, and rarely needed, as most outputs are new files
 
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))
     if is_export and (path.parent / "manifest.json").is_file():
         return True
-    is_of_tokenizer = path.parent.name == "tokenizer"
-    folder = path.parent.parent if is_of_tokenizer else path.parent
-    return (folder / "model.json").is_file() and (is_of_tokenizer or path.name in MODEL_FILES)
+    in_tokenizer = path.parent.name == "tokenizer"
+    folder = path.parent.parent if in_tokenizer else path.parent
+    return (folder / "model.json").is_file() and (in_tokenizer or path.name in MODEL_FILES)
 
 
 def run_folder(recipe_name: str, run_dir: Path | None) -> Path:

@@ -70,19 +70,19 @@ def _check(recipe: Recipe, run_dir: Path, mirror: Path | None, workers: int | No
     from nmtkit.data.prepare import check
     from nmtkit.run import Run
 
-    found = check(recipe, run_dir, mirror=mirror, workers=workers)
-    _print_report(found.report)
-    if found.folder is not None:
-        console.log.info("the report with charts is %s", found.folder / "report.html")
+    result = check(recipe, run_dir, mirror=mirror, workers=workers)
+    _print_report(result.report)
+    if result.folder is not None:
+        console.log.info("the report with charts is %s", result.folder / "report.html")
     else:
         console.log.info("%s already has prepared data; its report was not changed", Run(run_dir).data)
-    if found.refused:
-        rules = ", ".join(f"{rule}: {count:,}" for rule, count in found.refused.items())
+    if result.refused:
+        rules = ", ".join(f"{rule}: {count:,}" for rule, count in result.refused.items())
         raise DataError(
             f"`nmtkit prepare` would stop here ({rules}); correct the corpora, or set another action in [cleaning]"
         )
-    if found.reasons:
-        raise DataError(f"`nmtkit prepare` would stop here: {found.reasons[0]}")
+    if result.reasons:
+        raise DataError(f"`nmtkit prepare` would stop here: {result.reasons[0]}")
 
 
 def _print_report(report: dict[str, Any]) -> None:

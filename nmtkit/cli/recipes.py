@@ -32,7 +32,7 @@ def command(
         return
     width = shutil.get_terminal_size((160, 24)).columns
     for recipe, path in recipes.items():
-        # The comment that a built-in recipe begins with: a description, then lines "Needs: ..." and "Reaches: ...".
+        # A built-in recipe begins with a comment: a description, then lines "Needs: ..." and "Reaches: ...".
         text = path.read_text(encoding="utf-8")
         lines = [line.removeprefix("#").strip() for line in text.split("\n") if line.startswith("#")]
         stated = {key: value.strip() for key, colon, value in (line.partition(":") for line in lines) if colon}

@@ -98,7 +98,7 @@ def command(
     max_tokens = max_tokens or MAX_TOKENS
     set_threads(threads)
     features = []
-    # The models of a group are an ensemble.
+    # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
         decoder = ForcedDecoder.load(group, choose_device(device), precision)

@@ -65,7 +65,7 @@ def command(
     from nmtkit.tasks.known import task_of
 
     if console.environment_number("WORLD_SIZE", 1) > 1:
-        # As one of several processes; the process that started them does the other steps.
+        # One of several training processes; the process that started them does the other steps.
         if not is_launched():
             raise NmtkitError(
                 "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
@@ -100,7 +100,7 @@ def command(
 
 
 def _print_translations(run_dir: Path, test: str) -> str:
-    """Print a few sentences with their translations, and return the shortest of the sources, for an example."""
+    """Print a few sentences with their translations, and return the shortest source, for use in an example."""
     from nmtkit.run import Run
 
     sources, references = Run(run_dir).test_text(test).read()
@@ -117,7 +117,7 @@ def _print_translations(run_dir: Path, test: str) -> str:
 
 
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
-    """Print a line of the most used metrics for each test set, with the signature of the first one."""
+    """Print the main metrics of each test set, with the signature of the first metric."""
 
     def shown(score: "Score") -> str:
         return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")

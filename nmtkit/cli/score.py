@@ -141,8 +141,10 @@ def command(
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
     """
     console.set_up(quiet=quiet)
-    of_files = bool(references or test_set or source_language or target_language or metric or json_file)
-    of_files = of_files or bool(paired or trials or sentences or stemmer or separator is not None) or text != "plain"
+    has_file_options = bool(references or test_set or source_language or target_language or metric or json_file)
+    has_file_options = (
+        has_file_options or bool(paired or trials or sentences or stemmer or separator is not None) or text != "plain"
+    )
     if confidence == 1:
         raise typer.BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
@@ -156,7 +158,7 @@ def command(
         + [("--reference", path) for path in references or []],
     )
     if models:
-        if run or of_files or comet or confidence is not None:
+        if run or has_file_options or comet or confidence is not None:
             raise typer.BadParameter(
                 "--model needs --source and --hypothesis; leave out RUN, --reference and options of the metrics"
             )
@@ -176,7 +178,7 @@ def command(
     if (run is None) == (hypotheses is None and references is None and test_set is None):
         raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
-        if source or of_files:
+        if source or has_file_options:
             raise typer.BadParameter(
                 f"a RUN has its own files and metrics, and its scores go to {run / 'scores.json'}; use "
                 "--source, --text, --metric, --paired, --sentences, --json and similar options with "

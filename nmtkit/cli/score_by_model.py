@@ -1,4 +1,4 @@
-"""`nmtkit score --model`: the log-probability of each line of a text as a translation of another."""
+"""`nmtkit score --model`: the log-probability of each line of a text as a translation of its source."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -30,14 +30,14 @@ def score_by_model(
     device: str,
     threads: int | None,
 ) -> None:
-    """Write a line for each pair of lines.
+    """Write the score of each pair of lines.
 
     Raises:
-        NmtkitError: the files are of unequal length, or a model cannot be read.
+        NmtkitError: the files have different numbers of lines, or a model cannot be read.
     """
-    total = None  # for pipes, which cannot be read again
+    total = None  # unknown for pipes, which cannot be read twice
     if source.is_file() and hypothesis.is_file():
-        # Also checks the lengths before a large model is loaded.
+        # This also checks the numbers of lines before a large model is loaded.
         total = sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
     set_threads(threads)
     decoder = ForcedDecoder.load(models, choose_device(device), precision)
@@ -64,15 +64,15 @@ def score_by_model(
 
 
 def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, str]]:
-    """Yield the lines of two files in step.
+    """Yield pairs of lines of two files.
 
     Raises:
-        DataError: one has more lines than the other.
+        DataError: the files have different numbers of lines.
     """
     unequal = False
     for source, hypothesis in zip_longest(sources, hypotheses):
         if source is None or hypothesis is None:
-            unequal = True  # and the longer one is counted to its end
+            unequal = True  # keep reading, to count the lines of the longer file
         else:
             yield source, hypothesis
     if unequal:
@@ -83,7 +83,7 @@ def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, s
 
 
 def _model_line(number: int, score: ForcedScore, pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool) -> str:
-    """Return a score as a line, with its tokens if their pieces are given; these may hold tabs, so they come last."""
+    """Return a score as a line; pieces come last, as they may contain tabs."""
     status = [*score.remarks, *(["invalid_utf8"] if invalid_utf8 else [])] or ["ok"]
     if as_json:
         fields: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""`nmtkit score --hypothesis`: files of one or more systems, checked, scored and compared.
+"""`nmtkit score --hypothesis`: check, score and compare files of one or more systems.
 
 files, or a test set by name --read_texts--> Texts --score_files--> warnings, then tables and JSON
 """
@@ -30,17 +30,17 @@ from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResu
 from nmtkit.files import as_text, json_line, write_atomically, write_json
 
 Differences = dict[tuple[Method, str], dict[str, PairedResult]]
-"""The results of each system by test and metric; the first system is the baseline."""
+"""Results of each system by test and metric; the first system is the baseline."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The lines to be scored and those they are compared with.
+    """The lines of systems, references and source.
 
     Attributes:
-        systems: the lines of each system, by the name of its file; the first is the baseline of comparisons.
-        references: one or more, each with all lines.
-        sources: None if no source was given.
+        systems: lines of each system by the name of its file; the first system is the baseline of comparisons.
+        references: all lines of each reference.
+        sources: source lines, if given.
         test_set: name and language pair for sacreBLEU's signature, if the references are one of its test sets.
     """
 
@@ -114,7 +114,7 @@ def score_files(
     sentences: Path | None,
     json_file: Path | None,
 ) -> None:
-    """Warn of odd lines, compute the scores, print tables, and write the files that are given.
+    """Warn of suspicious lines, compute the scores, print tables, and write the requested files.
 
     Args:
         metrics: None for all that are possible.
@@ -161,7 +161,7 @@ def score_files(
     if sentences is not None:
         _write_sentences(sentences, texts, line_scores)
     if json_file is not None:
-        content = {system: scores_as_json(of_system) for system, of_system in scores.items()}
+        content = {system: scores_as_json(entries) for system, entries in scores.items()}
         for (method, metric), results in differences.items():
             baseline = next(iter(results))
             for system, result in results.items():
@@ -177,13 +177,13 @@ def _add_comet(
     if len(texts.references) > 1:
         console.log.warning("COMET uses only the first of %d references", len(texts.references))
     for system, lines in texts.systems.items():
-        scores[system]["comet"], of_system = comet.score(texts.sources, lines, texts.references[0])
-        for of_line, score in zip(line_scores.get(system, []), of_system, strict=False):
-            of_line["comet"] = score
+        scores[system]["comet"], comet_scores = comet.score(texts.sources, lines, texts.references[0])
+        for entry, score in zip(line_scores.get(system, []), comet_scores, strict=False):
+            entry["comet"] = score
 
 
 def _write_sentences(path: Path, texts: Texts, line_scores: dict[str, list[dict[str, float]]]) -> None:
-    """Write a line of JSON for each line of each system, with the texts that its scores compare."""
+    """Write a line of JSON for each line of each system, with its texts and scores."""
     with write_atomically(path) as file:
         for system, lines in texts.systems.items():
             for number, (hypothesis, scores) in enumerate(zip(lines, line_scores[system], strict=True)):
@@ -191,29 +191,30 @@ def _write_sentences(path: Path, texts: Texts, line_scores: dict[str, list[dict[
                 if texts.sources is not None:
                     entry["source"] = texts.sources[number]
                 entry["hypothesis"] = hypothesis
-                entry["references"] = [of_set[number] for of_set in texts.references]
+                entry["references"] = [reference[number] for reference in texts.references]
                 file.write(json_line({**entry, "scores": scores}))
 
 
 def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *, of: str = "test") -> None:
-    """Print a table of scores, and below it the signatures, what each may be compared to, and the metrics left out.
+    """Print a table of scores, then signatures with advice on comparisons, and the metrics left out.
 
     Args:
-        of: title of the column with the keys of ``scores``.
+        of: title of the first column, for the keys of ``scores``.
     """
 
     def shown(metric: str, value: float) -> str:
         return f"{value:.4f}" if metric in ("comet", "nll", "bits-per-character") else f"{value:.2f}"
 
     def interval(metric: str, score: Score) -> str:
-        found = score.interval
-        return "" if found is None else f"{shown(metric, found.mean)} ± {shown(metric, found.half_width)}"
+        if score.interval is None:
+            return ""
+        return f"{shown(metric, score.interval.mean)} ± {shown(metric, score.interval.half_width)}"
 
     short = _short_names(scores)
     all_scores = [(short[name], metric, score) for name, entries in scores.items() for metric, score in entries.items()]
     rows = [[name, metric, shown(metric, score.score), interval(metric, score)] for name, metric, score in all_scores]
     signatures = dict.fromkeys((metric, score.signature) for _, metric, score in all_scores)
-    # As a column they would take so much of 80 characters that words of the others break.
+    # Not as a column, which would be too wide for 80 characters.
     notes = [f"  {name}  {metric}  {score.details}" for name, metric, score in all_scores if score.details]
     notes = ["Precisions and lengths:", *notes, ""] if notes else []
     notes.append("Signature of each metric, and what it may be compared to:")
@@ -227,7 +228,7 @@ def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *
 
 
 def print_differences(differences: Differences) -> None:
-    """Print how the systems differ from the first by each metric, with a p-value per test."""
+    """Print the differences of the systems from the first one for each metric, with a p-value per test."""
     methods = list(dict.fromkeys(method for method, _ in differences))
     metrics = list(dict.fromkeys(metric for _, metric in differences))
     baseline, *others = systems = next(iter(differences.values()))
@@ -235,20 +236,19 @@ def print_differences(differences: Differences) -> None:
     rows = []
     for system in others:
         for metric in metrics:
-            of_tests = [differences[method, metric][system] for method in methods]
-            p_values = [f"{one.p_value:.4f}{'*' if one.is_significant else ''}" for one in of_tests]
-            rows.append(
-                [short[system], metric, f"{of_tests[0].score:.2f}", f"{of_tests[0].difference:+.2f}", *p_values]
-            )
+            results = [differences[method, metric][system] for method in methods]
+            p_values = [f"{result.p_value:.4f}{'*' if result.is_significant else ''}" for result in results]
+            rows.append([short[system], metric, f"{results[0].score:.2f}", f"{results[0].difference:+.2f}", *p_values])
     notes = [f"* p < {SIGNIFICANT_BELOW}: chance alone would hardly make so large a difference on these lines."]
     notes += [
-        f"  {method}, {metric}  {next(iter(of.values())).signature}" for (method, metric), of in differences.items()
+        f"  {method}, {metric}  {next(iter(results.values())).signature}"
+        for (method, metric), results in differences.items()
     ]
     columns = ["system", "metric", "score", "difference", *(f"p, {method}" for method in methods)]
     console.print_table(f"Differences from {short[baseline]}", columns, rows, notes=notes)
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the file names of paths, or the paths where two have the same file name."""
+    """Return the file names of paths, or the paths themselves if two file names are the same."""
     files = {name: Path(name).name for name in names}
     return files if len(set(files.values())) == len(files) else {name: name for name in files}

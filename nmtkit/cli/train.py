@@ -86,7 +86,7 @@ def command(
 
 
 def train_or_stop(recipe: Recipe, run_dir: Path, *, device: str, threads: int | None, trackers: Sequence[str]) -> None:
-    """Train, in this process alone or as one of several; exit with 128 + its number if a signal stops the training."""
+    """Train, as the only process or one of several; if a signal stops the training, exit with 128 + its number."""
     with _workers(recipe, device, threads) as workers:
         from nmtkit.training.session import train
 
@@ -98,7 +98,7 @@ def train_or_stop(recipe: Recipe, run_dir: Path, *, device: str, threads: int | 
 
 @contextmanager
 def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Workers]":
-    """Start the workers of a training. A signal at the start, or a second one, ends the block with advice."""
+    """Start the workers of a training; log advice if a signal ends the block without saving."""
     try:
         from nmtkit.distributed.workers import Workers
 
@@ -110,5 +110,5 @@ def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Work
 
 
 def resume_advice() -> str:
-    """Return the advice on how to resume."""
+    """Return advice on how to resume."""
     return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"

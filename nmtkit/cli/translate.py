@@ -238,7 +238,7 @@ def command(
 
 
 def _check_sampling(options: dict[str, float | None], beam: int | None, *, is_sampled: bool) -> None:
-    """Raise BadParameter for options of sampling without it, and for those of beam search with it."""
+    """Raise BadParameter for sampling options without sampling, and for --beam with sampling."""
     for name, value in options.items():
         if value is not None and not is_sampled:
             raise typer.BadParameter("needs --sample or --mbr", param_hint=name)
@@ -264,7 +264,7 @@ def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None
 def _translate_file(
     job: "TranslationJob", input_: Path, output: Path, status: Path | None, *, strict: bool, workers: "Workers | None"
 ) -> None:
-    """Translate from file to file, with other processes if there are any, and record the translation of a test set."""
+    """Translate from file to file, possibly with other processes; record translations of test sets."""
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.file_translation import translate_file
@@ -279,8 +279,8 @@ def _translate_file(
         raise
     if is_first:
         warn_of_invalid_lines(reader)
-        if (of_run := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
-            run, test_set = of_run
+        if (translated := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
+            run, test_set = translated
             options = job.description()
             decoding, sums = options.pop("decoding"), list(job.engine.model_sha256)
             made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": options}
@@ -290,7 +290,7 @@ def _translate_file(
 def _translate_stream(
     job: "TranslationJob", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
-    """Translate from a pipe, a terminal or a special file, or to stdout: as lines come."""
+    """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
     from nmtkit import console
     from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
@@ -310,7 +310,7 @@ def _translate_stream(
         interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
         reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)
     with ExitStack() as stack:
-        # A live progress bar puts something else in the place of stdout.
+        # Take stdout before a live progress bar replaces it.
         result = sys.stdout if output is None else stack.enter_context(write_atomically(output))
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
         total = None
@@ -319,32 +319,32 @@ def _translate_stream(
             job.check_lines(total)
         advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
         if interactive:
-            of_lines = windows(reader, 1)  # from the thread that hears signals, and each answered before the next
+            chunks = windows(reader, 1)  # in this thread, which receives signals; a line is read after the last result
         else:
-            of_lines = windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES)
-        for window in of_lines:
+            chunks = windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES)
+        for window in chunks:
 
-            def tell(share: float, window: Window = window) -> None:
+            def show_progress(share: float, window: Window = window) -> None:
                 if advance is not None:
                     done = window.first_line - 1 + int(share * len(window.lines))
                     advance(done, note=console.counted(done, "line"))
 
-            written = job.translate(window, reader.invalid_lines, tell)
+            written = job.translate(window, reader.invalid_lines, show_progress)
             shown = console.visible if output is None and result.isatty() else str
             result.write("".join(f"{shown(line)}\n" for line in written.output))
             if write_status is not None:
                 write_status("".join(f"{line}\n" for line in written.status))
             if output is None:
                 result.flush()
-            tell(1.0)
+            show_progress(1.0)
         job.check_lines(reader.num_lines)
-        result.flush()  # where there is no room for it, the status does not appear either
+        result.flush()  # before the status file appears, as the disk may be full
     warn_of_invalid_lines(reader)
 
 
 def _prompted() -> Iterator[bytes]:
-    """Lines typed on a terminal, until Ctrl-D."""
-    import readline  # noqa: F401  lines can be edited and called back
+    """Yield lines typed on a terminal, until Ctrl-D."""
+    import readline  # noqa: F401  enables editing and history of lines
 
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")

@@ -205,7 +205,7 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):
-            value = text
+            value = text  # not TOML, such as a name without quotes
         group = values.setdefault(section, {})
         for rival in _rivals(key):
             group.pop(rival, None)
@@ -260,6 +260,7 @@ def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]])
         target = merged.setdefault(section, {})
         for key in content:
             for rival in _rivals(key):
+                # A layer that states both keeps both, so that the check reports the conflict.
                 if rival not in content:
                     target.pop(rival, None)
         target.update(content)

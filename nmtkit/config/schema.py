@@ -600,7 +600,7 @@ class TrainingLengths(_Section):
 
 
 read_lengths = TypeAdapter(TrainingLengths | None).validate_python
-"""Validator of the lengths in model.json or a manifest; None where an older file has none."""
+"""Validator of the lengths in model.json or a manifest; None for older files without them."""
 
 
 class Recipe(_Section):

@@ -104,6 +104,7 @@ def plan_epoch(
     order = random.permutation(len(target_lengths) if pairs is None else len(pairs))
     if pairs is not None:
         order = pairs[order]
+    # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths.
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     fits = sizes[order] <= budget
     too_long, order = order[~fits], order[fits]

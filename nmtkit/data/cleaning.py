@@ -174,7 +174,7 @@ def has_too_many_characters(line: str, max_characters: int) -> bool:
 
 
 def repaired(line: str, rules: Collection[str]) -> str:
-    """Return a line corrected by the given rules; the rest of it stays as it is."""
+    """Return a line with the faults of the given rules corrected, and otherwise unchanged."""
     if "invalid_utf8" in rules:  # such bytes nearly always are Windows-1252
         line = _SURROGATE.sub(lambda byte: bytes([ord(byte[0]) & 0xFF]).decode("cp1252", errors="replace"), line)
     if "bom" in rules:
@@ -265,7 +265,7 @@ class ExaminedBlock(BlockFindings):
     # number of lines with 0, 1, ... words, for each side
     words: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
     keys: tuple[bytes, bytes] = (b"", b"")  # of the sources and of the pairs, concatenated
-    rows: npt.NDArray | None = None  # of a PairFile, for the pairs kept; None where no pairs are to be held out
+    rows: npt.NDArray | None = None  # of a PairFile, for the pairs kept; None if no pairs are to be held out
     texts: tuple[bytes, bytes] = (b"", b"")  # source and target of the pairs kept, one line each
     carriage_returns: tuple[int, int] = (0, 0)  # removed at the ends of lines, for each side
     byte_order_marks: tuple[bool, bool] = (False, False)  # for each side, whether the corpus began with one
@@ -273,7 +273,7 @@ class ExaminedBlock(BlockFindings):
 
 
 class BlockExaminer:
-    """Examines and cleans blocks of pairs."""
+    """Function that examines and cleans a block of pairs."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class BlockExaminer:
     def _apply(
         self, rules: list[str], number: int, source: str, target: str, result: ExaminedBlock
     ) -> tuple[str, str] | None:
-        """Note the rules that a pair breaks, and return its text after their actions; None where it is left out."""
+        """Note the rules that a pair breaks, and return its text after their actions; None if it is left out."""
         for rule in rules:
             result.add(rule, number, source, target)
         if self._check_only:

@@ -39,8 +39,8 @@ class EncodedBlock:
     lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each sentence, for each side, [pairs]
     lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
     corpus: int  # index of the corpus of the pairs
-    words: tuple[int, int]  # number in the text, for each side; likewise the characters
-    characters: tuple[int, int]
+    words: tuple[int, int]  # number of words in the text, for each side
+    characters: tuple[int, int]  # number of characters in the text, for each side
     multi_sentence_sources: int  # source lines with more than one sentence
     # numbers of target lines decoded as a test, of those that changed, and of these with an unknown token, [3]
     round_trip: npt.NDArray[np.int64]

@@ -60,7 +60,7 @@ def inspect_pair(
     tokenizer = run.tokenizer()
     data = PairData(run.data / part)
     described = [entry for entry in read_manifest(run.data)["corpora"] if entry["role"] == part]
-    if not described:  # validation pairs held out of training have no corpus of their own
+    if not described:  # held-out validation pairs belong to no validation corpus
         described = [{"name": f"{part} (held out of train)", "pairs": len(data)}]
     names = [entry["name"] for entry in described]
     if corpus is not None and corpus not in names:

@@ -91,7 +91,7 @@ class Check:
     report: dict[str, Any]  # content of report.json
     refused: dict[str, int]  # the rules for which `prepare` would stop, with the number of pairs each concerns
     reasons: list[str]  # messages of other faults for which `prepare` would stop
-    folder: Path | None  # where the report is; None where prepared data with their own report exist
+    folder: Path | None  # folder of the report; None if prepared data with another report exist
 
 
 class _Corpora(NamedTuple):
@@ -165,7 +165,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
     """Read the corpora of a recipe once and report their faults, regardless of the actions of the rules.
 
-    The report is written to RUN/data, unless there are prepared data with a report of their own.
+    The report is written to RUN/data, unless there are prepared data with another report.
 
     Raises:
         NmtkitError: a corpus cannot be read.
@@ -312,7 +312,7 @@ class _Preparer:
         self._train = corpora.train
         _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
         self._sample: dict[str, int] | None = None
-        """Sizes of the sample from which subwords were learned; None where they were given."""
+        """Sizes of the sample from which subwords were learned; None if a tokenizer was given."""
         self._described: list[dict[str, Any]] = []
         self._valid = [pair for corpus in corpora.valid for pair in self._read_set(corpus, "valid")]
         if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):

@@ -28,7 +28,7 @@ best continuation ends."""
 
 
 def check_installed() -> None:
-    """Raise ModelError where CTranslate2 is not installed."""
+    """Raise ModelError if CTranslate2 is not installed."""
     if find_spec("ctranslate2") is None:
         raise ModelError("CTranslate2 is not installed; run `pip install 'nmtkit[ctranslate2]'`")
 

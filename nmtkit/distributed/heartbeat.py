@@ -75,6 +75,7 @@ class Heartbeat:
         """Name the process to blame for an exchange that failed: one that is silent or has failed."""
         try:
             before = self._read()
+            # Every live process counts several times in four intervals; a failed one may store its error only now.
             for _ in range(4):
                 time.sleep(self._interval)
                 after = self._read()

@@ -107,6 +107,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
     """
     while any(child.poll() is None for child in children):
         codes = _codes(children)
+        # 130 and 143 are orderly ends after a signal that was passed on.
         if any(code not in (None, 0, 130, 143) for code in codes):
             killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
             time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have

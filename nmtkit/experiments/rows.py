@@ -181,9 +181,8 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             ours = _size(recipe, section, key)
             if ours is None:  # such as max_steps if the recipe has max_epochs
                 del values[key]
-            elif all(
-                type(value) is int for value in (values[key], base_values[key], ours)
-            ):  # scale sizes, but no rates, names or switches
+            elif all(type(value) is int for value in (values[key], base_values[key], ours)):
+                # Sizes are scaled, but not rates, names or switches.
                 if base_values[key] == 0:
                     raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
                 values[key] = max(1, round(values[key] / base_values[key] * ours))

@@ -54,7 +54,7 @@ HOSTILE_LINES = (
 
 
 def check_installed() -> None:
-    """Raise ModelError where transformers is not installed."""
+    """Raise ModelError if transformers is not installed."""
     if find_spec("transformers") is None:
         raise ModelError("transformers is not installed; run `pip install 'nmtkit[huggingface]'`")
 

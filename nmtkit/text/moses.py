@@ -3,14 +3,14 @@
     plain text --normalize_punctuation--> plain text --tokenize--> tokens --detokenize--> plain text
     tokens --split_compounds--> tokens of the paper's BLEU
 
-The only door to sacremoses, which is imported late: the import takes a third of a second.
+The only module that uses sacremoses, which is imported on first use, as this takes a third of a second.
 """
 
 import re
 from functools import cache
 from typing import Any
 
-# Bytes, as Perl reads them: a character of several bytes can end one match and begin the next.
+# On bytes, as Perl reads them: the bytes of one character can be the end of a match and the beginning of the next.
 _HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
 
 
@@ -31,14 +31,14 @@ def tokenize(lines: list[str], language: str) -> list[str]:
     """Split lines into tokens, joined by single spaces, as ``tokenizer.perl -l LANGUAGE -no-escape`` does.
 
     ``&``, ``|``, quotes and brackets are not escaped, and words are not split at hyphens. For a language that Moses
-    does not know, the abbreviations are the English ones, as in Moses.
+    does not support, English abbreviations are used, as in Moses.
     """
     tokenizer = _tool("MosesTokenizer", language_code(language))
     return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
 
 
 def detokenize(lines: list[str], language: str, *, unescape: bool = True) -> list[str]:
-    """Join tokens to plain text as ``detokenizer.perl`` does; ``@-@`` is undone.
+    """Join tokens to plain text as ``detokenizer.perl`` does; ``@-@`` becomes a hyphen without blanks.
 
     Args:
         unescape: undo entities such as ``&quot;``, which `tokenize` does not write.
@@ -74,7 +74,7 @@ def split_compounds(line: str) -> str:
 
 @cache
 def _tool(name: str, language: str) -> Any:
-    """Return an object of a class of sacremoses."""
+    """Return an instance of a class of sacremoses."""
     import sacremoses
 
     return getattr(sacremoses, name)(language)

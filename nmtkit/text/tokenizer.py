@@ -1,6 +1,6 @@
-"""The subword model, which is the vocabulary: text to ids and back.
+"""The subword model, which is also the vocabulary: from text to ids and back.
 
-The only door to sentencepiece. A tokenizer folder holds one model for both sides, or one for each:
+The only module that uses sentencepiece. A tokenizer folder holds one model for both sides, or one per side:
 
     tokenizer.json      kind, normalisation, special ids, sizes
     joint.model         or source.model and target.model, by sentencepiece
@@ -31,21 +31,21 @@ Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
 _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
-"""sentencepiece writes a blank as U+2581 and would decode one in the text as a blank; in its models a character that
-Unicode promises never to assign stands for it."""
+"""sentencepiece writes a blank as U+2581, so a U+2581 in the text would be decoded as a blank; in its models it is
+replaced by a character that Unicode never assigns."""
 
 _TAG_SIGN = "\ufdd1"
-"""Another such character, which begins the entry of a tag: sentencepiece removes a control symbol from the text that it
-learns from, even inside words, and a text may hold a piece with the name of the tag."""
+"""Another such character, with which the entry of a tag begins: sentencepiece removes control symbols from its training
+text, even inside words, and the text may contain the name of the tag."""
 _UNKNOWN_TEXT = " \u2047 "
-"""The text of <unk>."""
+"""Text that <unk> is decoded to."""
 _MAX_LEARNED_BYTES = 4192
-"""sentencepiece's own default limit: longer lines cost memory and hardly change the statistics."""
+"""Maximum length of a line to learn from, the default of sentencepiece: longer lines cost memory for little gain."""
 
 
 @runtime_checkable
 class _Vocabulary(Protocol):
-    """One subword model."""
+    """A subword model."""
 
     def __len__(self) -> int: ...
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]: ...
@@ -74,9 +74,9 @@ class _SentencePiece:
         def sentences() -> Iterator[str]:
             try:
                 for line in lines:
-                    # A tab is a reserved character of sentencepiece: the whole line would be left out.
+                    # sentencepiece reserves the tab and would skip the whole line.
                     yield line.replace("\t", " ").replace(_BLANK_SIGN, _STAND_IN)
-            except BaseException as error:  # which sentencepiece would turn into an error of its own
+            except BaseException as error:  # sentencepiece would replace it by an error of its own
                 stopped.append(error)
                 raise
 
@@ -90,12 +90,12 @@ class _SentencePiece:
                 add_dummy_prefix=data.subwords != "characters",
                 byte_fallback=data.byte_fallback,
                 character_coverage=1.0,
-                # Its default (nmt_nfkc) rewrites text silently, and so does its trimming of blanks.
+                # The default (nmt_nfkc) silently changes the text, as does the trimming of blanks below.
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
                 split_by_unicode_script=data.splits_scripts,
                 max_sentence_length=_MAX_LEARNED_BYTES,
-                # A fixed number: the counts of the unigram trainer are summed by thread.
+                # Fixed, as the unigram trainer sums counts by thread, so the number decides the result.
                 num_threads=8,
                 pad_id=PAD,
                 unk_id=UNK,
@@ -118,7 +118,7 @@ class _SentencePiece:
         escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
         try:
             ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
-        except TypeError:  # sentencepiece's complaint about half a surrogate pair
+        except TypeError:  # the error of sentencepiece for half of a surrogate pair
             bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
             raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None
         return ids
@@ -144,7 +144,7 @@ class _SentencePiece:
 
 
 def _reason(message: str) -> str:
-    """Return sentencepiece's error message about a vocabulary size in terms of the recipe."""
+    """Return an error message of sentencepiece about the vocabulary size in terms of recipe keys."""
     if match := re.search(r"set it to a value <= (\d+)", message):
         return f"the training text has too few different pieces; at most {match[1]} are possible"
     if match := re.search(r"smaller than required_chars\. *(\d+) vs (\d+)", message):
@@ -156,7 +156,7 @@ def _reason(message: str) -> str:
 
 
 class _ListedPieces:
-    """A vocabulary that is stored as lines: special pieces, tags, then the pieces of text."""
+    """A vocabulary stored as lines: special pieces, tags, then the pieces of text."""
 
     def __init__(self, pieces: list[str], tags: Sequence[str]) -> None:
         self._pieces = pieces
@@ -176,7 +176,7 @@ class _ListedPieces:
 
 
 class _WordPieces(_ListedPieces):
-    """Word-pieces by wordpieces.py."""
+    """Word-pieces of wordpieces.py."""
 
     def __init__(self, pieces: list[str], tags: Sequence[str]) -> None:
         super().__init__(pieces, tags)
@@ -195,17 +195,17 @@ class _WordPieces(_ListedPieces):
         return self._model.decode(ids, _UNKNOWN_TEXT)
 
     def piece(self, index: int) -> str:
-        """Return a piece with the sign of a blank, as sentencepiece does."""
+        """Return a piece with U+2581 for a blank, as sentencepiece does."""
         return self._pieces[index].replace(_BLANK_SIGN, _STAND_IN).replace(" ", _BLANK_SIGN)
 
 
 class _SegmentedPieces(_ListedPieces):
-    """Text that is segmented already: the pieces between blanks, most frequent first."""
+    """Vocabulary of text that is already segmented: the pieces between blanks, most frequent first."""
 
     def __init__(self, pieces: list[str], mark: str, tags: Sequence[str]) -> None:
         super().__init__(pieces, tags)
         self._mark = mark
-        # A word of the text that looks like a special piece is unknown.
+        # A word of the text that equals a special piece is unknown.
         self._index = {piece: index for index, piece in enumerate(pieces) if index >= self._num_special}
 
     @classmethod
@@ -236,7 +236,7 @@ def join_segments(line: str, mark: str) -> str:
 
 
 class Tokenizer:
-    """Text to ids and back, for both sides.
+    """Conversion of text to ids and back, for both sides.
 
     Attributes:
         settings: the content of tokenizer.json.
@@ -256,10 +256,10 @@ class Tokenizer:
         """Learn the subwords of a recipe.
 
         Args:
-            pairs: returns the normalised source and target lines, each time it is called.
+            pairs: function that returns a new iterator over the normalised source and target lines.
 
         Raises:
-            RecipeError: the text cannot give a vocabulary of that size.
+            RecipeError: the text is too small for a vocabulary of the requested size.
         """
 
         def learn(lines: Iterable[str], tags: Sequence[str]) -> _Vocabulary:
@@ -307,12 +307,12 @@ class Tokenizer:
 
     @property
     def tag_ids(self) -> frozenset[int]:
-        """The ids of tags (`source_prefix`), which occur at the beginning of a source only."""
+        """Ids of tags (`source_prefix`), which occur only at the beginning of a source."""
         return frozenset(self._tags.values())
 
     @property
     def suppressed_ids(self) -> tuple[int, ...]:
-        """The ids that are never generated: special ones but the end symbol, and tags of a joint vocabulary."""
+        """Ids that are never generated: special ids except the end symbol, and tags of a joint vocabulary."""
         return (PAD, BOS, UNK, *(sorted(self.tag_ids) if "joint" in self._vocabularies else ()))
 
     def vocab_size(self, side: Side) -> int:
@@ -324,7 +324,7 @@ class Tokenizer:
         return self._normalizations[side]
 
     def normalize(self, line: str, side: Side = "source") -> str:
-        """Return a line as the model is trained on it; a tag at the beginning of a source is left unchanged."""
+        """Return the normalised text of a line; a tag at the beginning of a source is left unchanged."""
         if side == "source" and self._tags:
             tag, text = self._split_tag(line.lstrip(" \t"))
             if tag:
@@ -337,7 +337,7 @@ class Tokenizer:
         A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
 
         Raises:
-            DataError: a line is not text: it has half a surrogate pair.
+            DataError: a line contains half of a surrogate pair.
         """
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
@@ -351,13 +351,13 @@ class Tokenizer:
         return (first, rest) if first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
-        """Return a sampler of other segmentations of a side's text.
+        """Return a sampler of random segmentations of the text of a side.
 
         Args:
-            strength: for BPE the probability that a merge is left out, for unigram the exponent of probabilities.
+            strength: bpe: the probability that a merge is left out. unigram: the exponent of probabilities.
 
         Raises:
-            RecipeError: subwords of this kind are not sampled.
+            RecipeError: subwords of this kind cannot be sampled.
         """
         model = self._side(side)
         if not isinstance(model, _SentencePiece):
@@ -365,11 +365,11 @@ class Tokenizer:
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
-        """Return the text of ids; special ones but <unk> have none."""
+        """Return the text of ids; special ids except <unk> have no text."""
         return self._side(side).decode([int(index) for index in ids])
 
     def translation(self, ids: Sequence[int]) -> str:
-        """Return the text of a translation, with the normalisation undone, on one line even if it has byte pieces."""
+        """Return the restored text of a translation as one line, even if byte pieces encode line ends."""
         return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
@@ -377,12 +377,12 @@ class Tokenizer:
         return [self._side(side).piece(int(index)).removeprefix(_TAG_SIGN) for index in ids]
 
     def entries(self, side: Side) -> list[str]:
-        """Return the names of all entries of a side's vocabulary in the order of ids; all are different."""
+        """Return the distinct names of all entries of a vocabulary, in the order of ids."""
         vocabulary = self._side(side)
         return [vocabulary.piece(index) for index in range(len(vocabulary))]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
-        """Return for each id True if a word begins with it."""
+        """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
         if self.settings["subwords"] == "none":
             mark = self.settings["segment_mark"]
@@ -434,7 +434,7 @@ class Tokenizer:
         """Load the tokenizer of a model folder, a run, or a checkpoint.
 
         Raises:
-            ModelError: it is missing or damaged.
+            ModelError: the tokenizer is missing or damaged.
         """
         for folder in (path / "tokenizer", path / "data" / "tokenizer", path / "averaged" / "tokenizer"):
             if (folder / "tokenizer.json").is_file():
@@ -442,7 +442,7 @@ class Tokenizer:
         raise ModelError(f"{path}: there is no tokenizer in it; give a model folder, a run folder or a checkpoint")
 
     def check_recipe(self, data: DataConfig) -> None:
-        """Raise RecipeError if a recipe that takes over this tokenizer contradicts it."""
+        """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab"]
         if data.subwords == "none":
@@ -463,7 +463,7 @@ class Tokenizer:
                 )
 
     def fingerprint(self) -> str:
-        """Return a sha256 of everything that decides the meaning of ids."""
+        """Return the sha256 of everything that decides the meaning of ids."""
         digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())

@@ -1,14 +1,14 @@
-"""Word-pieces: a vocabulary learned by likelihood, and words cut by its longest pieces.
+"""Word-pieces: learn a vocabulary by likelihood, and split words by longest match.
 
-    words (a blank before each) --cut at changes of kind--> units, counted --WordPieceTrainer--> pieces
-    line -> units -> the longest piece that fits, from left to right -> ids -> the same line
+    words (with a blank before each) --split at changes of kind--> counted units --WordPieceTrainer--> pieces
+    line -> units -> longest matching piece, from left to right -> ids -> the same line
 
 The blank before each word is a character like the others, so that joined pieces are the text without any escapes.
 
 Source: Wu et al. 2016 (arXiv 1609.08144), section 4.1, with the learning of Schuster & Nakajima 2012, section 5.2:
-units grow out of characters by the pair whose joining raises the likelihood of the training text most; a special symbol
-at the beginnings of words only; all but the most frequent characters (about 500 for Western languages) are unknown.
-Google's implementations (tensor2tensor, BERT) cut by the longest match, too.
+starting from characters, join the pair that raises the likelihood of the training text most; a special symbol marks
+only the beginnings of words; all but the most frequent characters (about 500 for Western languages) are unknown.
+Google's implementations (tensor2tensor, BERT) also split by longest match.
 """
 
 import re
@@ -24,15 +24,15 @@ from nmtkit.errors import RecipeError
 
 Array = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.float64]
-"""Whole numbers, exact up to 2^53, of which logarithms are taken."""
+"""Whole numbers as floats, exact up to 2^53, for logarithms."""
 
 JOINED_AT_ONCE = 0.8
-"""Pairs with at least that share of the gain of the best one are joined in the same pass over the text if they cannot
-overlap. Schuster & Nakajima do the same; it saves most of the passes."""
+"""Pairs with at least this share of the best gain are joined in the same pass over the text if they cannot overlap.
+Schuster & Nakajima do the same; it saves most of the passes."""
 _CACHED_WORDS = 500_000
-"""Words whose ids are cached."""
+"""Maximum number of words whose ids are cached."""
 _END = -1
-"""Separates units in the array of all symbols."""
+"""Separator of units in the array of all symbols."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -43,9 +43,9 @@ def _kind(character: str) -> str:
 
 
 def units_of(word: str) -> list[str]:
-    """Return the parts of a word that pieces do not cross: letters with their marks, digits, and all else.
+    """Return the units of a word, which pieces do not cross: letters with their marks, digits, and all else.
 
-    The blank before the word belongs to its first part: "it's" gives [" it", "'", "s"].
+    The blank before the word belongs to its first unit: "it's" gives [" it", "'", "s"].
     """
     units: list[str] = [" "]
     last = None
@@ -73,12 +73,12 @@ def count_units(lines: Iterable[str]) -> Counter[str]:
 
 
 class WordPieceTrainer:
-    """Joins pieces of counted units to longer ones; equal counts give equal pieces in the same order."""
+    """Trainer that joins pieces of counted units to longer ones; equal counts give equal pieces in equal order."""
 
     def __init__(self, counts: Counter[str], num_characters: int) -> None:
         """Args:
-        counts: of units.
-        num_characters: number of characters that are pieces, besides the blank: the most frequent ones.
+        counts: count of each unit.
+        num_characters: number of the most frequent characters that become pieces, besides the blank.
         """
         characters: Counter[str] = Counter()
         for unit, count in counts.items():
@@ -90,7 +90,7 @@ class WordPieceTrainer:
         self.pieces: list[str] = [" ", *(character for character, _ in ranked[:num_characters])]
         self.num_basic = len(self.pieces)
         self._index = {piece: index for index, piece in enumerate(self.pieces)}
-        # All units as one row of piece numbers, _END between them and at other characters, and the count of each.
+        # All units in one array of piece numbers, with _END between units and for other characters, and their counts.
         symbols: list[int] = []
         weights: list[int] = []
         for unit in sorted(counts):
@@ -98,10 +98,10 @@ class WordPieceTrainer:
             symbols.append(_END)
             weights.extend([counts[unit]] * (len(unit) + 1))
         self._symbols, self._weights = np.array(symbols, np.int64), np.array(weights, np.float64)
-        self._finished: Counts = np.zeros(len(self.pieces))  # counts of units that are one piece
+        self._finished: Counts = np.zeros(len(self.pieces))  # counts of units that have become one piece
 
     def grow(self, size: int) -> None:
-        """Join pieces until there are ``size``, or nothing is left to be joined."""
+        """Join pieces until there are ``size`` pieces, or no pair is left."""
         while len(self.pieces) < size:
             best = self._best_pairs()
             if not best:
@@ -112,14 +112,14 @@ class WordPieceTrainer:
                 if len(self.pieces) == size:
                     break
                 piece = self.pieces[left] + self.pieces[right]
-                if piece not in self._index:  # another pair may have given it before
+                if piece not in self._index:  # another pair may have formed it before
                     self._index[piece] = len(self.pieces)
                     self.pieces.append(piece)
                 joined[left * before + right] = self._index[piece]
             self._join(joined, before)
 
     def _best_pairs(self) -> list[tuple[int, int]]:
-        """Return the pair with the greatest likelihood gain, then those nearly as good that cannot overlap."""
+        """Return the pair with the highest likelihood gain, and pairs with nearly its gain that cannot overlap."""
         symbols, weights = self._symbols, self._weights
         is_pair = (symbols[:-1] != _END) & (symbols[1:] != _END)
         is_pair &= ~_second_of_doubles(symbols)
@@ -148,7 +148,7 @@ class WordPieceTrainer:
         return chosen
 
     def _join(self, joined: dict[int, int], size: int) -> None:
-        """Replace pairs by one piece; ``joined`` maps left part x ``size`` + right part to the piece."""
+        """Replace pairs by pieces; ``joined`` maps left piece x ``size`` + right piece to the joined piece."""
         symbols, weights = self._symbols, self._weights
         codes = np.array(sorted(joined), np.int64)
         results = np.array([joined[code] for code in codes.tolist()], np.int64)
@@ -159,7 +159,7 @@ class WordPieceTrainer:
         stays = np.ones(len(symbols), np.bool_)
         stays[1:][is_joined] = False
         symbols, weights = symbols[stays], weights[stays]
-        # A unit of one piece cannot grow any more and is only counted.
+        # A unit that is one piece cannot change any more, so only its count is kept.
         before = np.concatenate([[_END], symbols[:-1]])
         is_alone = (symbols != _END) & (before == _END) & (np.concatenate([symbols[1:], [_END]]) == _END)
         finished = _sums(symbols[is_alone], weights[is_alone], len(self.pieces))
@@ -170,12 +170,12 @@ class WordPieceTrainer:
 
 
 def _sums(numbers: Array, weights: Counts, size: int) -> Counts:
-    """Return for each number below ``size`` the sum of its weights."""
+    """Return the sum of the weights of each number below ``size``."""
     return np.bincount(numbers, weights, minlength=size).astype(np.float64)
 
 
 def _second_of_doubles(symbols: Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of pairs of equal pieces that overlap the pair before: in "aaa" only the first "aa" is joined."""
+    """Return a mask of pairs of equal pieces that overlap the pair before: of "aaa" only the first "aa" is joined."""
     is_double = symbols[:-1] == symbols[1:]
     if not is_double.any():
         return is_double
@@ -188,9 +188,9 @@ def _second_of_doubles(symbols: Array) -> npt.NDArray[np.bool_]:
 def likelihood_gain(
     joint: Counts, left: Counts, right: Counts, is_double: npt.NDArray[np.bool_], total: float
 ) -> Counts:
-    """Return the gain of joining pairs in the log-likelihood of the text under a unigram model of its pieces, in nats.
+    """Return the gain in log-likelihood of the text, in nats, of joining pairs, under a unigram model of its pieces.
 
-    The likelihood is the sum of c log(c / N) over the pieces of count c. Joining the n occurrences of a pair subtracts
+    The log-likelihood is the sum of c log(c / N) over pieces of count c. Joining the n occurrences of a pair subtracts
     n from the counts of its parts and from N, and adds a piece of count n.
 
     Args:
@@ -201,7 +201,7 @@ def likelihood_gain(
     """
 
     def change(count: Counts, less: Counts) -> Counts:
-        """(c - n) log(c - n) - c log(c), without loss of digits."""
+        """Return (c - n) log(c - n) - c log(c), without cancellation."""
         rest = count - less
         return np.where(rest > 0, rest * np.log1p(-less / count), 0.0) - less * np.log(count)
 
@@ -214,13 +214,13 @@ class WordPieces:
     """A vocabulary of word-pieces.
 
     Attributes:
-        pieces: special ones, bytes if there is a fallback, characters, then longer ones in the order of learning.
+        pieces: special pieces, bytes if there is a fallback, characters, then longer pieces in the order of learning.
     """
 
     def __init__(self, pieces: list[str], num_special: int, unknown: int) -> None:
         """Args:
-        num_special: number of pieces at the beginning that no text is cut into.
-        unknown: the id of characters without a piece.
+        num_special: number of special pieces at the beginning, which never match text.
+        unknown: id of characters without a piece.
         """
         self.pieces = pieces
         self._num_special, self._unknown = num_special, unknown
@@ -241,12 +241,12 @@ class WordPieces:
         """Learn a vocabulary of exactly ``size`` entries, the same for any order of the lines.
 
         Args:
-            special: the first entries.
+            special: special pieces, the first entries.
             num_characters: see `WordPieceTrainer`.
-            fallback: add 256 entries of bytes for other characters.
+            fallback: add 256 entries for the bytes of other characters.
 
         Raises:
-            RecipeError: the text does not hold that many pieces, or the size cannot hold its characters.
+            RecipeError: the text has too few pieces for the size, or the size is too small for its characters.
         """
         first = [*special, *(f"<0x{byte:02X}>" for byte in range(256 if fallback else 0))]
         trainer = WordPieceTrainer(count_units(lines), num_characters)
@@ -266,7 +266,7 @@ class WordPieces:
         return cls([*first, *trainer.pieces], len(special), unknown)
 
     def encode(self, line: str) -> list[int]:
-        """Return the ids of a line; characters without a piece become bytes, or unknown."""
+        """Return the ids of a line; characters without a piece become bytes or the unknown id."""
         if not line:
             return []
         cache = self._ids_of_words
@@ -280,7 +280,7 @@ class WordPieces:
         return ids
 
     def _cut(self, unit: str) -> list[int]:
-        """Cut a unit into the longest pieces that fit, from left to right."""
+        """Split a unit by longest match, from left to right."""
         ids: list[int] = []
         start = 0
         while start < len(unit):
@@ -297,7 +297,7 @@ class WordPieces:
         return ids
 
     def decode(self, ids: Iterable[int], unknown_text: str) -> str:
-        """Return the text of ids; of special ones only the unknown one has any."""
+        """Return the text of ids; of the special ids only the unknown one has a text."""
         parts: list[bytes] = []
         for index in ids:
             if index < self._num_special:
