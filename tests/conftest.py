@@ -1,5 +1,6 @@
 """A prepared run so small that a whole training takes a fraction of a second."""
 
+import io
 import logging
 import os
 import random
@@ -7,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,19 +94,62 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.fixture
-def restored_process() -> Iterator[None]:
-    """For a command run in this process: its signal handlers, log handlers and threads are put back afterwards."""
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """For commands run in this process: put its signal handlers, log handlers and threads back afterwards."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     logger = logging.getLogger("nmtkit")
     state = (logger.handlers, logger.propagate, logger.level)
     threads = torch.get_num_threads()
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    logger.handlers, logger.propagate = state[0], state[1]
-    logger.setLevel(state[2])
-    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        logger.handlers, logger.propagate = state[0], state[1]
+        logger.setLevel(state[2])
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def restored_process() -> Iterator[None]:
+    with process_restored():
+        yield
+
+
+@dataclass
+class Streamed:
+    """How a command ended, with the bytes of its stdout."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        assert not self.out or self.out.endswith(b"\n"), self.err
+        return self.out.decode("utf-8").split("\n")[:-1]
+
+
+def run_with_streams(*arguments: object, stdin: bytes = b"") -> Streamed:
+    """Run an nmtkit command in this process with standard streams of its own."""
+    from nmtkit.cli.main import main
+
+    code: Any = 0
+    streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        for stream in streams[1:]:
+            stream.flush()
+        out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+    return Streamed(code, out, err.decode("utf-8"))
 
 
 class Outcome(NamedTuple):

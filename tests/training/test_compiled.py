@@ -1,6 +1,5 @@
 """`training.compile`: the layers run compiled in training and only there, and compute the same."""
 
-import itertools
 import json
 import logging
 import os
@@ -18,33 +17,26 @@ import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.batch import work_ahead
-from nmtkit.data.shards import PairData, ShardWriter
-from nmtkit.distributed.workers import Workers
+from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import CompiledLoss, _clock, batch_loss
 from nmtkit.training.state import TrainingState
+from tests.training.updates import ALONE, random_pairs, run
 
 MODEL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.1}
 TRAINING = {"tokens_per_update": 90, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> PairData:
-    random = np.random.default_rng(1)
-    lengths = random.integers(1, 13, size=(60, 2))
-    pairs = [tuple(random.integers(4, 20, size=length).tolist() for length in pair) for pair in lengths]
-    with ShardWriter(tmp_path / "train", (20, 20)) as writer:
-        writer.add(pairs, range(1, 61))
-    return PairData(tmp_path / "train")
+    return random_pairs(tmp_path / "train", range(1, 61))
 
 
 def weights_after(data: PairData, updates: int, **changes: object) -> dict[str, torch.Tensor]:
     training = TrainingConfig.model_validate({**TRAINING, **changes})
     state = TrainingState.new(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
-    for _ in itertools.islice(train_updates(state, data, training, ALONE), updates):
-        pass
+    run(state, data, training, updates)
     return {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
 
 

@@ -1,10 +1,6 @@
 """Several processes make the same updates as one, in memory enough or not; and they notice when one of them is gone."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -19,18 +15,16 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.data.batching import plan_epoch
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import PairData
 from nmtkit.distributed import workers as workers_module
 from nmtkit.distributed.heartbeat import Heartbeat, meet
 from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.errors import NmtkitError, PeerLostError
-from nmtkit.training.loop import train_updates
 from nmtkit.training.state import TrainingState
+from tests.training.updates import VOCAB, free_port, largest_difference, random_pairs, run, run_two_processes
 
-VOCAB = 20
 NUM_PAIRS = 41
 MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {
@@ -66,8 +60,11 @@ def new_state(**changes):
     return TrainingState.new(config, training, (20, 20), workers.device, torch.float64)
 
 def run(name, state, count):
-    made = list(itertools.islice(train_updates(state, data, training, workers), count))
+    flags = lambda: [1.0 + workers.rank, 10.0]
+    made = list(itertools.islice(train_updates(state, data, training, workers, flags), count))
     results[name] = {"steps": [update.step for update in made], "losses": [update.loss for update in made]}
+    results[name]["norms"] = [[update.nll, update.gradient_norm] for update in made]
+    results[name]["counts"] = [[u.target_tokens, u.real_tokens, u.flops, u.flags] for u in made]
     results[name]["tokens_per_pass"] = state.progress.tokens_per_pass
     save_file(state.model.state_dict(), output / f"{name}-{workers.rank}.safetensors")
 
@@ -125,45 +122,26 @@ with Workers.start("cpu", "float32", threads=1) as workers:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    random = np.random.default_rng(1)
     folder = tmp_path_factory.mktemp("data") / "train"
-    lengths = random.integers(1, 13, size=(NUM_PAIRS, 2))
-    pairs = [tuple(random.integers(4, VOCAB, size=length).tolist() for length in pair) for pair in lengths]
-    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
-        writer.add(pairs, range(1, NUM_PAIRS + 1))
+    random_pairs(folder, range(1, NUM_PAIRS + 1))
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left."""
     output = tmp_path_factory.mktemp("two")
-    script = output / "worker.py"
-    script.write_text(WORKER)
-    arguments = [str(folder), str(output), json.dumps(MODEL), json.dumps(TRAINING), str(UPDATES)]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared["PYTHONPATH"] = str(Path(nmtkit.__file__).parent.parent)
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [child.communicate(timeout=240)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
+    run_two_processes(WORKER, output, str(folder), str(output), json.dumps(MODEL), json.dumps(TRAINING), str(UPDATES))
     return output
+
+
+def plan_of(folder: Path, training: TrainingConfig, epochs: int = 1) -> list[np.ndarray]:
+    data = PairData(folder)
+    plans = (
+        plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
+        for epoch in range(epochs)
+    )
+    return [pairs for plan in plans for pairs in plan.updates]
 
 
 def results_of(two: Path) -> list[dict[str, Any]]:
@@ -175,15 +153,8 @@ def alone(folder: Path, updates: int, **changes: object) -> TrainingState:
     state = TrainingState.new(
         ModelConfig.model_validate(MODEL), training, (VOCAB, VOCAB), torch.device("cpu"), torch.float64
     )
-    made = train_updates(state, PairData(folder), training, Workers(0, 1, torch.device("cpu"), "float32"))
-    for _ in range(updates):
-        next(made)
+    run(state, PairData(folder), training, updates)
     return state
-
-
-def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
-    assert left.keys() == right.keys()
-    return max(float((left[name] - right[name]).abs().max()) for name in right)
 
 
 @pytest.mark.parametrize("tokens_per_pass", [30, 1, 10**6])
@@ -198,6 +169,19 @@ def test_50_updates_of_two_processes_equal_those_of_one_in_passes_of_any_size(
     for result in results_of(two):
         assert result["plain"]["steps"] == list(range(1, UPDATES + 1))
         assert result["plain"]["tokens_per_pass"] == 0
+
+
+def test_two_processes_report_the_numbers_of_one(folder: Path, two: Path) -> None:
+    training = TrainingConfig.model_validate(TRAINING)
+    state = alone(folder, 0)
+    assert any(len(pairs) % 2 for pairs in plan_of(folder, training))  # so the shares are not all equal
+    updates = run(state, PairData(folder), training, UPDATES)
+    for result in results_of(two):
+        assert result["plain"]["losses"] == pytest.approx([update.loss for update in updates], rel=1e-9)
+        norms = np.array([[update.nll, update.gradient_norm] for update in updates])
+        assert np.array(result["plain"]["norms"]) == pytest.approx(norms, rel=1e-6)
+        counts = [[update.target_tokens, update.real_tokens, update.flops, [3.0, 20.0]] for update in updates]
+        assert result["plain"]["counts"] == counts
 
 
 def test_an_update_in_which_one_of_two_processes_runs_out_of_memory_stays_the_same(folder: Path, two: Path) -> None:
@@ -219,12 +203,7 @@ def test_a_limit_that_does_not_fit_one_process_is_lowered_on_all(two: Path) -> N
 def test_a_run_of_two_processes_then_one_then_two_sees_the_same_pairs_in_the_same_updates(
     folder: Path, two: Path
 ) -> None:
-    data = PairData(folder)
-    training = TrainingConfig.model_validate(TRAINING)
-    planned: list[list[int]] = []
-    for epoch in range(3):
-        plan = plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
-        planned += [sorted(pairs.tolist()) for pairs in plan.updates]
+    planned = [sorted(pairs.tolist()) for pairs in plan_of(folder, TrainingConfig.model_validate(TRAINING), epochs=3)]
     first, second = (result["pairs"] for result in results_of(two))
     assert (len(first), len(second)) == (18, 15)
     uninterrupted = [sorted(mine + theirs) for mine, theirs in zip(first[:9], second[:9], strict=True)]

@@ -126,19 +126,30 @@ class TestEveryLimit:
 
 
 class TestRaisedLimit:
-    @pytest.mark.parametrize("report_every", [1, 3])
+    @pytest.fixture(scope="class", params=[1, 3])
+    def reporting_every(self, request: pytest.FixtureRequest) -> int:
+        return int(request.param)
+
+    @pytest.fixture(scope="class")
+    def straight(
+        self, tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory, reporting_every: int
+    ) -> Path:
+        """A run to the last update, with reports as often as that."""
+        run = tiny_project.copy(tmp_path_factory.mktemp("straight") / "run")
+        tiny_project.train(run, f"training.report_every_steps={reporting_every}", "training.keep_last=3")
+        return run
+
     @pytest.mark.parametrize("end", [3, 4, 5, 7, 12, 13])
     def test_the_run_goes_on_as_if_the_end_had_not_been_there(
-        self, tiny: TinyProject, tmp_path: Path, end: int, report_every: int
+        self, tiny: TinyProject, straight: Path, tmp_path: Path, end: int, reporting_every: int
     ) -> None:
-        settings = (f"training.report_every_steps={report_every}", "training.keep_last=3")
-        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
-        tiny.train(other, *settings)
+        settings = (f"training.report_every_steps={reporting_every}", "training.keep_last=3")
+        run = tiny.copy(tmp_path / "run")
         assert tiny.train(run, f"training.max_steps={end}", *settings).step == end
         assert steps(run)[-1] == end
         assert metrics_without_time(run)[-1]["step"] == end and "valid_nll" in metrics_without_time(run)[-1]
         assert tiny.train(run, *settings).step == STEPS
-        assert all_of(run) == all_of(other)
+        assert all_of(run) == all_of(straight)
 
     def test_a_run_that_ended_after_every_single_update_is_the_same_run(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path

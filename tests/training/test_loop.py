@@ -1,12 +1,6 @@
 import itertools
-import json
 import logging
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
-import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.batch import make_batch
@@ -26,36 +18,21 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.model.flops import forward_flops, padding_flops
-from nmtkit.run import Run
 from nmtkit.training import loop
-from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.state import TrainingState
+from tests.training.updates import ALONE, VOCAB, Weights, largest_difference, random_pairs, run
 
-VOCAB = 20
 NUM_PAIRS = 40
 TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {"tokens_per_update": 60, "schedule": "constant", "peak_learning_rate": 0.003, "warmup_steps": 5}
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
-Weights = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards with pairs of 1 to 12 random tokens a side."""
-    random = np.random.default_rng(1)
-    folder = tmp_path_factory.mktemp("data") / "train"
-    lengths = random.integers(1, 13, size=(NUM_PAIRS, 2))
-    pairs = [tuple(random.integers(4, VOCAB, size=length).tolist() for length in pair) for pair in lengths]
-    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
-        writer.add(pairs, range(1, NUM_PAIRS + 1))
-    return folder
-
-
-@pytest.fixture
-def data(folder: Path) -> PairData:
-    return PairData(folder)
+def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
+    return random_pairs(tmp_path_factory.mktemp("data") / "train", range(1, NUM_PAIRS + 1))
 
 
 def training_config(**changes: object) -> TrainingConfig:
@@ -65,10 +42,6 @@ def training_config(**changes: object) -> TrainingConfig:
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
     config = ModelConfig.model_validate({**TINY, **model})
     return TrainingState.new(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
-
-
-def run(state: TrainingState, data: PairData, training: TrainingConfig, updates: int) -> list[Update]:
-    return list(itertools.islice(train_updates(state, data, training, ALONE), updates))
 
 
 def watch_gradients(state: TrainingState) -> list[Weights]:
@@ -92,23 +65,12 @@ def first_gradients(data: PairData, training: TrainingConfig) -> Weights:
     return seen[0]
 
 
-def weights_after(data: PairData, training: TrainingConfig, updates: int) -> Weights:
-    state = new_state(training)
-    run(state, data, training, updates)
-    return dict(state.model.state_dict())
-
-
 def distance(left: Weights, right: Weights) -> float:
     """Of two gradients, relative to the length of the second."""
     assert left.keys() == right.keys()
     squares = [((left[name].double() - right[name].double()) ** 2).sum() for name in right]
     length = sum((tensor.double() ** 2).sum() for tensor in right.values())
     return float((sum(squares) / length) ** 0.5)
-
-
-def largest_difference(left: Weights, right: Weights) -> float:
-    assert left.keys() == right.keys()
-    return max(float((left[name] - right[name]).abs().max()) for name in right)
 
 
 def planned(data: PairData, training: TrainingConfig, epoch: int = 0) -> list[np.ndarray]:
@@ -152,109 +114,6 @@ def test_the_gradient_of_accumulated_small_passes_equals_that_of_one_large_pass(
     expected = first_gradients(data, large)
     assert distance(first_gradients(data, small), expected) < 1e-12
     assert distance(first_gradients(data, training_config(seed=seed + 9, tokens_per_update=10**6)), expected) > 0.01
-
-
-@pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_weights_after_20_updates_of_small_passes_equal_those_of_large_ones(data: PairData, clip: float) -> None:
-    large = training_config(tokens_per_pass=10**6, gradient_clip_norm=clip)
-    small = training_config(tokens_per_pass=1, gradient_clip_norm=clip)
-    expected = weights_after(data, large, 20)
-    assert largest_difference(weights_after(data, small, 20), expected) < 1e-9
-    assert largest_difference(expected, dict(new_state(large).model.state_dict())) > 0.01
-
-
-WORKER = """
-import itertools, json, sys
-from pathlib import Path
-
-import torch
-from safetensors.torch import save_file
-
-from nmtkit.config.schema import (ModelConfig, TrainingConfig)
-from nmtkit.data.shards import PairData
-from nmtkit.training.loop import train_updates
-from nmtkit.training.state import TrainingState
-from nmtkit.distributed.workers import Workers
-
-folder, output, model, training = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
-workers = Workers.start("cpu", "float32", threads=1)
-assert workers.num_processes == 2
-data, config = PairData(folder), ModelConfig.model_validate(model)
-training = TrainingConfig.model_validate(training)
-
-state = TrainingState.new(config, training, (20, 20), workers.device, torch.float32)
-step = state.optimizer.step
-def recording():
-    if state.progress.step == 0:
-        gradients = {name: parameter.grad.clone() for name, parameter in state.model.named_parameters()}
-        save_file(gradients, output / f"gradients-{workers.rank}.safetensors")
-    step()
-state.optimizer.step = recording
-flags = lambda: [1.0 + workers.rank, 10.0]
-updates = list(itertools.islice(train_updates(state, data, training, workers, flags), 3))
-numbers = [[u.step, u.loss, u.nll, u.gradient_norm, u.target_tokens, u.real_tokens, u.flops, u.flags] for u in updates]
-(output / f"updates-{workers.rank}.json").write_text(json.dumps(numbers))
-
-state = TrainingState.new(config, training, (20, 20), workers.device, torch.float64)
-for _ in itertools.islice(train_updates(state, data, training, workers), 20):
-    pass
-save_file(state.model.state_dict(), output / f"weights-{workers.rank}.safetensors")
-workers.close()
-"""
-
-
-def run_two_processes(folder: Path, output: Path, training: dict[str, Any]) -> None:
-    script = output / "worker.py"
-    script.write_text(WORKER)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    children = []
-    for rank in range(2):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent),
-        }
-        command = [sys.executable, str(script), str(folder), str(output), json.dumps(TINY), json.dumps(training)]
-        children.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    try:
-        outputs = [child.communicate(timeout=240)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
-
-
-def test_two_processes_equal_one(folder: Path, data: PairData, tmp_path: Path) -> None:
-    values = {**TRAINING, "tokens_per_update": 90, "tokens_per_pass": 25, "gradient_clip_norm": 0.5}
-    training = training_config(**values)
-    sizes = {len(pairs) for pairs in planned(data, training)}
-    assert any(size % 2 for size in sizes)  # so the shares are not all equal
-    run_two_processes(folder, tmp_path, values)
-
-    state = new_state(training, torch.float32)
-    seen = watch_gradients(state)
-    updates = run(state, data, training, 3)
-    for rank in range(2):
-        assert distance(load_file(tmp_path / f"gradients-{rank}.safetensors"), seen[0]) < 1e-5
-        numbers = json.loads((tmp_path / f"updates-{rank}.json").read_text())
-        for found, update in zip(numbers, updates, strict=True):
-            assert found[0] == update.step
-            assert found[1:4] == pytest.approx([update.loss, update.nll, update.gradient_norm], rel=1e-4)
-            assert found[4:7] == [update.target_tokens, update.real_tokens, update.flops]
-            assert found[7] == [3.0, 20.0]
-    expected = weights_after(data, training, 20)
-    both = [load_file(tmp_path / f"weights-{rank}.safetensors") for rank in range(2)]
-    assert largest_difference(both[0], both[1]) == 0
-    assert largest_difference(both[0], expected) < 1e-9
 
 
 # ---- one update
@@ -429,38 +288,6 @@ def test_every_epoch_is_its_plan_and_the_position_advances_with_it(
         assert done == NUM_PAIRS
         orders.append([expected.tolist() for expected in plan])
     assert orders[0] != orders[1] != orders[2]
-
-
-@pytest.mark.parametrize("done", [1, 3, "an epoch", "an epoch and 2"])
-def test_a_loop_started_anew_from_a_save_goes_on_bit_for_bit(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: int | str
-) -> None:
-    training = training_config(tokens_per_pass=30, seed=5)
-    per_epoch = len(planned(data, training))
-    before = {"an epoch": per_epoch, "an epoch and 2": per_epoch + 2}.get(str(done), done)
-    assert isinstance(before, int)
-    dropout = {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
-    pairs = seen_pairs(monkeypatch)
-
-    whole = new_state(training, torch.float32, **dropout)
-    expected = run(whole, data, training, before + 4)
-    expected_pairs = pairs.copy()
-    pairs.clear()
-
-    first = new_state(training, torch.float32, **dropout)
-    run(first, data, training, before)
-    folder = first.save(Run(tmp_path), {})
-    torch.randn(7)  # other random numbers in between make no difference
-    second = new_state(training_config(seed=77), torch.float32, **dropout)
-    second.load(folder)
-    assert second.progress == first.progress
-    found = run(second, data, training, 4)
-    assert pairs == expected_pairs
-    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
-    assert asdict(second.progress) == asdict(whole.progress)
-    for update, other in zip(found, expected[before:], strict=True):
-        assert (update.loss, update.gradient_norm) == (other.loss, other.gradient_norm)
-    assert len({update.loss for update in expected}) == len(expected)
 
 
 class WithoutPeers(Workers):

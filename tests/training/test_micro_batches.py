@@ -15,14 +15,14 @@ from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training import micro_batches as memory
-from nmtkit.training.loop import MicroBatch, Update, micro_batch_seed, padded_tokens, train_updates
+from nmtkit.training.loop import MicroBatch, micro_batch_seed, padded_tokens
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.micro_batches import (
     first_update_rate,
@@ -31,10 +31,9 @@ from nmtkit.training.micro_batches import (
     settle_tokens_per_pass,
 )
 from nmtkit.training.state import TrainingState
+from tests.training.updates import ALONE, VOCAB, random_pairs, run
 
-VOCAB = 20
 NUM_PAIRS = 60
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {
     "tokens_per_update": 150, "tokens_per_pass": 60, "schedule": "constant", "peak_learning_rate": 0.003,
@@ -44,14 +43,8 @@ TRAINING = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
-    """Pairs of 1 to 12 random tokens a side, from the even lines of a corpus."""
-    random = np.random.default_rng(3)
-    folder = tmp_path_factory.mktemp("data") / "train"
-    lengths = random.integers(1, 13, size=(NUM_PAIRS, 2))
-    pairs = [tuple(random.integers(4, VOCAB, size=length).tolist() for length in pair) for pair in lengths]
-    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
-        writer.add(pairs, range(2, 2 * NUM_PAIRS + 1, 2))
-    return PairData(folder)
+    """Pairs from the even lines of a corpus."""
+    return random_pairs(tmp_path_factory.mktemp("data") / "train", range(2, 2 * NUM_PAIRS + 1, 2), seed=3)
 
 
 def training_config(**changes: object) -> TrainingConfig:
@@ -61,10 +54,6 @@ def training_config(**changes: object) -> TrainingConfig:
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
     config = ModelConfig.model_validate({**MODEL, **model})
     return TrainingState.new(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
-
-
-def run(state: TrainingState, data: PairData, training: TrainingConfig, updates: int) -> list[Update]:
-    return list(itertools.islice(train_updates(state, data, training, ALONE), updates))
 
 
 def plan_of(data: PairData, training: TrainingConfig) -> EpochPlan:
@@ -213,18 +202,6 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
     assert max(padded_tokens(data, pairs) for pairs in found) == max(padded_tokens(data, p) for p in everything)
     assert max(attention(pairs) for pairs in found) == max(attention(pairs) for pairs in everything)
     assert len(found) <= 2
-
-
-@pytest.mark.parametrize("processes", [1, 2, 8])
-def test_an_update_keeps_its_tokens_however_many_processes_share_it(data: PairData, processes: int) -> None:
-    training = training_config()
-    for pairs in plan_of(data, training).updates:
-        shares = share_update(pairs, data.source_lengths, data.target_lengths, 60, processes)
-        assert sorted(int(p) for share in shares for passed in share for p in passed) == sorted(pairs.tolist())
-        total = sum(int(data.target_lengths[passed].sum()) for share in shares for passed in share)
-        assert total == data.target_lengths[pairs].sum() <= 150
-        sizes = [sum(len(passed) for passed in share) for share in shares]
-        assert max(sizes) - min(sizes) <= 1
 
 
 def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,7 @@
 """Numbers that stay finite: what is skipped, counted and written down, going back once, and the loss scale of fp16."""
 
-import itertools
 import json
 import logging
-import os
-import random
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-import nmtkit
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, read_json_lines
 from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training import nonfinite as finite
-from nmtkit.training.loop import Update, micro_batch_seed, train_updates
+from nmtkit.training.loop import micro_batch_seed, train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.nonfinite import (
     MAX_LOSS_SCALE,
@@ -37,27 +30,20 @@ from nmtkit.training.nonfinite import (
     SCALE_GROWTH_UPDATES,
     count_skipped,
     has_failed,
-    reason_to_skip,
 )
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState
+from tests.conftest import write_corpus
+from tests.training.updates import ALONE, VOCAB, random_pairs, run, run_two_processes
 
-VOCAB = 20
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.2}
 TRAINING = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 HALF = Workers(0, 1, torch.device("cpu"), "fp16")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
-    rng = np.random.default_rng(1)
-    folder = tmp_path_factory.mktemp("data") / "train"
-    lengths = rng.integers(1, 13, size=(40, 2))
-    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
-        pairs = [tuple(rng.integers(4, VOCAB, size=n).tolist() for n in pair) for pair in lengths]
-        writer.add(pairs, range(101, 141))
-    return PairData(folder)
+    return random_pairs(tmp_path_factory.mktemp("data") / "train", range(101, 141))
 
 
 @pytest.fixture
@@ -73,12 +59,6 @@ def config(**changes: object) -> TrainingConfig:
 
 def new_state(training: TrainingConfig, **model: object) -> TrainingState:
     return TrainingState.new(ModelConfig.model_validate({**SIZES, **model}), training, (VOCAB, VOCAB), ALONE.device)
-
-
-def run(
-    state: TrainingState, data: PairData, training: TrainingConfig, updates: int, workers: Workers = ALONE
-) -> list[Update]:
-    return list(itertools.islice(train_updates(state, data, training, workers), updates))
 
 
 def copy_of(tensors: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -154,14 +134,6 @@ def test_a_nonfinite_weight_is_seen_and_the_very_first_update_can_be_skipped(dat
     other = new_state(training)
     other.load(state.save(Run(tmp_path), {}))
     assert other.progress == state.progress
-
-
-def test_what_is_skipped_and_why() -> None:
-    inf, nan = float("inf"), float("nan")
-    for precision in ("float32", "bf16", "fp16"):
-        assert reason_to_skip(1.0, 1.0, precision) == ""
-        assert reason_to_skip(nan, 1.0, precision) == reason_to_skip(inf, inf, precision) == "nonfinite"
-        assert reason_to_skip(1.0, inf, precision) == ("overflow" if precision == "fp16" else "nonfinite")
 
 
 def test_random_numbers_are_others_after_going_back_and_as_ever_before() -> None:
@@ -275,29 +247,6 @@ workers.close()
 """
 
 
-def run_two_processes(script: str, folder: Path, *arguments: str) -> None:
-    (folder / "worker.py").write_text(script)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    common["PYTHONPATH"] = str(Path(nmtkit.__file__).parent.parent)
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "worker.py"), *arguments],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [child.communicate(timeout=240)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
-
-
 def test_what_one_process_meets_all_skip_alike(data: PairData, tmp_path: Path) -> None:
     run_two_processes(WORKER, tmp_path, str(data.folder), str(tmp_path), json.dumps(SIZES), json.dumps(TRAINING))
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
@@ -309,17 +258,12 @@ def test_what_one_process_meets_all_skip_alike(data: PairData, tmp_path: Path) -
 
 # ---- a whole run
 
-WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
-
 
 class Project:
     """A prepared run, of which the loss can be poisoned."""
 
     def __init__(self, folder: Path) -> None:
-        rng = random.Random(1)
-        lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) + "\n" for _ in range(120)]
-        (folder / "train.en").write_text("".join(lines))
-        (folder / "train.de").write_text("".join(lines).upper())
+        write_corpus(folder, train=120)
         self.recipe = folder / "mine.toml"
         self.recipe.write_text(
             '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'

@@ -2,15 +2,12 @@
 
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
 from nmtkit.cli.main import app
@@ -18,7 +15,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
-from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import read_json, sha256_of
@@ -27,28 +24,21 @@ from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 from nmtkit.training import loss as objective
 from nmtkit.training import session as train_module
-from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import r_drop_loss
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation
+from tests.conftest import write_corpus
+from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
 
-VOCAB = 20
 TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
-Weights = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
-    """Pairs of 1 to 12 random tokens a side."""
-    rng = np.random.default_rng(1)
-    folder = tmp_path_factory.mktemp("data") / "train"
-    lengths = rng.integers(1, 13, size=(40, 2))
-    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
-        writer.add([tuple(rng.integers(4, VOCAB, size=n).tolist() for n in pair) for pair in lengths], range(1, 41))
-    return PairData(folder)
+    return random_pairs(tmp_path_factory.mktemp("data") / "train", range(1, 41))
 
 
 def config(**changes: object) -> TrainingConfig:
@@ -59,10 +49,6 @@ def config(**changes: object) -> TrainingConfig:
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **model: object) -> TrainingState:
     sizes = ModelConfig.model_validate({**TINY, **model})
     return TrainingState.new(sizes, training, (VOCAB, VOCAB), ALONE.device, dtype)
-
-
-def run(state: TrainingState, data: PairData, training: TrainingConfig, updates: int) -> list[Update]:
-    return list(itertools.islice(train_updates(state, data, training, ALONE), updates))
 
 
 def copy_of(weights: Weights) -> Weights:
@@ -104,10 +90,6 @@ def test_weight_decay_is_decoupled_and_spares_biases_and_norms(data: PairData) -
             expected = expected - rate * 0.1 * before[name]
         assert torch.allclose(state.model.state_dict()[name], expected, rtol=0, atol=1e-12)
     assert not equal(dict(state.model.state_dict()), dict(plain.model.state_dict()))
-
-
-def test_a_run_with_weight_decay_goes_on_bit_for_bit(data: PairData, tmp_path: Path) -> None:
-    check_resume(data, config(weight_decay=0.1), tmp_path)
 
 
 # ---- moving average
@@ -269,7 +251,6 @@ def test_training_ends_when_patience_does(
 
 # ---- whole runs
 
-WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
 RECIPE = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
     'train = [{ source = "train.en", target = "train.de" }]\nvalid = [{ source = "valid.en", target = "valid.de" }]\n'
@@ -285,11 +266,7 @@ RECIPE = (
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with text and the recipe base.toml."""
     folder = tmp_path_factory.mktemp("project")
-    rng = random.Random(1)
-    for name, count in (("train", 120), ("valid", 4), ("new", 80)):
-        lines = [rng.choices(WORDS, k=rng.randint(3, 9)) for _ in range(count)]
-        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
-        (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+    write_corpus(folder, train=120, valid=4, new=80)
     (folder / "base.toml").write_text(RECIPE)
     return folder
 

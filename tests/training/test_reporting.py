@@ -153,15 +153,6 @@ def moment(**changes: Any) -> Moment:
     return replace(now, **changes)
 
 
-def test_an_empty_translation_is_named_in_the_panel() -> None:
-    found = replace(scores(), samples=({"source": "ein Hund", "reference": "a dog", "hypothesis": " "},))
-    assert any(
-        line.split("translation")[-1].strip(" │") == "(empty)"
-        for line in drawn(80, found=found)
-        if "translation" in line
-    )
-
-
 def scores() -> Scores:
     first = {"step": 500, "valid_nll": 1.5, "valid_bleu": 33.5}
     return Scores().after(first).after({"step": 1000, "valid_nll": 2.0, "valid_bleu": 31.25, "samples": [SAMPLE] * 3})

@@ -16,43 +16,27 @@ from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json, remove_folder
 from nmtkit.run import Run
 from nmtkit.training import validation
-from nmtkit.training.loop import micro_batch_size
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.resume import check_same_state
+from nmtkit.training.session import train
 from nmtkit.training.state import TrainingState
 from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
 
 
-class OtherPlace(Workers):
-    """This process beside another one that is elsewhere."""
-
-    def gather(self, values: list[Any]) -> list[Any]:
-        return [*values, (4, {"weights.safetensors": "other"})]
-
-
-def test_processes_that_found_different_saves_do_not_train_together() -> None:
-    alone = Workers.start("cpu", "float32", 1)
-    check_same_state(8, {"files": {"weights.safetensors": "one"}}, None, alone)
-    with pytest.raises(
-        NmtkitError, match="different saved states to resume from; RUN must be one folder that all machines"
-    ):
-        check_same_state(8, {"files": {"weights.safetensors": "one"}}, None, OtherPlace(0, 2, alone.device, "float32"))
-
-
-def test_a_training_whose_processes_are_at_different_places_is_refused(tiny: TinyProject, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [(0, None), (4, {"weights.safetensors": "other"})])
+def test_processes_that_found_different_saves_do_not_train_together(
+    tiny: TinyProject, tmp_path: Path, other: tuple[int, Any]
+) -> None:
     run = tiny.copy(tmp_path / "run")
     tiny.train(run, "training.max_steps=4")
 
     class Elsewhere(Workers):
         def gather(self, values: list[Any]) -> list[Any]:
             is_place = values and isinstance(values[0], tuple)
-            return [*values, (0, None)] if is_place else values
-
-    from nmtkit.training.session import train
+            return [*values, other] if is_place else values
 
     workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
-    with pytest.raises(NmtkitError, match="different saved states"):
+    with pytest.raises(NmtkitError, match="different saved states to resume from; RUN must be one folder that all"):
         train(load_recipe(str(tiny.recipe)), run, workers)
 
 
@@ -125,12 +109,3 @@ def _model_of(tiny: TinyProject, run: Path) -> tuple[Any, Any, tuple[int, int]]:
 def test_every_kind_of_lack_of_memory_is_recognised(make: Callable[[], RuntimeError]) -> None:
     assert is_out_of_memory(make())
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
-
-
-def test_a_pass_is_as_large_as_its_longer_side(tiny: TinyProject) -> None:
-    from nmtkit.data.shards import PairData
-
-    data = PairData(tiny.prepared / "data" / "train")
-    pairs = torch.arange(5).numpy()
-    sides = (data.source_lengths[pairs].max(), data.target_lengths[pairs].max())
-    assert micro_batch_size(data, pairs) == 5 * int(max(sides))

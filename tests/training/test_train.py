@@ -59,6 +59,13 @@ def warnings() -> Iterator[list[str]]:
     logging.getLogger("nmtkit").removeHandler(handler)
 
 
+def flipped(path: Path) -> bytes:
+    """The bytes of a file with those in its middle changed."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    return bytes(content)
+
+
 def call_at(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, number: int, action: Callable[[], object]) -> None:
     """Does something right before the ``number``-th call of a function, counted from 1."""
     function, calls = getattr(place, name), 0
@@ -142,16 +149,6 @@ class TestStops:
         lines = metrics_without_time(runs[0])
         assert metrics_without_time(runs[1]) == lines
         assert [line["step"] for line in lines if "valid_bleu" in line] == [5, 6]
-
-    def test_a_stop_in_the_very_last_update_leaves_its_end_to_the_next_start(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run = tiny.copy(tmp_path / "run")
-        with monkeypatch.context() as patch:
-            call_at(patch, loop, "learning_rate", STEPS, ask)
-            assert tiny.train(run).signal == signal.SIGTERM
-        assert tiny.train(run) == training.TrainingResult(STEPS, f"max_steps = {STEPS}", None)
-        assert determined(run) == determined(uninterrupted)
 
     def test_a_terminal_that_is_closed_saves_and_under_nohup_it_does_not_stop(
         self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -315,10 +312,25 @@ class TestSaves:
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
+    @pytest.mark.parametrize(
+        ("name", "damage"),
+        [
+            ("state.json", lambda path: path.write_bytes(b"")),
+            ("weights.safetensors", lambda path: path.write_bytes(flipped(path))),
+            ("optimizer.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-100])),
+            ("optimizer.safetensors", lambda path: path.unlink()),
+        ],
+    )
     def test_a_damaged_save_makes_way_for_the_one_before_it(
-        self, tiny: TinyProject, uninterrupted: Path, trained: Path, warnings: list[str]
+        self,
+        tiny: TinyProject,
+        uninterrupted: Path,
+        trained: Path,
+        warnings: list[str],
+        name: str,
+        damage: Callable[[Path], object],
     ) -> None:
-        (trained / "resume/step-00000014/state.json").write_bytes(b"")
+        damage(trained / "resume/step-00000014" / name)
         assert tiny.train(trained).step == STEPS
         assert any("step-00000014" in warning and "using the previous saved state" in warning for warning in warnings)
         assert determined(trained) == determined(uninterrupted)
@@ -357,14 +369,6 @@ class TestSaves:
             except ModelError as error:
                 assert "state.json" in str(error)
 
-    def test_a_truncated_save_makes_way_for_the_one_before_it(
-        self, tiny: TinyProject, uninterrupted: Path, trained: Path
-    ) -> None:
-        path = trained / "resume/step-00000014/optimizer.safetensors"
-        path.write_bytes(path.read_bytes()[:-100])
-        tiny.train(trained)
-        assert determined(trained) == determined(uninterrupted)
-
     def test_a_damaged_save_does_not_stay_among_the_two_that_are_kept(self, tiny: TinyProject, trained: Path) -> None:
         (trained / "resume/step-00000014/weights.safetensors").write_bytes(b"")
         tiny.train(trained, "training.max_steps=13")
@@ -394,29 +398,23 @@ class TestSpace:
             tiny.train(run)
         assert contents(run) == contents(tiny.prepared)
 
-    def test_where_only_a_save_fits_nothing_is_lost_and_the_run_goes_on_to_the_same_end(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("free", [(10**9, 250_000), (10**9, 10**9, 1000)])  # room for a save only; for nothing
+    def test_without_room_no_save_is_lost_and_the_run_goes_on_to_the_same_end(
+        self,
+        tiny: TinyProject,
+        uninterrupted: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        free: tuple[int, ...],
     ) -> None:
         run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
-            self.limit(patch, 10**9, 250_000)
+            self.limit(patch, *free)
             with pytest.raises(NmtkitError, match="make room and run the same command again"):
                 tiny.train(run)
         assert [path.name for path in Run(run).resume_states()] == ["step-00000004"]
-        assert not (run / "checkpoints").exists()
+        assert (run / "checkpoints").exists() == (len(free) == 3)
         assert tiny.train(run).step == STEPS
-        assert determined(run) == determined(uninterrupted)
-
-    def test_where_nothing_fits_the_saves_before_stay(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run = tiny.copy(tmp_path / "run")
-        with monkeypatch.context() as patch:
-            self.limit(patch, 10**9, 10**9, 1000)
-            with pytest.raises(NmtkitError, match="make room"):
-                tiny.train(run)
-        assert [path.name for path in Run(run).resume_states()] == ["step-00000004"]
-        tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
 
@@ -558,5 +556,7 @@ class TestOneProcessARun:
 def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, trained: Path) -> None:
     for folder in Run(trained).resume_states():
         (folder / "state.json").write_bytes(b"")
+    before = contents(trained)
     with pytest.raises(ModelError, match="every saved state is damaged"):
         tiny.train(trained)
+    assert contents(trained) == before

@@ -1,0 +1,72 @@
+"""Random pairs of tokens to train on, updates of a tiny model, and workers of two processes."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nmtkit
+from nmtkit.config.schema import TrainingConfig
+from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.distributed.workers import Workers
+from nmtkit.training.loop import Update, train_updates
+from nmtkit.training.state import TrainingState
+
+VOCAB = 20
+ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+Weights = dict[str, Tensor]
+
+
+def random_pairs(folder: Path, lines: Iterable[int], seed: int = 1) -> PairData:
+    """Write a pair of 1 to 12 random tokens per side for each of the corpus lines."""
+    lines, rng = list(lines), np.random.default_rng(seed)
+    lengths = rng.integers(1, 13, size=(len(lines), 2))
+    pairs = [tuple(rng.integers(4, VOCAB, size=length).tolist() for length in pair) for pair in lengths]
+    with ShardWriter(folder, (VOCAB, VOCAB)) as writer:
+        writer.add(pairs, lines)
+    return PairData(folder)
+
+
+def run(
+    state: TrainingState, data: PairData, training: TrainingConfig, updates: int, workers: Workers = ALONE
+) -> list[Update]:
+    return list(itertools.islice(train_updates(state, data, training, workers), updates))
+
+
+def largest_difference(left: Weights, right: Weights) -> float:
+    assert left.keys() == right.keys()
+    return max(float((left[name] - right[name]).abs().max()) for name in right)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_two_processes(script: str, folder: Path, *arguments: str) -> None:
+    """Run a Python program as both ranks of one group."""
+    (folder / "worker.py").write_text(script)
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared["PYTHONPATH"] = str(Path(nmtkit.__file__).parent.parent)
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "worker.py"), *arguments],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [child.communicate(timeout=240)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
