@@ -1,7 +1,9 @@
-"""The five steps of `nmtkit run` in order, without those that are up to date.
+"""The five steps of `nmtkit run`.
 
-prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> translate -> RUN/translations
-        -> score -> RUN/scores.json, RUN/cost.json
+    prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> translate -> RUN/translations
+            -> score -> RUN/scores.json, RUN/cost.json
+
+Steps that are up to date are skipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,9 +81,8 @@ def run(
         exit_code = launched()
     if exit_code:
         return RunResult(exit_code)
-    Workers.start(
-        device, recipe.training.precision, threads, for_decoding=True
-    )  # settings of this process for the next steps
+    # Settings of this process for the next steps, which replace those of training.
+    Workers.start(device, recipe.training.precision, threads, for_decoding=True)
     requested = recipe.decoding.average_last
     log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
     chosen = choose_checkpoints(run_dir, at_most=requested)

@@ -1,6 +1,8 @@
 """`nmtkit score --hypothesis`: check, score and compare files of one or more systems.
 
-files, or a test set by name --read_texts--> Texts --score_files--> warnings, then tables and JSON
+    files, or a test set by name --read_texts--> Texts --score_files--> warnings, then tables and JSON
+
+The first system is the baseline of comparisons.
 """
 
 from collections.abc import Iterable

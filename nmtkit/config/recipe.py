@@ -1,7 +1,9 @@
-"""Recipes as files: found, read with the recipes they are based on, overridden, checked, compared and written.
+"""Reading, checking, comparing and writing of recipe files.
 
-recipe file -> its `base`, and so on -> --set overrides      (layers; the last one that states a key wins)
-            -> check of unknown keys and of combinations -> Recipe
+    recipe file -> its `base`, and so on -> --set overrides          layers
+                -> check of unknown keys and of combinations -> Recipe
+
+The last layer that states a key wins.
 """
 
 import difflib

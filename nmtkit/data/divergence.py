@@ -43,7 +43,7 @@ def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt
     # If the texts diverge at the very beginning, their ends still belong together.
     at_the_end = _best_level(_costs(source[-common:], target[-common:], centre))
     threshold = (min(_best_level(cost), at_the_end, unrelated) + unrelated) / 2
-    # The argmax is the line up to which the costs stay furthest below the threshold; later ones are mostly above it.
+    # Up to this line the costs are mostly below the threshold, and after it mostly above.
     sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
     begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
     if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:
@@ -83,7 +83,7 @@ def _best_shift(source: npt.NDArray, target: npt.NDArray, centre: float, begin: 
         if length <= 0:
             continue
         costs = _costs(ahead_source[:length], ahead_target[:length], centre)
-        # A line whose counterpart lies beyond the end of the shifted side has no cost of its own.
+        # Lines whose counterpart lies beyond the end of the shifted side cost half of the maximum.
         costs = np.concatenate([costs, np.full(end - first - length, _LARGEST_COST / 2, np.float32)])
         shifted = np.concatenate([np.cumsum(costs[::-1])[::-1], [0.0]])
         candidates = (unshifted + shifted)[: last - first + 1]

@@ -1,7 +1,9 @@
-"""The choice of the engine: torch, or CTranslate2 with an export of the model. This module imports neither.
+"""The choice of the engine: torch, or CTranslate2 with an export of the model.
 
-translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
-                                       --> None:      decoding/translator.py
+    translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
+                                           --> None:      decoding/translator.py
+
+This module imports neither torch nor CTranslate2.
 """
 
 from collections.abc import Sequence

@@ -115,7 +115,7 @@ class SearchOptions:
 
     Attributes:
         n_best: continue until no live hypothesis can become one of the ``n_best`` best.
-        min_tokens: minimum number of tokens before the end symbol, unless constraints allow nothing else.
+        min_tokens: minimum number of tokens before the end symbol, unless nothing else may follow.
         sampled: continue until every hypothesis has ended, and return them in the order of their slots.
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.

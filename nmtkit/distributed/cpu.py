@@ -73,5 +73,5 @@ def _onednn_is_exact() -> bool:
 
 
 def has_bf16_instructions() -> bool:
-    """Return whether this CPU has bf16 instructions; some processors emulate them slowly, so a trial must follow."""
+    """Return whether bf16 is worth a trial on this CPU; some processors that pass emulate it slowly."""
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

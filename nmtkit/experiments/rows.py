@@ -1,8 +1,10 @@
-"""The rows of a sweep: read them from TOML, choose some, and turn them into recipes. ``table3.toml`` shows the format.
+"""The rows of a sweep: read them from TOML, choose some, and turn them into recipes.
 
-recipe ------------------+
-rows file -> Sweep ------+-> plan -> one PlannedRun for each row and seed
---rows, --seeds, --scale +
+    recipe ------------------+
+    rows file -> Sweep ------+-> plan -> one PlannedRun for each row and seed
+    --rows, --seeds, --scale +
+
+``table3.toml`` shows the format of a rows file.
 """
 
 from collections.abc import Sequence

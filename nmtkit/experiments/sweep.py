@@ -1,9 +1,11 @@
 """The runs of a sweep: train and measure one in this process, or several in separate processes.
 
-SWEEP/prepared/data                 corpora and subwords, prepared once
-SWEEP/<row>-seed<k>/                a run folder; its data are hard links to the prepared data
-SWEEP/<row>-seed<k>/ablation.json   result of the run, once it is finished
-SWEEP/<row>-seed<k>/ablation.log    messages of its process
+    SWEEP/prepared/data                 corpora and subwords
+    SWEEP/<row>-seed<k>/                a run folder; its data are hard links to the prepared data
+    SWEEP/<row>-seed<k>/ablation.json   result of the run, once it is finished
+    SWEEP/<row>-seed<k>/ablation.log    messages of its process
+
+The data are prepared once for all runs.
 """
 
 import os

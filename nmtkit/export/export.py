@@ -1,7 +1,9 @@
 """`nmtkit export`: convert a model to a folder for another library, after a check that both translate identically.
 
-model folder --convert--> temporary folder --parity.py--> manifest.json --> renamed to the output folder
-                                           --> refused: nothing is left
+    model folder --convert--> temporary folder --parity.py--> manifest.json --> renamed to the output folder
+                                               --> refused
+
+A refused export leaves no files.
 """
 
 import importlib.metadata
@@ -25,7 +27,7 @@ from nmtkit.tasks.known import task_of
 _PLAIN: dict[str, object] = {
     "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
 }  # fmt: skip
-"""Decoding settings of the check: it compares models, so constraints and penalties are off."""
+"""Decoding settings of the check: it compares models, so constraints and the coverage penalty are off."""
 _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 
 

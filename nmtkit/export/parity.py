@@ -1,7 +1,9 @@
 """The check of an export: translate a sample of lines with nmtkit and with the other library, and compare.
 
-sample --> nmtkit            --> ids |  greedy search: all must be identical, except near ties
-       --> the other library --> ids |  beam search and quantised weights: the similarity is reported
+    sample --> nmtkit            --> ids |  greedy search: all must be identical, except near ties
+           --> the other library --> ids |  beam search and quantised weights: the similarity is reported
+
+All searches run without constraints and without a coverage penalty.
 """
 
 import itertools

@@ -1,7 +1,9 @@
 """Normalisation of every line before it is split into subwords (`data.normalize`), and its reversal after decoding.
 
-line --steps in order--> text to split into subwords
-text of a translation --restore--> line: the tokenisation of `moses-tokenize` is undone, and nothing else
+    line --steps in order--> text to split into subwords
+    text of a translation --restore--> line
+
+`restore` undoes the tokenisation of `moses-tokenize`, and nothing else.
 """
 
 import re
