@@ -43,9 +43,10 @@ def command(
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
     page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    html, cards = report_page(read, with_attention=not no_attention), [card(run) for run in read]
     with write_atomically(page) as file:
-        file.write(report_page(read, with_attention=not no_attention))
-    for run in read:
+        file.write(html)
+    for run, text in zip(read, cards, strict=True):
         with write_atomically(Run(run.folder).card) as file:
-            file.write(card(run))
+            file.write(text)
     console.say(str(page))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config.schema import SECTIONS
 from nmtkit.console import amount, duration
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError
@@ -75,7 +76,10 @@ class RunFacts:
     def shown(self, form: str, file: str | None, *keys: str | int) -> str | None:
         """Return a value of a file in one of FORMS, or None where it is missing."""
         value = self.get(file, *keys)
-        return None if value is None else FORMS[form](value)
+        try:
+            return None if value is None else FORMS[form](value)
+        except (TypeError, ValueError):
+            raise DataError(f"{self.folder}, {file}: {'.'.join(map(str, keys))} has no value of its kind") from None
 
     def command(self, name: str) -> str:
         """Return the command that does a step of this run: prepare, train, score."""
@@ -115,7 +119,10 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     name = as_text(folder.resolve().name)
     if sum(as_text(other.resolve().name) == name for other in others) > 1:
         name = as_text(folder)
-    files = {"recipe.toml": read_toml(run.recipe_file)[0]}
+    files: dict[str, dict[str, Any]] = {"recipe.toml": read_toml(run.recipe_file)[0]}
+    for key in SECTIONS.keys() & files["recipe.toml"].keys():
+        if not isinstance(files["recipe.toml"][key], dict):
+            raise DataError(f"{run.recipe_file}: {key} is not a section; the file is damaged")
     model, latest = _model(run), run.latest_state()
     state = latest.relative_to(folder).as_posix() if latest else None
     if model:

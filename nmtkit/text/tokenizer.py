@@ -80,14 +80,15 @@ class _SentencePiece:
                 stopped.append(error)
                 raise
 
+        # A text may have fewer characters than vocab_size. Models of other kinds do not state these defaults.
+        of_characters = {"hard_vocab_limit": False, "add_dummy_prefix": False} if data.subwords == "characters" else {}
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,
                 model_type="char" if data.subwords == "characters" else data.subwords,
                 vocab_size=data.vocab_size,
-                hard_vocab_limit=data.subwords != "characters",  # a text may have fewer characters
-                add_dummy_prefix=data.subwords != "characters",
+                **of_characters,
                 byte_fallback=data.byte_fallback,
                 character_coverage=1.0,
                 # The default (nmt_nfkc) silently changes the text, as does the trimming of blanks below.
