@@ -81,7 +81,9 @@ class _SentencePiece:
                 raise
 
         # A text may have fewer characters than vocab_size. Models of other kinds do not state these defaults.
-        of_characters = {"hard_vocab_limit": False, "add_dummy_prefix": False} if data.subwords == "characters" else {}
+        of_characters: dict[str, Any] = (
+            {"hard_vocab_limit": False, "add_dummy_prefix": False} if data.subwords == "characters" else {}
+        )
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
