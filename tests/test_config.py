@@ -537,6 +537,18 @@ class TestRulesAcrossKeys:
             ("[model]\nnum_heads = 7\n", ("d_model = 512", "num_heads = 7")),
             ("[model]\nd_model = 9\nnum_heads = 3\n", ("even d_model", "9")),
             ("[training]\npatience_epochs = 2\n", ("patience", "valid")),
+            ('[model]\narchitecture = "decoder"\nsource_attention = "full"\n', ('"full"', "source_loss = 0")),
+            (
+                '[model]\narchitecture = "decoder"\nsource_attention = "full"\nself_attention = ["compressed"]\n',
+                ('"compressed"', '"causal"'),
+            ),
+            ('share_vocab = false\n[model]\narchitecture = "decoder"\nshare_embeddings = "none"\n', ("share_vocab",)),
+            ('[model]\nself_attention = ["window"]\n', ("attention_window",)),
+            (
+                '[model]\narchitecture = "decoder"\npositions = "learned"\nmax_positions = 512\n',
+                ("max_positions = 512", "at most 255"),
+            ),
+            ("[training]\nfinal_learning_rate = 0.1\n", ("final_learning_rate", "cosine")),
             ("valid = 0\n", ("valid", "at least 1")),
         ],
     )

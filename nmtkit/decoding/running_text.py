@@ -34,7 +34,7 @@ _BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class TextScore:
-    """How well a model predicts a text.
+    """Scores of a text by a model.
 
     Attributes:
         nll: sum over the predicted tokens, in nats; the first token of the text is not predicted.

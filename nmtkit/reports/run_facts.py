@@ -100,7 +100,7 @@ class RunFacts:
 
     @property
     def task(self) -> Task:
-        """What the model does."""
+        """The task of the run."""
         return task_of(str(self.get("recipe.toml", "data", "task", default=None) or self.text))
 
 

@@ -23,7 +23,7 @@ from nmtkit.training.state import Progress
 from nmtkit.training.validation import Validation
 
 _HALF_LIFE_SECONDS = 5.0
-"""Of the weight of an update in what panel and log lines show."""
+"""Time after which an update counts half in the figures of panel and log lines."""
 COLUMNS = ["source", "reference", "hypothesis"]
 """Keys of a sample translation in metrics.jsonl."""
 

@@ -56,6 +56,17 @@ class TestPlan:
             assert 0 < target[pairs].sum() <= budget
 
     @settings(deadline=None, max_examples=50)
+    @given(lengths=pair_lengths, sequences=st.integers(1, 20), seed=st.integers(0, 9))
+    def test_an_update_can_be_a_number_of_pairs(
+        self, lengths: list[tuple[int, int]], sequences: int, seed: int
+    ) -> None:
+        plan = plan_epoch(*sides(lengths), 1, seed, 0, sequences=sequences)
+        sizes = sorted(len(pairs) for pairs in plan.updates)
+        assert sum(sizes) == len(lengths)
+        assert all(size == sequences for size in sizes[1:])
+        assert not len(plan.too_long)
+
+    @settings(deadline=None, max_examples=50)
     @given(lengths=pair_lengths, budget=st.integers(1, 200), seed=st.integers(0, 9), epoch=st.integers(0, 9))
     def test_the_same_seed_and_epoch_give_the_same_plan(
         self, lengths: list[tuple[int, int]], budget: int, seed: int, epoch: int

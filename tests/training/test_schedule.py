@@ -58,6 +58,10 @@ def test_cosine_falls_to_0_at_max_steps() -> None:
     assert learning_rate(1200, training, 512) == pytest.approx(0.0, abs=1e-18)
     rates = [learning_rate(step, training, 512) for step in range(100, 1101)]
     assert rates == sorted(rates, reverse=True)
+    training = training.model_copy(update={"final_learning_rate": PEAK / 10})
+    assert learning_rate(100, training, 512) == pytest.approx(PEAK)
+    assert learning_rate(600, training, 512) == pytest.approx(PEAK * 0.55)
+    assert learning_rate(1200, training, 512) == pytest.approx(PEAK / 10)
 
 
 def test_constant_stays_at_its_peak() -> None:
