@@ -246,7 +246,7 @@ def _data(runs: Sequence[RunFacts]) -> dict[str, Any]:
     sets = dict.fromkeys(name for manifest in manifests for name in manifest["pairs"])
     sizes += [row(f"pairs kept: {text(name)}", "pairs", name) for name in sets]
     sizes += [row(f"training tokens, {side}", "train_tokens", side) for side in ("source", "target")]
-    sides = dict.fromkeys(side for manifest in manifests for side in manifest["vocab_sizes"])
+    sides = dict.fromkeys(side for manifest in manifests for side in manifest.get("vocab_sizes") or ())
     sizes += [row(f"vocabulary, {text(side)}", "vocab_sizes", side) for side in sides]
     counts = [{key: manifest.get(key, {}) for key in ("rules", "cleaning")} for manifest in manifests]
     matched = {rule for of_run in counts for found in of_run.values() for rule, count in found.items() if count}

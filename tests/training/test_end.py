@@ -125,20 +125,20 @@ class TestEveryLimit:
         assert all_of(run) == all_of(other)
 
 
+@pytest.fixture(scope="module", params=[1, 3])
+def reporting_every(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory, reporting_every: int) -> Path:
+    """A run to the last update, with reports as often as that."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("straight") / "run")
+    tiny_project.train(run, f"training.report_every_steps={reporting_every}", "training.keep_last=3")
+    return run
+
+
 class TestRaisedLimit:
-    @pytest.fixture(scope="class", params=[1, 3])
-    def reporting_every(self, request: pytest.FixtureRequest) -> int:
-        return int(request.param)
-
-    @pytest.fixture(scope="class")
-    def straight(
-        self, tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory, reporting_every: int
-    ) -> Path:
-        """A run to the last update, with reports as often as that."""
-        run = tiny_project.copy(tmp_path_factory.mktemp("straight") / "run")
-        tiny_project.train(run, f"training.report_every_steps={reporting_every}", "training.keep_last=3")
-        return run
-
     @pytest.mark.parametrize("end", [3, 4, 5, 7, 12, 13])
     def test_the_run_goes_on_as_if_the_end_had_not_been_there(
         self, tiny: TinyProject, straight: Path, tmp_path: Path, end: int, reporting_every: int
