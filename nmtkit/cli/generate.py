@@ -7,7 +7,19 @@ import typer
 
 from nmtkit import console
 from nmtkit.cli.lines import result_lines
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files, search_options
+from nmtkit.cli.options import (
+    DeviceOption,
+    QuietOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+    check_files,
+    check_sampling,
+    sampling_of,
+    search_options,
+)
 
 
 @search_options("beam", "no_repeat_ngram")
@@ -21,10 +33,10 @@ def command(
     output: Annotated[Path | None, typer.Option(help="File for the text.  [default: stdout]")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate.")] = 200,
     number: Annotated[int, typer.Option(min=1, help="Number of texts, with a blank line between them.")] = 1,
-    temperature: Annotated[float, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample from the N most probable tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus sampling with probability X; 1: all.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Sampling seed.")] = 1,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
     search: dict[str, Any],
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -36,7 +48,6 @@ def command(
 
     Example: nmtkit generate runs/shakespeare --prompt "ROMEO:" --max-tokens 300
     """
-    from nmtkit.decoding.engine import Sampling
     from nmtkit.decoding.running_text import Generator, trained_length
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import choose_device
@@ -46,13 +57,18 @@ def command(
 
     if prompt and prompt_file is not None:
         raise typer.BadParameter("give --prompt or --prompt-file, not both")
+    beam = search.get("beam")
+    sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
+    check_sampling(sampling_options, None if beam is None else "has no effect with --beam")
+    if beam is not None and number > beam:
+        raise typer.BadParameter(f"{number} texts need a beam that large, not {beam}", param_hint="--number")
     check_files([("--output", output)], [("--prompt-file", prompt_file)])
     console.set_up(quiet=quiet)
     set_threads(threads)
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
     loaded = load_model(find_model(model), choose_device(device))
     generator = Generator(loaded, trained_length(loaded), loaded.decoding.model_copy(update=search))
-    sampling = None if "beam" in search else Sampling(temperature, top_k, top_p, seed)
+    sampling = sampling_of(temperature, top_k, top_p, seed) if beam is None else None
     with result_lines(output) as write:
         for index, continuation in enumerate(generator.continuations(text, max_tokens, sampling, number)):
             write([*([""] if index else []), text + continuation])

@@ -2,17 +2,21 @@
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
 
 from nmtkit.errors import DataError
+
+if TYPE_CHECKING:
+    from nmtkit.decoding.engine import Sampling
 
 RecipeArgument = Annotated[
     str,
@@ -53,6 +57,14 @@ BatchTokensOption = Annotated[
 TrialsOption = Annotated[
     int | None, typer.Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")
 ]
+TemperatureOption = Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
+TopKOption = Annotated[
+    int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")
+]
+TopPOption = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
+]
+SeedOption = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
 
 
@@ -174,6 +186,26 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
         other = seen.setdefault(path.resolve(), name)
         if other != name and is_written:
             raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
+
+
+def check_sampling(options: dict[str, float | None], refusal: str | None) -> None:
+    """Raise BadParameter for sampling options that are not finite, and for any if they have no effect.
+
+    Args:
+        refusal: why they have no effect; None if they have.
+    """
+    for name, value in options.items():
+        if value is not None and refusal is not None:
+            raise typer.BadParameter(refusal, param_hint=name)
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter("must be a finite number", param_hint=name)
+
+
+def sampling_of(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
+    """Return the sampling that the options state, or their defaults."""
+    from nmtkit.decoding.engine import Sampling
+
+    return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
 
 
 def _belongs_to_model(path: Path) -> bool:

@@ -1,7 +1,6 @@
 """`nmtkit translate`."""
 
 import io
-import math
 import shlex
 import sys
 from collections.abc import Iterator
@@ -11,11 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files, search_options
+from nmtkit.cli.options import (
+    DeviceOption,
+    QuietOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+    check_files,
+    check_sampling,
+    sampling_of,
+    search_options,
+)
 from nmtkit.config.schema import DecodingConfig
 
 if TYPE_CHECKING:
-    from nmtkit.decoding.engine import Sampling
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.distributed.workers import Workers
@@ -72,16 +82,10 @@ def command(
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
-    temperature: Annotated[
-        float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")] = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
     mbr: Annotated[
         int | None,
         typer.Option(
@@ -149,7 +153,10 @@ def command(
     if mbr_metric is not None and mbr is None:
         raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
     sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    _check_sampling(sampling_options, search.get("beam"), is_sampled=sample or mbr is not None)
+    is_sampled = sample or mbr is not None
+    check_sampling(sampling_options, None if is_sampled else "needs --sample or --mbr")
+    if is_sampled and search.get("beam") is not None:
+        raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
     check_files(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require)],
@@ -213,7 +220,7 @@ def command(
                 set_threads(min(2, torch.get_num_threads()))
         request = TranslationRequest(
             n_best=mbr or n_best,
-            sampling=_sampling(temperature, top_k, top_p, seed) if sample or mbr else None,
+            sampling=sampling_of(temperature, top_k, top_p, seed) if sample or mbr else None,
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
@@ -235,23 +242,6 @@ def command(
             _translate_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
         else:
             _translate_stream(job, input_, output, status, strict=strict)
-
-
-def _check_sampling(options: dict[str, float | None], beam: int | None, *, is_sampled: bool) -> None:
-    """Raise BadParameter for sampling options without sampling, and for --beam with sampling."""
-    for name, value in options.items():
-        if value is not None and not is_sampled:
-            raise typer.BadParameter("needs --sample or --mbr", param_hint=name)
-        if value is not None and not math.isfinite(value):
-            raise typer.BadParameter("must be a finite number", param_hint=name)
-    if beam is not None and is_sampled:
-        raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
-
-
-def _sampling(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
-    from nmtkit.decoding.engine import Sampling
-
-    return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
 
 
 def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":

@@ -150,6 +150,7 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         is_pre = config.norm == "pre"
         if config.is_joined:
+            self.encoder = nn.ModuleList()
             self.decoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.decoder_layers))
         else:
             self.encoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.encoder_layers))

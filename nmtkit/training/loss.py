@@ -268,7 +268,7 @@ class CompiledLoss:
     def __init__(self, loss: Loss, model: Transformer) -> None:
         torch._dynamo.config.recompile_limit = MAX_VARIANTS
         self._loss = loss
-        self._layers = [*([] if isinstance(model, DecoderOnly) else model.encoder), *model.decoder]
+        self._layers = [*model.encoder, *model.decoder]
         self._calls = []
         for layer in self._layers:
             layer.compile(dynamic=True)

@@ -1,4 +1,4 @@
-"""How a session of training begins, and `train --verify-resume`.
+"""Begin and resume of a training session, and `train --verify-resume`.
 
 holding_run          the run's lock, after a check of its data
 start_from_model     a new run with training.init: the weights of another model

@@ -69,10 +69,20 @@ def test_a_beam_searches_within_one_sequence(run_command: RunCommand, model: Pat
     assert too_long.err.startswith("error: prompt and continuation have 13 tokens, and the model was trained with 12;")
 
 
-def test_contradicting_prompts_are_wrong_usage(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
-    outcome = run_command("generate", model, "--prompt", "a", "--prompt-file", tmp_path / "x")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "a", "--prompt-file", "x"], "--prompt or --prompt-file, not both"),
+        (["--beam", 2, "--number", 3], "3 texts need a beam that large, not 2"),
+        (["--beam", 2, "--top-k", 3], "--top-k: has no effect with --beam"),
+    ],
+)
+def test_contradicting_options_are_wrong_usage(
+    run_command: RunCommand, model: Path, options: list[object], message: str
+) -> None:
+    outcome = run_command("generate", model, *options)
     assert outcome.code == 2
-    assert "--prompt or --prompt-file, not both" in " ".join(outcome.err.split())
+    assert message in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize(
