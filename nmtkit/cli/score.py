@@ -104,7 +104,7 @@ def command(
             "--model",
             metavar="MODEL",
             help="Compute the log-probability of each line of --hypothesis as a translation of --source with "
-            "this model. Several models form an ensemble.",
+            "this model; without --source, of the whole text with a language model. Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the result of --model.  [default: stdout]")] = None,
@@ -139,6 +139,7 @@ def command(
           --test-set sacrebleu:wmt14/full --source-language en --target-language de
       nmtkit score --hypothesis out.txt --reference test.txt --metric rouge1 --metric rougeLsum --stemmer
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
+      nmtkit score --model runs/shakespeare --hypothesis text.txt
     """
     console.set_up(quiet=quiet)
     has_file_options = bool(references or test_set or source_language or target_language or metric or json_file)
@@ -160,12 +161,23 @@ def command(
     if models:
         if run or has_file_options or comet or confidence is not None:
             raise typer.BadParameter(
-                "--model needs --source and --hypothesis; leave out RUN, --reference and options of the metrics"
+                "--model needs --hypothesis and, for translations, --source; leave out RUN, --reference and options of "
+                "the metrics"
             )
-        if source is None or hypotheses is None or len(hypotheses) != 1:
-            raise typer.BadParameter("--model needs --source and one --hypothesis")
-        from nmtkit.cli.score_by_model import score_by_model
+        if hypotheses is None or len(hypotheses) != 1:
+            raise typer.BadParameter("--model needs one --hypothesis, and --source unless it is a language model")
+        from nmtkit.cli.score_by_model import score_by_model, score_running_text
 
+        if source is None:
+            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision:
+                raise typer.BadParameter(
+                    "without --source, --model scores a whole text with one language model; leave out further "
+                    "models, --tokens, --max-tokens, --batch-tokens and --precision"
+                )
+            score_running_text(
+                models[0], hypotheses[0], output=output, as_json=form == "jsonl", device=device, threads=threads
+            )
+            return
         score_by_model(
             models, source, hypotheses[0], output=output, as_json=form == "jsonl", tokens=tokens,
             max_tokens=max_tokens, batch_tokens=batch_tokens, precision=precision, device=device, threads=threads,

@@ -1,4 +1,4 @@
-"""`nmtkit score --model`: the log-probability of each line of a text as a translation of its source."""
+"""`nmtkit score --model`: the log-probability of each line as a translation of its source, or of a whole text."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -8,10 +8,14 @@ from typing import Literal
 from nmtkit import console
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
+from nmtkit.decoding.running_text import score_text, trained_length
 from nmtkit.distributed.cpu import set_threads
 from nmtkit.distributed.workers import choose_device
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader, json_line
+from nmtkit.model_folder import load_model
+from nmtkit.run import find_model
+from nmtkit.tasks.known import task_of
 
 WINDOW_LINES = 2000
 
@@ -61,6 +65,39 @@ def score_by_model(
     warn_of_cut_lines(cut, max_tokens)
     for reader in readers:
         warn_of_invalid_lines(reader)
+
+
+def score_running_text(
+    model: Path, text: Path, *, output: Path | None, as_json: bool, device: str, threads: int | None
+) -> None:
+    """Write the score of a whole text by a language model, as one line.
+
+    Raises:
+        NmtkitError: the text cannot be read or has fewer than two tokens, or the model is no language model.
+    """
+    set_threads(threads)
+    loaded = load_model(find_model(model), choose_device(device))
+    if task_of(loaded.tokenizer).has_source:
+        raise ModelError(f"{model}: this model translates, so its scores need --source")
+    reader = LineReader(text, errors="replace")
+    score = score_text(loaded, list(reader), trained_length(loaded))
+    status = [*(["unknown_tokens"] if score.unknown else []), *(["invalid_utf8"] if reader.invalid_lines else [])] or [
+        "ok"
+    ]
+    with result_lines(output) as write:
+        if as_json:
+            fields = {
+                "log_prob": -score.nll,
+                "length": score.tokens,
+                "perplexity": score.perplexity,
+                "word_perplexity": score.word_perplexity,
+                "bits_per_character": score.bits_per_character,
+                "status": status,
+            }
+            write([json_line(fields).removesuffix("\n")])
+        else:
+            write([f"{-score.nll:.6f}\t{score.tokens}\t{score.perplexity:.6g}\t{','.join(status)}"])
+    warn_of_invalid_lines(reader)
 
 
 def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,9 @@ class ForcedDecoder:
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
         if not task_of(tokenizer).has_source:
-            raise ModelError("this is a language model, which has no source; `nmtkit score RUN` scores its test texts")
+            raise ModelError(
+                "this is a language model, which has no source; `nmtkit score --model` scores text without --source"
+            )
         self._models = models
         self.tokenizer = tokenizer
         self.decoding = decoding

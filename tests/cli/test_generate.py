@@ -1,9 +1,11 @@
 """`nmtkit generate`, and what other commands do with a language model."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from nmtkit.files import read_json
 from tests.conftest import RunCommand
 
 RECIPE = """
@@ -89,7 +91,7 @@ def test_contradicting_options_are_wrong_usage(
     ("arguments", "message"),
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
-        (["score", "--model", "MODEL", "--source", "text.txt", "--hypothesis", "text.txt"], "`nmtkit score RUN`"),
+        (["score", "--model", "MODEL", "--source", "text.txt", "--hypothesis", "text.txt"], "without --source"),
         (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models with a source"),
         (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
     ],
@@ -105,6 +107,27 @@ def test_commands_for_models_with_a_source_refuse_a_language_model(
     assert outcome.code == 1
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_a_text_is_scored_without_a_source(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+    scored = read_json(model / "scores.json")["test"]
+    whole = run_command("score", "--model", model, "--hypothesis", model.parent / "text.txt", "--quiet")
+    assert whole.code == 0
+    log_prob, tokens, perplexity, status = whole.out.rstrip("\n").split("\t")
+    assert (tokens, status) == (str(12 * 40 - 1), "ok")
+    assert float(perplexity) == pytest.approx(scored["perplexity"]["score"], rel=1e-5)
+    assert float(log_prob) == pytest.approx(-scored["nll"]["score"] * int(tokens), rel=1e-5)
+    (tmp_path / "odd.txt").write_bytes(b"abc \xff\nxyz")
+    odd = run_command("score", "--model", model, "--hypothesis", tmp_path / "odd.txt", "--format", "jsonl")
+    assert json.loads(odd.out)["status"] == ["unknown_tokens", "invalid_utf8"]
+    (tmp_path / "empty.txt").write_text("")
+    for options, code, message in (
+        (["--hypothesis", tmp_path / "empty.txt"], 1, "the text has fewer than two tokens"),
+        (["--hypothesis", tmp_path / "odd.txt", "--tokens"], 2, "without --source, --model scores a whole text"),
+    ):
+        refused = run_command("score", "--model", model, *options)
+        assert (refused.code, refused.out) == (code, "")
+        assert message in " ".join(refused.err.split())
 
 
 def test_scores_report_cost_and_inspection_of_a_run(run_command: RunCommand, model: Path) -> None:
