@@ -81,9 +81,8 @@ def score_running_text(
         raise ModelError(f"{model}: this model translates, so its scores need --source")
     reader = LineReader(text, errors="replace")
     score = score_text(loaded, list(reader), trained_length(loaded))
-    status = [*(["unknown_tokens"] if score.unknown else []), *(["invalid_utf8"] if reader.invalid_lines else [])] or [
-        "ok"
-    ]
+    found = {"unknown_tokens": score.unknown, "invalid_utf8": reader.invalid_lines}
+    status = [name for name, is_there in found.items() if is_there] or ["ok"]
     with result_lines(output) as write:
         if as_json:
             fields = {

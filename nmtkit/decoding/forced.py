@@ -74,9 +74,7 @@ class ForcedDecoder:
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
         if not task_of(tokenizer).has_source:
-            raise ModelError(
-                "this is a language model, which has no source; `nmtkit score --model` scores text without --source"
-            )
+            raise ModelError("this is a language model, which has no source; leave out --source")
         self._models = models
         self.tokenizer = tokenizer
         self.decoding = decoding
