@@ -221,7 +221,7 @@ class TestWrongKeys:
             ('seed = "one"', "seed", "must be a whole number"),
             ("seed = 1.5", "seed", "must be a whole number"),
             ("max_steps = 0", "max_steps", "must be at least 1"),
-            ('schedule = "linear"', "schedule", "must be 'noam', 'inverse-sqrt', 'cosine' or 'constant'"),
+            ('schedule = "quadratic"', "schedule", "must be 'noam', 'inverse-sqrt', 'cosine', 'linear' or 'constant'"),
             ("label_smoothing = 1.0", "label_smoothing", "must be less than 1"),
             ("adam_epsilon = 0", "adam_epsilon", "must be more than 0"),
             ("max_minutes = inf", "max_minutes", "must be a finite number"),

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from nmtkit.config.schema import (
+    ENDING_SCHEDULES,
     EXCLUSIVE_KEYS,
     SECTIONS,
     VALUE_RULES,
@@ -366,7 +367,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     """Return the changes of [training] with which a run cannot continue, as they affect updates already made."""
     harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
-    if new.schedule != "cosine":
+    if new.schedule not in ENDING_SCHEDULES:
         harmless.append("max_")
     if new.precision == "auto":
         harmless.append("precision")  # a run keeps the one it began with

@@ -28,6 +28,8 @@ VALUE_RULES = {
 """Patterns of values, and the message for a value that does not match."""
 MANY = 1_000_000_000
 """Upper bound of numbers that need no smaller one: above any real use, and safe to compute with."""
+ENDING_SCHEDULES = ("cosine", "linear")
+"""Learning rate schedules that depend on max_steps."""
 
 
 class _Section(BaseModel):
@@ -443,11 +445,12 @@ class TrainingConfig(_Section):
     """Constant added to the square root of the second moment."""
     gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
     """Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping."""
-    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "noam"
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant"] = "noam"
     """Learning rate schedule. All rise linearly to a peak over warmup_steps. noam: equation 3 of the paper.
-    inverse-sqrt: the same with a peak of your choice. cosine: falls to 0 at max_steps. constant: stays at the peak."""
+    inverse-sqrt: the same with a peak of your choice. cosine, linear: fall to final_learning_rate at max_steps.
+    constant: stays at the peak."""
     final_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
-    """For schedule = "cosine": learning rate at max_steps."""
+    """For schedule = "cosine" or "linear": learning rate at max_steps."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
@@ -539,15 +542,15 @@ class TrainingConfig(_Section):
             raise ValueError("schedule noam needs warmup_steps of at least 1")
         if self.schedule != "noam" and not self.peak_learning_rate:
             raise ValueError(f"schedule {self.schedule} needs a peak_learning_rate")
-        highest = self.peak_learning_rate if self.schedule == "cosine" else 0
+        highest = self.peak_learning_rate if self.schedule in ENDING_SCHEDULES else 0
         if self.final_learning_rate > highest:
-            raise ValueError("final_learning_rate needs schedule = cosine, and is at most peak_learning_rate")
+            raise ValueError("final_learning_rate needs schedule = cosine or linear, and is at most peak_learning_rate")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
-        if self.schedule == "cosine" and self.max_steps is None:
-            raise ValueError("schedule cosine needs max_steps, the update at which it reaches 0")
+        if self.schedule in ENDING_SCHEDULES and self.max_steps is None:
+            raise ValueError(f"schedule {self.schedule} needs max_steps, the update at which it ends")
         return self
 
 

@@ -18,8 +18,8 @@ def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
     """Return the learning rate of update ``step``, the first being 1.
 
     noam: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). Source: equation 3.
-    The others rise linearly to peak_learning_rate at warmup_steps; then inverse-sqrt falls with step^-0.5, cosine falls
-    to 0 at max_steps, constant stays.
+    The others rise linearly to peak_learning_rate at warmup_steps; then inverse-sqrt falls with step^-0.5, cosine and
+    linear fall to final_learning_rate at max_steps, constant stays.
     """
     warmup = training.warmup_steps
     if training.schedule == "noam":
@@ -29,12 +29,12 @@ def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
         return peak * step / warmup
     if training.schedule == "inverse-sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
-    if training.schedule == "cosine":
-        assert training.max_steps is not None
-        done = (step - warmup) / max(1, training.max_steps - warmup)
-        last = training.final_learning_rate
-        return last + (peak - last) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-    return peak
+    if training.schedule == "constant":
+        return peak
+    assert training.max_steps is not None
+    done = min(1.0, (step - warmup) / max(1, training.max_steps - warmup))
+    share = 1 - done if training.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return training.final_learning_rate + (peak - training.final_learning_rate) * share
 
 
 def freeze(model: Transformer, prefixes: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ def test_noam_equals_equation_3_with_the_papers_peak(d_model: int, peak: float) 
     assert max(rates) == learning_rate(4000, paper, d_model) == pytest.approx(peak, rel=1e-3)
 
 
-@pytest.mark.parametrize("schedule", ["noam", "inverse-sqrt", "cosine", "constant"])
+@pytest.mark.parametrize("schedule", ["noam", "inverse-sqrt", "cosine", "linear", "constant"])
 def test_every_schedule_rises_linearly_to_its_peak_at_the_end_of_warmup(schedule: str) -> None:
     training = config(schedule)
     peak = learning_rate(100, training, 512)
@@ -64,12 +64,21 @@ def test_cosine_falls_to_0_at_max_steps() -> None:
     assert learning_rate(1200, training, 512) == pytest.approx(PEAK / 10)
 
 
+def test_linear_falls_to_its_last_value_at_max_steps() -> None:
+    training = config("linear", final_learning_rate=PEAK / 10)
+    for step, share in ((100, 1.0), (350, 0.75), (600, 0.5), (1100, 0.0), (1200, 0.0)):
+        assert learning_rate(step, training, 512) == pytest.approx(PEAK * (0.1 + 0.9 * share))
+    assert learning_rate(1, config("linear", warmup_steps=0, max_steps=10), 512) == pytest.approx(0.9 * PEAK)
+    with pytest.raises(ValueError, match="schedule linear needs max_steps"):
+        config("linear", max_steps=None, max_epochs=3)
+
+
 def test_constant_stays_at_its_peak() -> None:
     training = config("constant")
     assert {learning_rate(step, training, 512) for step in (100, 101, 5000, 10**6)} == {PEAK}
 
 
-@pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "linear", "constant"])
 def test_only_noam_depends_on_d_model(schedule: str) -> None:
     for step in (3, 100, 700):
         rates = {learning_rate(step, config(schedule), d_model) for d_model in (64, 512)}
