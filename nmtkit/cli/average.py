@@ -18,7 +18,9 @@ def command(
         int | None,
         typer.Option(min=1, help="Average the last N checkpoints.  [default: decoding.average_last of the recipe]"),
     ] = None,
-    spacing: Annotated[int, typer.Option(metavar="S", min=1, help="With --last: take every S-th, counting back.")] = 1,
+    spacing: Annotated[
+        int, typer.Option(metavar="S", min=1, help="With --last: take every S-th checkpoint, counting back.")
+    ] = 1,
     best: Annotated[
         int | None,
         typer.Option(min=1, help="Average the N best checkpoints on the validation set, by training.best_metric."),

@@ -33,10 +33,10 @@ def command(
         bool, typer.Option("--target-length", help="Keep as many words as the target of the example has.")
     ] = False,
     paragraphs: Annotated[
-        int | None, typer.Option(min=1, help="Paragraphs to keep per example; of sumbasic sentences.  [default: all]")
+        int | None, typer.Option(min=1, help="Paragraphs (sumbasic: sentences) to keep per example.  [default: all]")
     ] = None,
     min_words: Annotated[
-        int, typer.Option(min=0, help="Leave out shorter paragraphs, where an example has longer ones.")
+        int, typer.Option(min=0, help="Leave out shorter paragraphs, unless all in an example are shorter.")
     ] = 0,
     form: Annotated[
         Literal["text", "jsonl"],

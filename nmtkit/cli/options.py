@@ -189,10 +189,10 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
 
 
 def check_sampling(options: dict[str, float | None], refusal: str | None) -> None:
-    """Raise BadParameter for sampling options that are not finite, and for any if they have no effect.
+    """Raise BadParameter for sampling options that are not finite, or that have no effect.
 
     Args:
-        refusal: why they have no effect; None if they have.
+        refusal: reason why sampling options have no effect; None if they have one.
     """
     for name, value in options.items():
         if value is not None and refusal is not None:
@@ -202,7 +202,7 @@ def check_sampling(options: dict[str, float | None], refusal: str | None) -> Non
 
 
 def sampling_of(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
-    """Return the sampling that the options state, or their defaults."""
+    """Return the parameters of sampling; options that are not given have their defaults."""
     from nmtkit.decoding.engine import Sampling
 
     return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)

@@ -123,7 +123,7 @@ def score_files(
         rouge: the settings of ROUGE.
         resamples: bootstrap resamples for the intervals; None decides by the number of lines.
         paired: the significance tests of the systems' differences from the first system.
-        trials: of these tests; None for sacreBLEU's numbers.
+        trials: number of trials of these tests; None for sacreBLEU's defaults.
 
     Raises:
         DataError: a metric is unknown or cannot be computed.

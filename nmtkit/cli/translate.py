@@ -76,9 +76,9 @@ def command(
         list[str] | None, typer.Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
     ] = None,
     require: Annotated[
-        Path | None, typer.Option(help="Phrases that each line must contain, separated by tabs.")
+        Path | None, typer.Option(help="File: for each line, phrases required in its translation, separated by tabs.")
     ] = None,
-    prefix: Annotated[Path | None, typer.Option(help="Beginning of each line's translation.")] = None,
+    prefix: Annotated[Path | None, typer.Option(help="File: for each line, the beginning of its translation.")] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
@@ -113,7 +113,7 @@ def command(
         ),
     ] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Source tokens per batch, at most.  [default: 2048]")
+        int | None, typer.Option(min=1, help="Maximum source tokens per batch.  [default: 2048]")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[

@@ -152,7 +152,7 @@ class DataConfig(_Section):
     """bpe, unigram: learned by sentencepiece. characters: every character is a token. wordpiece: as in Wu et al. 2016.
     none: the text is already segmented; pieces are separated by blanks."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary (in each of the two without share_vocab), with the four special ones."""
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), with the four special ones."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False
@@ -302,7 +302,7 @@ class CleaningConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """Size and structure of the Transformer; everything that Table 3 of the paper varies."""
+    """Size and structure of the Transformer, with everything that Table 3 of the paper varies."""
 
     architecture: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
     """encoder-decoder: the paper's Transformer. decoder: only a decoder, which reads source, separator, target and end
@@ -326,13 +326,13 @@ class ModelConfig(_Section):
     """Width of the values of one head; by default d_model / num_heads."""
     self_attention: tuple[Literal["full", "local", "compressed", "window"], ...] = Field(default=(), max_length=1000)
     """Self-attention of each layer of the encoder, or of the decoder of architecture = "decoder"; a shorter list
-    repeats. full: all positions. local: blocks of local_block positions, which see only themselves. compressed: keys
-    and values are compressed by a strided convolution (Liu et al. 2018). window: see attention_window. By default full,
-    or window where attention_window is stated."""
+    repeats. full: all positions. local: a position sees only its block of local_block positions. compressed: keys and
+    values are compressed by a strided convolution (Liu et al. 2018). window: see attention_window. By default full, or
+    window where attention_window is stated."""
     local_block: int = Field(default=256, ge=1, le=1_000_000)
     """Number of positions in a block of local attention."""
     local_previous_block: bool = False
-    """A block of local attention sees the block before it, too, as in the authors' code; not in their paper."""
+    """In local attention, a block also sees the block before it, as in the authors' code but not their paper."""
     compression: int = Field(default=3, ge=1, le=1_000)
     """Kernel size and stride of the convolution of compressed attention."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)

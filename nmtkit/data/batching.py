@@ -23,9 +23,9 @@ Lengths = npt.NDArray[np.int64]
 
 MAX_PADDING_SHARE = 0.2
 """Maximum share of padding in a micro-batch of different lengths. A lower share gives more micro-batches: on Multi30k
-with two lengths per update and two processes 2.3 instead of 1.7, with 6 % of padding instead of 20 %."""
+with two lengths per update and two processes, 2.3 micro-batches with 6 % of padding instead of 1.7 with 20 %."""
 PADDING_WORTH_A_MICRO_BATCH = 256
-"""Number of padding tokens from which a micro-batch is cut to avoid them."""
+"""Number of padding tokens above which a micro-batch may be cut to avoid them."""
 _CORPUS_STREAM = 2**32
 """Third value of the seeds that shuffle corpora, which keeps them apart from the seeds of epochs."""
 
@@ -56,7 +56,7 @@ def plan_of_epoch(
 
 
 def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
-    """Return the indices of the pairs of an epoch, repeated as often as it sees them; None: every pair once.
+    """Return the indices of the pairs of an epoch, repeated as often as they occur in it; None: every pair once.
 
     The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
     So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
@@ -159,9 +159,9 @@ def share_update(
 
 
 def row_lengths(source_lengths: Lengths, target_lengths: Lengths, *, is_joined: bool) -> Lengths:
-    """Return the positions that a model computes for each pair at once: of the longer side, or of both in one row.
+    """Return the number of positions of each pair: of its longer side, or of both sides if they are joined.
 
-    In one row the source has no end symbol.
+    A source that is joined to its target has no end symbol.
     """
     return source_lengths - 1 + target_lengths if is_joined else np.maximum(source_lengths, target_lengths)
 

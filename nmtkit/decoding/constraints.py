@@ -3,7 +3,7 @@
 A constraint only sets log-probabilities to -inf, so several can be applied in any order. If they leave a hypothesis no
 continuation, the search ends it.
 
-Required phrases are a selection of candidates instead. Hypotheses are grouped by the number of phrase tokens that they
+Required phrases use a candidate selection instead. Hypotheses are grouped by the number of phrase tokens that they
 contain, and the slots of the beam are dealt to the groups in turn. Every live hypothesis may begin or continue any
 missing phrase, however unlikely. No hypothesis ends before it contains all phrases, or as many of them as possible if
 `no_repeated_ngrams` forbids some.
@@ -32,7 +32,7 @@ _MAX_COMBINED = 10
 
 
 def no_repeated_ngrams(size: int, exempt: Sequence[int] = ()) -> Constraint:
-    """Forbid to repeat any ``size`` successive tokens of the translation.
+    """Forbid the repetition of any ``size`` successive tokens of the translation.
 
     Args:
         exempt: number of tokens at the beginning of each sentence's translation that may repeat: its forced prefix.
@@ -103,7 +103,7 @@ class PhraseProgress:
     Attributes:
         held: number of tokens of the phrases that it contains.
         possible: number of tokens of the missing phrases that it can still contain together.
-        begun: number of tokens of the unfinished phrase at its end; of several phrases, the highest number.
+        begun: number of tokens of the unfinished phrase at its end; if there are several, the highest number.
         following: tokens that continue an unfinished phrase or begin a missing one.
     """
 

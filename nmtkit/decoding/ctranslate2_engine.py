@@ -180,7 +180,7 @@ class CTranslate2Translator(Engine):
         }
         if decoding.beam > 1:
             by_length = decoding.length_penalty == "length" and decoding.alpha > 0
-            # nmtkit counts the end symbol in the length. All finished hypotheses show the last step of the search.
+            # nmtkit counts the end symbol in the length. The longest hypothesis shows the last step of all.
             options |= {"num_hypotheses": decoding.beam, "return_end_token": True, "return_scores": True}
             options["length_penalty"] = decoding.alpha if by_length else _NO_PENALTY
         return options

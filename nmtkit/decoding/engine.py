@@ -1,4 +1,4 @@
-"""Translation of lines of text, in the same way for every search engine.
+"""Translation of lines of text, the same for every engine.
 
     line -> normalised -> ids -> segments (a long line is cut) -> search_segments -> text of each line, in order
 
@@ -296,7 +296,7 @@ class Engine(ABC):
     def check(self, request: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
         """Raise DataError if a request is not possible, before anything is translated.
 
-        Not possible are: more translations than the beam; samples with required phrases; a prefix or phrase with
+        These are not possible: more translations than the beam; samples with required phrases; a prefix or phrase with
         unknown characters, with a forbidden phrase, or longer than the positions of the model. Messages name the files.
         """
         self.check_search(request)

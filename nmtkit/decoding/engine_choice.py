@@ -39,7 +39,7 @@ class Export:
     Attributes:
         manifest: the content of its manifest.json.
         model: model folder beside which the export was found; its decoding settings apply, as they can change without
-            the weights. None for an export that was named itself.
+            the weights. None if the export itself was given as MODEL.
     """
 
     folder: Path

@@ -136,7 +136,7 @@ class LineConstraints:
     lines: list[str]
 
     def unequal(self, other: str) -> DataError:
-        """Return the error about different numbers of lines; ``other`` states that of the text or of another file."""
+        """Return the error about different numbers of lines; ``other`` states the other number."""
         lines = counted(len(self.lines), "line")
         return DataError(f"{self.path} ({self.option}) has {lines} and {other}; the numbers must be equal")
 
@@ -388,7 +388,7 @@ def translate_windows(
     """Translate the unfinished windows of this process, and return the number of windows of all processes.
 
     Args:
-        translate: function that translates a window, and may call its argument with the finished share.
+        translate: function that translates a window, and may call its second argument with the finished share.
         advance: called with the number of lines translated or passed over so far.
     """
 

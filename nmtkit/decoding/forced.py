@@ -3,7 +3,7 @@
     line pair -> normalised -> ids -> (cut if longer than the limit) -> batches of similar length
               -> one forward pass over whole targets -> log-probability of each token -> one score per pair, in order
 
-Every pair is scored: an empty side is the end symbol alone, and of a side that is too long only the first tokens count.
+Every pair is scored: an empty side is the end symbol alone, and only the first tokens of a side that is too long count.
 The remarks of a score name both cases.
 """
 
@@ -150,7 +150,7 @@ class ForcedDecoder:
 
         Args:
             batch_tokens: maximum source or hypothesis tokens per batch, with padding.
-            max_tokens: maximum length; of a longer source or hypothesis only the first tokens are used.
+            max_tokens: maximum length; only the first tokens of a longer source or hypothesis are used.
 
         Raises:
             ModelError: a probability is not a number.

@@ -15,7 +15,7 @@ from nmtkit.text.tokenizer import Tokenizer
 MAX_SOURCE_TOKENS = 1024
 """Maximum length of a source if model.json does not record the longest source of the training data."""
 _USUAL_SHARE = 0.1
-"""Share of training sources with several sentences from which a model is expected to translate such sources whole."""
+"""Minimum share of training sources with several sentences for a model to translate such sources whole."""
 _SHORT_SHARE = 1 / 3
 """Share of the expected tokens below which a translation has probably lost text."""
 

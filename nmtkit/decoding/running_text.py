@@ -38,7 +38,7 @@ class TextScore:
 
     Attributes:
         nll: sum over the predicted tokens, in nats; the first token of the text is not predicted.
-        words, characters: of the text, line ends counted as characters.
+        words, characters: numbers in the text; line ends count as characters.
         unknown: tokens without an entry in the vocabulary.
     """
 
@@ -50,12 +50,12 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        """Per token."""
+        """Perplexity per token."""
         return math.exp(self.nll / self.tokens)
 
     @property
     def word_perplexity(self) -> float:
-        """Per word, which compares models with different vocabularies."""
+        """Perplexity per word, which is comparable between models with different vocabularies."""
         return math.exp(min(700.0, self.nll / max(1, self.words)))
 
     @property
@@ -67,8 +67,8 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
     """Return the score of a text, of which each token but the first is predicted once.
 
     Args:
-        length: tokens of the sequences that the text is cut into; the first token of each is predicted by the one
-            before.
+        length: tokens of the sequences that the text is cut into; the last token that a sequence predicts is the first
+            of the next one.
 
     Raises:
         DataError: the text has fewer than two tokens.
@@ -99,7 +99,7 @@ def trained_length(loaded: LoadedModel) -> int:
 
 
 def _ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
-    """Return the tokens of a text; of its last line without a line end if it does not end there."""
+    """Return the tokens of a text; without ``ends``, its last line has no line end."""
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
     if task.has_source:
@@ -116,13 +116,11 @@ class Generator:
     """Continues text with one model.
 
     Attributes:
-        decoding: settings of the search: without sampling all of them, with it those that forbid tokens.
+        decoding: settings of the search; sampling uses only those that forbid tokens.
     """
 
     def __init__(self, loaded: LoadedModel, length: int, decoding: DecodingConfig) -> None:
-        """Args:
-        length: tokens of the sequences that the model was trained with; it reads at most so many at once.
-        """
+        """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once."""
         if task_of(loaded.tokenizer).has_source or not isinstance(loaded.model, DecoderOnly):
             raise ModelError("this model translates, and does not continue text; use `nmtkit translate`")
         self.decoding = decoding
@@ -134,7 +132,7 @@ class Generator:
         """Yield continuations of a prompt, each of ``max_tokens`` tokens.
 
         Args:
-            sampling: None: search for the ``count`` most probable ones instead.
+            sampling: None to search for the ``count`` most probable ones instead.
 
         Raises:
             DataError: prompt and continuation are longer than the model's sequences, which only sampling allows.
@@ -167,7 +165,7 @@ class Generator:
             yield text_of(tokenizer.decode(written))
 
     def _search(self, context: list[int], num_tokens: int, select: CandidateSelection) -> list[list[int]]:
-        """Return continuations of exactly so many tokens, best first; one if they are sampled."""
+        """Return continuations of exactly ``num_tokens`` tokens, best first; only one if it is sampled."""
         device = self._loaded.model.output_embedding.device
         # The last token of the context is the first that the search gives to the model.
         source, lengths = pad([context[:-1]], end=EOS).to(device), torch.tensor([len(context)])

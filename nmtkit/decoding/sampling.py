@@ -65,7 +65,7 @@ def _truncated(step: Float[Tensor, "*rows vocab"], top_k: int, top_p: float) -> 
 def by_expected_utility(samples: Sequence[str], utility: Utility) -> list[int]:
     """Return the indices of the distinct samples, highest mean utility first; ties in the order of sampling.
 
-    A sample that occurs several times counts as often as a reference. Each ordered pair is compared once.
+    A reference that occurs several times among the samples counts as many times. Each ordered pair is compared once.
 
     Source: Eikema and Aziz 2020 (arXiv 2005.10283), section 5: samples are both candidates and pseudo-references.
     """

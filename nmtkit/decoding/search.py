@@ -64,7 +64,7 @@ class Hypothesis:
 
 @functools.cache
 def _column_size(vocab: int) -> int:
-    """Return the number of vocabulary entries per column of the table: if possible, a divisor of ``vocab``."""
+    """Return the entries per column of the table in `best_continuations`: if possible, a divisor of ``vocab``."""
     # The maxima of the columns are computed in parallel, fastest if the vector width divides the number of columns.
     divisors = [size for size in range(16, 65) if vocab % size == 0]
     return max(divisors, key=lambda size: (math.gcd(vocab // size, 16), -abs(size - 40)), default=40)
@@ -100,7 +100,7 @@ def best_continuations(
     best, index = values.view(num_sentences, -1).topk(beam, dim=1)
     which = index // size
     token = index.remainder_(size).mul_(columns).add_(column.gather(1, which))
-    # If too few continuations are possible, impossible ones are selected too, perhaps of padding behind the vocabulary.
+    # If too few continuations are possible, impossible ones are selected too, perhaps from the padding of the table.
     return best, origin.gather(1, which), token if vocab % size == 0 else token.clamp_(max=vocab - 1)
 
 
@@ -120,7 +120,7 @@ class SearchOptions:
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.
         source_lengths: tokens of each source with its end symbol; needed for attention.
-        first: token that the model reads first, per sentence; none: the begin symbol.
+        first: token that the model reads first, per sentence; by default the begin symbol.
     """
 
     n_best: int = 1

@@ -17,7 +17,7 @@ class Stepper(Protocol):
     """Next-token distributions of hypotheses, from a model, an ensemble, or a table of numbers in a test."""
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
-        """Return log-probabilities of the next token after ``last_ids`` and all tokens before; they may be modified."""
+        """Return log-probabilities of the next token after ``last_ids`` and those before; callers may modify them."""
         ...
 
     def attention(self) -> Float[Tensor, "rows source"]:

@@ -37,7 +37,7 @@ def check(loaded: LoadedModel) -> None:
 
 
 def unsupported(config: ModelConfig) -> str:
-    """Return the settings of a model that exist in no format of `export`; "" if there are none."""
+    """Return the settings of a model that no format of `export` supports; "" if there are none."""
     found = []
     if config.is_joined:
         found.append('architecture = "decoder"')

@@ -50,7 +50,7 @@ HOSTILE_LINES = (
     "A" * 300,
     "\ufdd0 \U0010ffff \ue000",
 )
-"""Lines for which the two tokenizers must agree, in addition to the sample."""
+"""Lines for which nmtkit's and Marian's tokenizers must agree, in addition to the sample."""
 
 
 def check_installed() -> None:
@@ -84,7 +84,7 @@ def check(loaded: LoadedModel) -> None:
 
 
 def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """Return the weights with the names of Marian and Pegasus, with the width axis permuted as in their table."""
+    """Return the weights with the names of Marian and Pegasus, with the width axis as in their position table."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     shared = weights["embeddings.shared"][:, order]
     names = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")

@@ -44,8 +44,8 @@ class Update(Counters):
         loss, nll: sums over its target tokens, in nats.
         real_tokens, padded_tokens: source and target tokens, without and with padding.
         flags: sums over all processes of what ``local_flags`` returned.
-        skipped: "" if it was made, else the reason (`nonfinite.reason_to_skip`).
-        lines: line numbers of the pairs of a "nonfinite" one, from 1 through all corpora.
+        skipped: "" if the update was made, else the reason (`nonfinite.reason_to_skip`).
+        lines: if the reason is "nonfinite", line numbers of the pairs, from 1 through all corpora.
     """
 
     step: int
@@ -77,7 +77,7 @@ class Meter:
     seconds: float = 0.0
 
     def add(self, update: Update, half_life_seconds: float | None = None) -> None:
-        """Add an update; with a half-life, what was so long ago by then has half the weight."""
+        """Add an update; with a half-life, updates that long ago count half as much."""
         kept = 1 if half_life_seconds is None else 0.5 ** (update.seconds / half_life_seconds)
         self.updates = kept * self.updates + 1
         for each in fields(Meter)[1:]:
@@ -85,7 +85,7 @@ class Meter:
 
     @property
     def mean_loss(self) -> float:
-        """Per target token, in nats."""
+        """Mean loss per target token, in nats."""
         return self.loss / self.target_tokens
 
     @property
@@ -94,7 +94,7 @@ class Meter:
 
     @property
     def padding(self) -> float:
-        """Share of all source and target positions."""
+        """Share of padding among all source and target positions."""
         return (self.padded_tokens - self.real_tokens) / self.padded_tokens
 
     @property
@@ -108,7 +108,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """Pairs of an update, those of each micro-batch by process, and the micro-batches of this process."""
+    """Pairs of an update, the same divided into micro-batches per process, and the batches of this process."""
 
     pairs: Indices
     shares: list[list[Indices]]
@@ -195,9 +195,9 @@ def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
 def _planned(
     data: PairData, updates: Sequence[Indices], limit: int, workers: Workers
 ) -> Generator[PlannedUpdate, None, None]:
-    """Share updates among the processes and make the batches of this one; for CUDA devices ahead and in pinned memory.
+    """Share updates among the processes and make the batches of this one.
 
-    On a CPU a thread would take the cores from the training.
+    For a CUDA device, a thread makes them ahead, in pinned memory. On a CPU, a thread would take cores from training.
     """
     on_cuda = workers.device.type == "cuda"
 
@@ -213,17 +213,17 @@ def _planned(
 
 
 def tokens_per_pass(state: TrainingState, training: TrainingConfig, workers: Workers) -> int:
-    """Return the limit of micro-batches: the run's, once it is settled, else the recipe's, else the device's."""
+    """Return the size limit of micro-batches: that of the run if fixed, else of the recipe, else of the device."""
     return state.progress.tokens_per_pass or training.tokens_per_pass or workers.tokens_per_pass
 
 
 def lower_limit(limit: int) -> int:
-    """Return the limit to try after one for which the memory of a device was too small."""
+    """Return the limit to try next if ``limit`` was too large for the memory of a device."""
     return max(1, limit * 3 // 4)
 
 
 def micro_batch_seed(seed: int, step: int, rank: int, number: int, rollbacks: int = 0, *, half: int = 1) -> int:
-    """Return the seed of all random numbers of a micro-batch, or of a half of it as `MicroBatch` counts them.
+    """Return the seed of all random numbers of a micro-batch, or of one of its halves, numbered as in `MicroBatch`.
 
     It changes with each rollback, so that a repeated update has other dropout.
     """
@@ -276,14 +276,15 @@ def _add_up_gradients(
 ) -> tuple[list[Tensor], int]:
     """Run this process' micro-batches of an update; nothing in here waits for another process.
 
-    When the device's memory is too small for one, the gradients are discarded (an interrupted backward has left some of
-    its own), that micro-batch and all as large are halved, and all are run again: the sums stay those of the update.
+    If the device's memory is too small for a micro-batch, the gradients are discarded (an interrupted backward pass
+    leaves incomplete ones), that micro-batch and all others at least as large are halved, and all are run again. The
+    sums over the update stay the same.
 
     Returns:
         The results of `run_micro_batch`, and how often memory was too small.
 
     Raises:
-        NmtkitError: it is too small for a single pair.
+        NmtkitError: memory is too small for a single pair.
     """
     step, target_tokens = state.progress.step + 1, int(data.target_lengths[planned.pairs].sum())
     micro_batches = [MicroBatch(number, 1, pairs) for number, pairs in enumerate(planned.shares[workers.rank])]
@@ -335,7 +336,7 @@ def _update(
     loss_of: Loss,
     local_flags: Callable[[], list[float]],
 ) -> Update:
-    """Make one optimizer update; the device is waited for once, at its end."""
+    """Make one optimizer update, and wait for the device only once, at the end."""
     begun = time.monotonic()
     step = state.progress.step + 1
     state.model.train()
@@ -354,7 +355,7 @@ def _update(
     micro_batches = [pairs for share in planned.shares for pairs in share]
     if failures:
         limit = min(max(micro_batch_size(data, p) for p in micro_batches), tokens_per_pass(state, training, workers))
-        state.progress.tokens_per_pass = lower_limit(limit)  # every process comes to the same, from the shared sums
+        state.progress.tokens_per_pass = lower_limit(limit)  # equal in all processes, as the sums are shared
         log.warning(
             "update %d: out of memory with micro-batches of %s tokens; they were halved, and the update is unchanged; "
             "from now on they have at most %s tokens, which changes only the dropout masks",
@@ -389,7 +390,8 @@ def step_optimizer(
 ) -> Tensor:
     """Clip the gradients and update weights and moving average; if loss or gradient are not finite, nothing changes.
 
-    Both are sums over all processes, so that these decide alike; the device decides, and is not waited for.
+    Loss and gradients are sums over all processes, so all processes decide alike. The decision is made on the device,
+    without waiting for it.
 
     Returns:
         The norm of the gradient before clipping, on the device.
@@ -415,18 +417,18 @@ def loss_scale(state: TrainingState, workers: Workers) -> float:
 
 
 def training_factor(training: TrainingConfig) -> int:
-    """Return the operations of an update per operation of one forward pass: with backward, and twice for R-Drop."""
+    """Return operations of an update per operation of a forward pass: with the backward pass, doubled by R-Drop."""
     return TRAINING_FACTOR * (2 if training.r_drop else 1)
 
 
 def micro_batch_size(data: PairData, pairs: Indices) -> int:
-    """Return what `tokens_per_pass` limits: positions with padding, see `row_lengths`."""
+    """Return the size that `tokens_per_pass` limits: the number of positions with padding, see `row_lengths`."""
     longest = (lengths[pairs].max(keepdims=True) for lengths in (data.source_lengths, data.target_lengths))
     return len(pairs) * int(row_lengths(*longest, is_joined=data.is_joined)[0])
 
 
 def real_tokens(data: PairData, pairs: Indices) -> int:
-    """Return the source and target tokens of the pairs, end symbols counted; in one row the source has none."""
+    """Return the number of source and target tokens of the pairs, with end symbols; a joined source has none."""
     return int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) - len(pairs) * data.is_joined
 
 
