@@ -39,7 +39,7 @@ def command(
             min=0.001,
             max=1.0,
             help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
-            "[default: 0.30 on a GPU, 0.23 on a CPU; for a CPU with AMX, give less, such as 0.07]",
+            "[default: 0.30 on a GPU; measured on this machine's CPU; 0.23 on a CPU given by --rate]",
         ),
     ] = None,
     rate: Annotated[

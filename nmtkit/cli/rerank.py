@@ -31,7 +31,7 @@ def command(
     models: Annotated[
         list[Path],
         typer.Option(
-            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless --weight is given."
+            "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless each has a --weight."
         ),
     ],
     weights: Annotated[

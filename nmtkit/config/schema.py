@@ -357,7 +357,7 @@ class ModelConfig(_Section):
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the attention weights; 0 in the paper."""
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout after the ReLU; 0 in the paper."""
+    """Dropout after the activation; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
 

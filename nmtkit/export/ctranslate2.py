@@ -1,6 +1,6 @@
 """Conversion for CTranslate2: names of weights, position table and vocabulary.
 
-All nmtkit models except those with an attention window can be converted. Two differences need care:
+Encoder-decoder models with full attention, ReLU and scaled embeddings can be converted. Two differences need care:
 
 - The position table of CTranslate2 is different (sines, then cosines; from position 1), so nmtkit's table is exported.
 - CTranslate2 projects queries, keys and values of self-attention at once and splits the result into equal parts. If d_k
