@@ -6,6 +6,7 @@
     tsv         a column of a table                                                     part: its number, from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
     treebank    bracketed trees, stripped, one per line, or their words                 part: "tree" or "words"
+    latin-1     a text in Latin-1
     characters  a range of the characters of a text                                     part: "FIRST-LAST", from 0
     sacrebleu-* sacreBLEU's own test sets, exactly as sacreBLEU reads them
 
@@ -237,8 +238,15 @@ def read_characters(stream: io.BufferedIOBase, part: str, name: str) -> Iterator
     yield from io.BytesIO(text.encode("utf-8"))
 
 
+def read_latin1(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
+    """Yield the lines of a text in Latin-1 as UTF-8."""
+    for line in read_plain(stream, part, name):
+        yield line.decode("latin-1").encode("utf-8")
+
+
 READERS: dict[str, Reader] = {
     "plain": read_plain,
+    "latin-1": read_latin1,
     "characters": read_characters,
     "sgm": read_segments,
     "tagged": read_tagged,

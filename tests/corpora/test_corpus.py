@@ -390,7 +390,7 @@ def test_every_catalogue_entry_is_well_formed(entry: CatalogueEntry) -> None:
             place = text.member or text.file.url
             if entry.name.startswith("opennmt/"):
                 assert f"/{'src' if language == 'en' else 'tgt'}-" in place
-            elif not text.part:
+            elif not text.part and "und" not in (source, target):
                 assert f".{language}" in place
             assert mirror_path(text.file.url).name
             if text.file.alternatives:
@@ -430,6 +430,9 @@ def test_the_catalogue_has_every_corpus_and_pair_the_recipes_may_name() -> None:
     expected |= {f"opennmt/{split}": ("en-de",) for split in ("train", "val")}
     expected |= {f"treebank/sample{part}": ("en-ptb",) for part in ("", "-train", "-valid", "-test")}
     expected |= {f"shakespeare/{split}": ("und-en",) for split in ("train", "valid")}
+    books = {name: entry for name, entry in catalogue().items() if name.startswith("gutenberg/")}
+    assert len(books) == 13
+    expected |= dict.fromkeys(books, ("und-en",))
     assert {name: entry.language_pairs for name, entry in catalogue().items()} == expected
 
 
@@ -493,6 +496,17 @@ real_corpora = pytest.mark.skipif(not MIRROR, reason="real corpora: set NMTKIT_M
 def open_real(tmp_path: Path, name: str, languages: str) -> Corpus:
     source, target = languages.split("-")
     return open_corpus(name, source, target, Downloader(mirror=Path(MIRROR), cache=tmp_path))
+
+
+@real_corpora
+def test_the_texts_for_language_models_are_whole(tmp_path: Path) -> None:
+    names = [name for name in catalogue() if name.startswith(("gutenberg/", "shakespeare/"))]
+    lengths = {name: sum(len(line) + 1 for line in open_real(tmp_path, name, "und-en").target.open()) for name in names}
+    # Carriage returns are removed. The first part of the plays ends within a line, which gets an end here.
+    assert lengths.pop("shakespeare/train") + lengths.pop("shakespeare/valid") == 1_115_394 + 1
+    assert sum(lengths.values()) == 6_046_946 - 22_924
+    first = next(iter(open_real(tmp_path, "gutenberg/chesterton-thursday", "und-en").target.open()))
+    assert first == "[The Man Who Was Thursday by G. K. Chesterton 1908]"
 
 
 @real_corpora

@@ -40,6 +40,12 @@ def test_plain_text_is_cut_at_line_feeds_only(lines: list[str]) -> None:
     assert read("plain", "".join(f"{line}\n" for line in lines)) == lines
 
 
+def test_a_text_in_latin_1_and_a_range_of_characters_are_read_as_utf_8() -> None:
+    assert read("latin-1", "Cæsar\n\x1aÿ\n".encode("latin-1")) == ["Cæsar", "\x1aÿ"]
+    assert read("characters", "äbc\ndüf\nghi", "1-6") == ["bc", "dü"]
+    assert read("characters", "äbc\ndüf\nghi", "6-99") == ["f", "ghi"]
+
+
 def test_a_line_without_end_is_an_error_and_no_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "MAX_LINE_BYTES", 100)
     assert read("plain", "a\n" + "b" * 98 + "\n")[0] == "a"
