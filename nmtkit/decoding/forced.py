@@ -156,7 +156,7 @@ class ForcedDecoder:
             ModelError: a probability is not a number.
         """
         limit = min(max_tokens, self._max_tokens or max_tokens)
-        is_joined = self._models[0].config.is_joined
+        is_joined = any(model.config.is_joined for model in self._models)
         if is_joined and self._max_tokens is not None:  # source and hypothesis share the positions
             limit = min(limit, self._max_tokens // 2)
         pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]

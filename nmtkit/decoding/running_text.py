@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from nmtkit.config.schema import DecodingConfig
+from nmtkit.console import counted, log
 from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.constraints import no_repeated_ngrams
@@ -147,7 +148,8 @@ class Generator:
                     f"prompt and continuation have {len(ids) + max_tokens:,} tokens, and the model was trained with "
                     f"{self._length:,}; take a smaller --max-tokens, or sample"
                 )
-            for found in self._search(ids, max_tokens, best_continuations)[:count]:
+            for found in self._search(ids, [], max_tokens, best_continuations)[:count]:
+                _warn_of_end(found, max_tokens)
                 yield text_of(tokenizer.decode(found))
             return
         for number in range(count):
@@ -161,18 +163,37 @@ class Generator:
                 select = sampled_continuations(
                     seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
                 )
-                written += self._search(context, room, select)[0]
+                added = self._search(context, written, room, select)[0]
+                written += added
+                if len(added) < room:
+                    break
+            _warn_of_end(written, max_tokens)
             yield text_of(tokenizer.decode(written))
 
-    def _search(self, context: list[int], num_tokens: int, select: CandidateSelection) -> list[list[int]]:
-        """Return continuations of exactly ``num_tokens`` tokens, best first; only one if it is sampled."""
+    def _search(
+        self, context: list[int], written: list[int], num_tokens: int, select: CandidateSelection
+    ) -> list[list[int]]:
+        """Return continuations of ``num_tokens`` tokens, best first; only one if it is sampled.
+
+        They are shorter only where no_repeat_ngram forbids all tokens.
+
+        Args:
+            written: what was generated before, the end of the context.
+        """
         device = self._loaded.model.output_embedding.device
         # The last token of the context is the first that the search gives to the model.
         source, lengths = pad([context[:-1]], end=EOS).to(device), torch.tensor([len(context)])
         is_sampled = select is not best_continuations
         constraints = []
         if self.decoding.no_repeat_ngram:
-            constraints.append(no_repeated_ngrams(self.decoding.no_repeat_ngram, [0]))
+            forbid_repeats = no_repeated_ngrams(self.decoding.no_repeat_ngram)
+
+            def constrain(step: torch.Tensor, tokens: torch.Tensor, sentences: Sequence[int]) -> None:
+                earlier = tokens.new_tensor(written).expand(*tokens.shape[:2], -1)
+                tokens = torch.cat([tokens[:, :, :1], earlier, tokens[:, :, 1:]], 2)
+                forbid_repeats(step, tokens, sentences)
+
+            constraints.append(constrain)
         options = SearchOptions(
             n_best=1 if is_sampled else self.decoding.beam,
             min_tokens=num_tokens,  # a running text has no end
@@ -191,3 +212,10 @@ class Generator:
             options=options,
         )
         return [list(hypothesis.ids) for hypothesis in hypotheses]
+
+
+def _warn_of_end(generated: list[int], num_tokens: int) -> None:
+    if len(generated) < num_tokens:
+        log.warning(
+            "the text ends after %s: --no-repeat-ngram forbids every further token", counted(len(generated), "token")
+        )

@@ -125,7 +125,11 @@ class _NearCache(_Cache):
 
     def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
         if not self._own:
-            self._own = [new.new_zeros(len(new), new.size(1), self._num_slots, new.size(2)) for new in (keys, values)]
+            capacity = min(_FIRST_CAPACITY, self._num_slots)
+            self._own = [new.new_empty(len(new), new.size(1), capacity, new.size(2)) for new in (keys, values)]
+        elif step == self._own[0].size(2) < self._num_slots:
+            room = min(step, self._num_slots - step)
+            self._own = [torch.cat([tensor, torch.empty_like(tensor[:, :, :room])], 2) for tensor in self._own]
         for tensor, new in zip(self._own, (keys, values), strict=True):
             tensor[:, :, step % self._num_slots] = new
         slots = torch.arange(min(step + 1, self._num_slots), device=keys.device)

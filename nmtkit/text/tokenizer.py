@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import DataConfig, default_task
+from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
@@ -80,17 +80,18 @@ class _SentencePiece:
                 stopped.append(error)
                 raise
 
-        # A text may have fewer characters than vocab_size. Models of other kinds do not state these defaults.
-        of_characters: dict[str, Any] = (
-            {"hard_vocab_limit": False, "add_dummy_prefix": False} if data.subwords == "characters" else {}
-        )
+        changed: dict[str, Any] = {}  # models of other kinds do not state these defaults
+        if data.subwords == "characters":
+            changed["hard_vocab_limit"] = False  # a text may have fewer characters than vocab_size
+        if data.subwords == "characters" or data.task_name == LANGUAGE_MODEL:
+            changed["add_dummy_prefix"] = False  # the blank before each line would become part of running text
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,
                 model_type="char" if data.subwords == "characters" else data.subwords,
                 vocab_size=data.vocab_size,
-                **of_characters,
+                **changed,
                 byte_fallback=data.byte_fallback,
                 character_coverage=1.0,
                 # The default (nmt_nfkc) silently changes the text, as does the trimming of blanks below.

@@ -10,6 +10,7 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig
+from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
@@ -88,6 +89,19 @@ def test_every_character_of_the_texts_is_stored_in_order(trained: Path) -> None:
     for part, text in (("train", TEXT * 20 + "xyz abc\n" * 30), ("valid", TEXT * 3)):
         ids = [int(index) for index in PairData(run.data / part).target_tokens]
         assert text_of(run.tokenizer().decode(ids, "target")) == text
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_subwords_of_running_text_give_the_text_back(tmp_path: Path, subwords: str) -> None:
+    recipe = load_recipe(write_project(tmp_path), [f"data.subwords={subwords}", "data.vocab_size=35"])
+    prepare(recipe, tmp_path / "run", mirror=None)
+    run = Run(tmp_path / "run")
+    ids = [int(index) for index in PairData(run.data / "train").target_tokens]
+    assert text_of(run.tokenizer().decode(ids, "target")) == TEXT * 20 + "xyz abc\n" * 30
+    stored = TEXT.replace("\n", "\ufdd2").replace("\t", "\ufdd3")
+    for cut in (3, 5, 6, 12, 13, 15, 20):  # in a word, after it, after a blank, after line ends
+        parts = [run.tokenizer().encode([text], "target")[0] for text in (stored[:cut], stored[cut:])]
+        assert "".join(text_of(run.tokenizer().decode(part, "target")) for part in parts) == TEXT
 
 
 def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:
@@ -231,3 +245,19 @@ def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         score_text(loaded, ["a"], 16)
     assert np.isfinite(tokenizer.vocab_size("target"))
+
+
+def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    loaded = load_model(find_model(trained))
+    generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=2))
+    [text] = generator.continuations("abc", 40, Sampling(seed=1))
+    assert len(text) == 40
+    assert len({text[index : index + 2] for index in range(39)}) == 39
+    assert caplog.messages == []
+    generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=1))
+    [text] = generator.continuations("abc", 500, Sampling(seed=1))
+    assert len(set(text)) == len(text) < 500
+    assert caplog.messages == [f"the text ends after {len(text)} tokens: --no-repeat-ngram forbids every further token"]
