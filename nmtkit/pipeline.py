@@ -101,7 +101,7 @@ def run(
     if not task_of(recipe.data).has_source:
         log.info("4/5 translate: skipped, as a language model has no source")
         log.info("5/5 score: predict the test texts, and add up the cost")
-        return RunResult(0, score_run(run_dir))
+        return RunResult(0, score_run(run_dir, device=device))
     log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the translations with the references, and add up the cost")
@@ -132,13 +132,14 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
 
 
 def score_run(
-    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None
+    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None, device: str = "auto"
 ) -> dict[str, dict[str, Score]]:
     """Score the translations of a run, log warnings about them, and write RUN/scores.json and RUN/cost.json.
 
     Args:
         resamples: bootstrap resamples for the confidence intervals; 0: no intervals; None: see `resamples_for`.
         comet: COMET scorer, if COMET is requested.
+        device: computes the scores of a language model.
 
     Raises:
         DataError: the run is not prepared, or a translation is missing.
@@ -155,7 +156,7 @@ def score_run(
             "--hypothesis and --reference"
         )
     if not task_of(recipe.data).has_source:
-        return _score_running_texts(Run(run_dir), recipe, names)
+        return _score_running_texts(Run(run_dir), recipe, names, device)
     texts = {name: Run(run_dir).read_translated(name) for name in names}
     data = recipe.data
     for name, (sources, references, hypotheses) in texts.items():
@@ -184,9 +185,9 @@ def score_run(
     return scores
 
 
-def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str]) -> dict[str, dict[str, Score]]:
+def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device: str) -> dict[str, dict[str, Score]]:
     """Score how well the run's model predicts its test texts; write RUN/scores.json and RUN/cost.json."""
-    loaded = load_model(find_model(run.folder), choose_device("auto"))
+    loaded = load_model(find_model(run.folder), choose_device(device))
     scores = {}
     for name in names:
         found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)

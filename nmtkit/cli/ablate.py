@@ -124,7 +124,8 @@ def command(
 
 def _summary(result: dict[str, Any]) -> str:
     trained = console.duration(result["seconds"])
-    return f"perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.1f}, trained in {trained}"
+    bleu = "" if result["bleu"] is None else f"BLEU {result['bleu']:.1f}, "
+    return f"perplexity {result['perplexity']:.2f}, {bleu}trained in {trained}"
 
 
 def _print(report: dict[str, Any]) -> None:

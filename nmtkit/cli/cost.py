@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nmtkit.run import Run
     from nmtkit.training.prediction import Hardware, PairLengths
 
+_ASSUMED_CHARACTERS = 100
+"""Size of a vocabulary of characters before the text is prepared."""
+
 
 def command(
     what: Annotated[
@@ -133,7 +136,7 @@ def _print_prediction(
     lengths, vocab_sizes = _lengths(recipe, run)
     hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
     expected = predict(recipe, lengths, vocab_sizes, hardware)
-    _print_tables([prediction_table(expected), table_two({**expected, "run": recipe.name}, {}, "this prediction")])
+    _print_tables([prediction_table(expected), *table_two({**expected, "run": recipe.name}, {}, "this prediction")])
     return expected
 
 
@@ -170,15 +173,22 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
     """Return the lengths of the training pairs and the sizes of the vocabularies: those of the prepared data if they
     belong to the recipe, else assumed ones."""
     from nmtkit.data.windows import training_data
+    from nmtkit.tasks.known import task_of
     from nmtkit.training.prediction import PairLengths
 
     if run.is_prepared():
         stored = run.recipe(recipe.name)
-        if not differences(stored.data, recipe.data) and not differences(stored.cleaning, recipe.cleaning):
+        kept = {"sequence_length": recipe.data.sequence_length}  # cut when training begins
+        changes = differences(stored.data.model_copy(update=kept), recipe.data)
+        if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             return PairLengths.of_data(training_data(run.data / "train", recipe).of_epoch(0)), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )
-    return PairLengths.assumed(recipe.cleaning.max_tokens), (recipe.data.vocab_size, recipe.data.vocab_size)
+    of_characters = recipe.data.subwords == "characters"  # as many as the text has, mostly
+    size = min(_ASSUMED_CHARACTERS, recipe.data.vocab_size) if of_characters else recipe.data.vocab_size
+    if task_of(recipe.data).has_source:
+        return PairLengths.assumed(recipe.cleaning.max_tokens), (size, size)
+    return PairLengths.of_sequences(recipe.data.sequence_length), (size, size)

@@ -22,7 +22,7 @@ from nmtkit.cli.options import (
 )
 
 
-@search_options("beam", "no_repeat_ngram")
+@search_options("beam", "no_repeat_ngram", beam="sampling")
 def command(
     *,
     model: Annotated[

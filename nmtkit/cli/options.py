@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
@@ -122,9 +122,13 @@ def _types_in(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def search_options(*names: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter ``search`` of a command by options for fields of [decoding], with the types, bounds and
-    docstrings of the fields. The command receives the given options as the dict ``search``."""
+    docstrings of the fields. The command receives the given options as the dict ``search``.
+
+    Args:
+        defaults: what --help says of an option's default, if that is not the model's setting.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -135,14 +139,16 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
         signature = inspect.signature(command)
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
-            parameters += [_search_option(name) for name in names] if parameter.name == "search" else [parameter]
+            parameters += (
+                [_search_option(name, defaults) for name in names] if parameter.name == "search" else [parameter]
+            )
         with_search.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return with_search
 
     return decorate
 
 
-def _search_option(name: str) -> inspect.Parameter:
+def _search_option(name: str, defaults: Mapping[str, str]) -> inspect.Parameter:
     from nmtkit.config.schema import DecodingConfig
 
     field = DecodingConfig.model_fields[name]
@@ -152,7 +158,8 @@ def _search_option(name: str) -> inspect.Parameter:
     explanation = " ".join((field.description or "").split())
     for key in (key for key in DecodingConfig.model_fields if "_" in key):
         explanation = explanation.replace(key, f"--{key.replace('_', '-')}")
-    option = typer.Option(min=lowest, max=highest, help=f"{explanation}  [default: the model's]")
+    default = "the model's"
+    option = typer.Option(min=lowest, max=highest, help=f"{explanation}  [default: {defaults.get(name, default)}]")
     annotation: Any = field.annotation
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation | None, option]

@@ -186,6 +186,12 @@ class DataConfig(_Section):
             raise ValueError("a language model needs validation texts, not a number of lines")
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
+        if self.task_name == LANGUAGE_MODEL:
+            for entry in (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test):
+                if isinstance(entry, LocalPair) and entry.source != entry.target:
+                    raise ValueError(f'{entry.source}: a language model has no source; write {{ text = "FILE" }}')
+            if self.source_prefixes:
+                raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         if self.source_language == self.target_language:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
@@ -637,16 +643,17 @@ class Recipe(_Section):
                 raise ValueError("[training] validate_bleu: BLEU cannot be computed for a text without a source")
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
-        if self.model.share_embeddings == "all" and not self.data.share_vocab:
-            raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.model.is_joined and not self.data.share_vocab:
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
+        if self.model.share_embeddings == "all" and not self.data.share_vocab:
+            raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
                 '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
                 "seen cannot be predicted"
             )
-        if self.model.is_joined and self.training.r_drop and self.training.source_loss:
+        has_source = self.data.task_name != LANGUAGE_MODEL
+        if self.model.is_joined and self.training.r_drop and self.training.source_loss and has_source:
             raise ValueError("[training] r_drop needs source_loss = 0")
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(

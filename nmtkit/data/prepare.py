@@ -321,6 +321,8 @@ class _Preparer:
         for name, corpus in corpora.tests.items():
             if not self._tests[name]:
                 raise DataError(f"{corpus.source.name}: the test set is empty")
+            if not task_of(self._data).has_source and not any(target for _, target in self._tests[name]):
+                raise DataError(f"{corpus.source.name}: the test text has no characters to predict")
 
     def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
         source, target = open_sides(corpus, "strict")

@@ -86,7 +86,12 @@ def training_data(folder: Path, recipe: Recipe) -> "PairData | WindowEpochs":
 
 
 class WindowEpochs:
-    """The sequences of each epoch, from another random offset; a function of seed and epoch alone."""
+    """The sequences of each epoch, from another random offset; a function of seed and epoch alone.
+
+    Attributes:
+        num_texts: number of texts.
+        short_texts: numbers (from 1) of the texts that have no whole sequence, and are left out.
+    """
 
     def __init__(self, texts: PairData, length: int, seed: int) -> None:
         """Raise DataError where no text has more than ``length`` tokens."""
@@ -94,12 +99,14 @@ class WindowEpochs:
         self._present: tuple[int, WindowData] | None = None
         self.folder, self.lines = texts.folder, texts.lines
         self._sizes = [int(size) for size in _sizes(texts)]
+        self.num_texts = len(self._sizes)
         if max(self._sizes) <= length:
             raise DataError(
                 f"no training text has more than data.sequence_length = {length} tokens; the longest has "
                 f"{max(self._sizes)}"
             )
         self.pairs_per_epoch = self.of_epoch(0).pairs_per_epoch
+        self.short_texts = [number for number, size in enumerate(self._sizes, start=1) if size <= length]
 
     def __len__(self) -> int:
         return len(self.of_epoch(0))

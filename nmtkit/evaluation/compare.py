@@ -147,6 +147,11 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
     translated = {name: {test for test in run.test_sets() if run.translation(test).is_file()}
                   for name, run in runs.items()}  # fmt: skip
     for name, run in runs.items():
+        if not task_of(run.recipe().data).has_source:
+            raise DataError(
+                f"{run.folder}: a language model has no translations to compare; `nmtkit report RUN RUN` shows the "
+                "scores of several runs side by side"
+            )
         if not translated[name]:
             raise DataError(
                 f"{run.folder}: no translations of test sets in it; run `nmtkit run` or `nmtkit translate` first"

@@ -48,7 +48,7 @@ def cost_tables(cost: Mapping[str, Any], scores: Scores) -> list[Table]:
     Args:
         cost, scores: the content of RUN/cost.json and RUN/scores.json.
     """
-    tables = [training_table(cost), table_two(cost, scores)]
+    tables = [training_table(cost), *table_two(cost, scores)]
     return [*tables, prediction_fared(cost)] if cost.get("prediction") else tables
 
 
@@ -113,9 +113,14 @@ def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
     return bool(cost.get(f"{kind}_joules") and cost.get(f"{kind}_seconds"))
 
 
-def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> Table:
-    """Return the paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as counted."""
+def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> list[Table]:
+    """Return the paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as counted.
+
+    There is none for a text without a source.
+    """
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
+    if pair[0] == "und":
+        return []
     pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
     names = [f"{source}-{target}".upper() for source, target in pairs]
     blank = [""] * (len(pairs) - 2)
@@ -143,7 +148,7 @@ def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -
         on = "text other than the paper's newstest2014" if test is None else "languages or metrics not in the paper"
         notes.append(f"BLEU of this run, on {on}: {', '.join(others)}.")
     columns = ["model", *(f"BLEU {name}" for name in names), *(f"FLOPs {name}" for name in names)]
-    return Table(f"The paper's Table 2, and {what}", columns, rows, notes)
+    return [Table(f"The paper's Table 2, and {what}", columns, rows, notes)]
 
 
 def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -> tuple[float, str] | None:

@@ -48,7 +48,7 @@ def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[
     return {
         "name": runs[0].row.name,
         "group": runs[0].row.group,
-        "encoder_layers": model.encoder_layers,
+        "encoder_layers": 0 if model.is_joined else model.encoder_layers,
         "decoder_layers": model.decoder_layers,
         "d_model": model.d_model,
         "d_ff": model.d_ff,
@@ -59,7 +59,7 @@ def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[
         "label_smoothing": training.label_smoothing,
         "positions": model.positions,
         **{
-            key: _summary([result[key] for result in done])
+            key: _summary([result[key] for result in done if result.get(key) is not None])
             for key in ("updates", "perplexity", "bleu", "flops", "seconds")
         },
         "parameters": done[0]["parameters"] if done else None,
@@ -147,7 +147,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
         published_values = [(row["paper"][key], decimals) for key, (_, decimals) in published.items()]
         rows.append([
             row["name"],
-            str(encoder) if encoder == decoder else f"{encoder}+{decoder}",
+            str(decoder) if encoder in (0, decoder) else f"{encoder}+{decoder}",
             *(str(row[key]) for key in ("d_model", "d_ff", "num_heads", "d_k", "d_v")),
             f"{row['dropout']:g}",
             f"{row['label_smoothing']:g}",

@@ -37,6 +37,7 @@ from nmtkit.files import link_or_copy, read_json, write_atomically, write_folder
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 
@@ -137,7 +138,7 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
 
 RESULT = {
     "updates": int, "parameters": float,
-    **dict.fromkeys(("perplexity", "bleu", "flops", "seconds"), float),
+    **dict.fromkeys(("perplexity", "flops", "seconds"), float), "bleu?": float,
 }  # fmt: skip
 """Entries of a result that the tables of a sweep need."""
 
@@ -156,7 +157,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
             "it again"
         )
     loaded = load_model(checkpoints[0], workers.device)
-    training = recipe.training.model_copy(update={"validate_bleu": True})
+    training = recipe.training.model_copy(update={"validate_bleu": task_of(recipe.data).has_source})
     validator = Validator(recipe.model_copy(update={"training": training}), Run(run_dir), loaded.tokenizer, workers)
     validation = validator(loaded.model)
     assert validation is not None

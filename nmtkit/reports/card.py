@@ -15,11 +15,13 @@ def card(run: RunFacts) -> str:
     data = run.files["recipe.toml"].get("data", {})
     languages = [_code(data.get(f"{side}_language", "?")) for side in ("source", "target")]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
+    kind = f"A model of {languages[1]} text"
+    if run.task.has_source:
+        kind = f"A translation model from {' to '.join(languages)}"
     parts = [
         f"# {_plain(run.name)}",
         "",
-        f"A translation model from {' to '.join(languages)}{size}"
-        + (f", made by nmtkit {_code(version)}." if version else "."),
+        f"{kind}{size}" + (f", made by nmtkit {_code(version)}." if version else "."),
         "",
         "## To repeat it",
         "",

@@ -170,6 +170,8 @@ class RankedTranslation:
 
 def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
     """Return the lines of a test set with their translations, worst first; or why there are none."""
+    if not run.task.has_source:
+        return "a language model has no translations; its scores are above"
     try:
         sources, references, hypotheses = Run(run.folder).read_translated(name)
     except DataError as error:

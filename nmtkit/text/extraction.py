@@ -210,3 +210,4 @@ def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
             del having[word][best]
             if not having[word]:
                 del having[word]
+    yield from (sentence for sentence, found in zip(sentences, words, strict=True) if not found)

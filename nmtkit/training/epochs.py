@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nmtkit.config.schema import Recipe
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw, is_drawn, start
 from nmtkit.data.windows import WindowEpochs, training_data
@@ -148,6 +148,13 @@ def training_pairs(
         wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
     """
     prepared = training_data(run.data / "train", recipe)
+    if isinstance(prepared, WindowEpochs) and prepared.short_texts and workers.rank == 0:
+        log.warning(
+            "%s of %s left out, as they have at most data.sequence_length = %d tokens: text %s; join short texts in one "
+            "file",
+            len(prepared.short_texts), counted(prepared.num_texts, "training text"), recipe.data.sequence_length,
+            ", ".join(map(str, prepared.short_texts[:10])) + (", ..." if len(prepared.short_texts) > 10 else ""),
+        )  # fmt: skip
     if not recipe.training.subword_sampling or isinstance(prepared, WindowEpochs):
         return prepared
     return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)

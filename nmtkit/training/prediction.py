@@ -78,6 +78,12 @@ class PairLengths:
         lengths = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64)
         return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
 
+    @classmethod
+    def of_sequences(cls, length: int) -> "PairLengths":
+        """Return a sample of the sequences of running text, which are equally long."""
+        targets = np.full(_ASSUMED_PAIRS, length, np.int64)
+        return cls(np.ones_like(targets), targets, None, "data.sequence_length")
+
     def plan(self, training: TrainingConfig, epoch: int) -> EpochPlan:
         pairs = pairs_of_epoch(self.parts, training.seed, epoch)
         lengths_per_update = training.lengths_per_update

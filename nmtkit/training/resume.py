@@ -114,13 +114,17 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
 
 def _shape(config: ModelConfig) -> dict[str, Any]:
     """Return the settings on which the shapes of the weights depend."""
-    free = ("initialization", "source_attention")
+    free = ("initialization", "source_attention", "local_block", "local_previous_block", "attention_window")
     shape = {
         key: value for key, value in config.model_dump().items() if not key.endswith("dropout") and key not in free
     }
     shape |= {"d_k": config.key_width, "d_v": config.value_width}
     if config.positions != "learned":
         shape.pop("max_positions")
+    if config.is_joined:
+        shape.pop("encoder_layers")
+    if "compressed" not in config.self_attention:
+        shape.pop("compression")
     return shape
 
 

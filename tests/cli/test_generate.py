@@ -1,6 +1,7 @@
 """`nmtkit generate`, and what other commands do with a language model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,15 +94,17 @@ def test_contradicting_options_are_wrong_usage(
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
         (["score", "--model", "MODEL", "--source", "text.txt", "--hypothesis", "text.txt"], "leave out --source"),
         (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models with a source"),
+        (["compare", "MODEL", "MODEL/../other"], "`nmtkit report RUN RUN`"),
         (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
     ],
 )
 def test_commands_for_models_with_a_source_refuse_a_language_model(
     run_command: RunCommand, model: Path, arguments: list[str], message: str
 ) -> None:
+    if not (model.parent / "other").exists():
+        shutil.copytree(model, model.parent / "other")
     given = [
-        str(model) if word == "MODEL" else str(model.parent / word) if word == "text.txt" else word
-        for word in arguments
+        word.replace("MODEL", str(model)) if word != "text.txt" else str(model.parent / word) for word in arguments
     ]
     outcome = run_command(*given, "--quiet")
     assert outcome.code == 1
@@ -137,3 +140,26 @@ def test_scores_report_cost_and_inspection_of_a_run(run_command: RunCommand, mod
     for command in (["report", model, "--quiet"], ["cost", model, "--quiet"], ["inspect", model, "--line", 2]):
         outcome = run_command(*command)
         assert (outcome.code, outcome.err) == (0, "")
+        assert "Table 2" not in outcome.out
+    assert "A model of `en` text" in (model / "card.md").read_text()
+    assert "missing; make it" not in (model / "report.html").read_text()
+
+
+def test_the_cost_before_preparing_is_that_of_the_sequences(run_command: RunCommand, model: Path) -> None:
+    options = ["--run-dir", model.parent / "unprepared", "--device-type", "cpu", "--rate", 1, "--json", model / "x"]
+    assert run_command("cost", model.parent / "mine.toml", *options).code == 0
+    cost = read_json(model / "x")
+    assert cost["target_tokens"] == 10 * 8 * 12
+    assert "data.sequence_length" in cost["lengths"]
+
+
+def test_an_ablation_of_a_language_model_has_perplexities(run_command: RunCommand, model: Path) -> None:
+    (model.parent / "rows.toml").write_text(
+        'title = "Width"\n[[rows]]\nname = "base"\n[[rows]]\nname = "narrow"\nmodel = { d_ff = 8 }\n'
+    )
+    options = ["--rows-file", model.parent / "rows.toml", "--sweep-dir", model.parent / "sweep", "--quiet"]
+    outcome = run_command("ablate", model.parent / "mine.toml", *options)
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = read_json(model.parent / "sweep" / "ablations.json")["rows"]
+    assert [row["perplexity"] is not None and row["bleu"] is None for row in rows] == [True, True]
+    assert [row["encoder_layers"] for row in rows] == [0, 0]

@@ -261,3 +261,39 @@ def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
     [text] = generator.continuations("abc", 500, Sampling(seed=1))
     assert len(set(text)) == len(text) < 500
     assert caplog.messages == [f"the text ends after {len(text)} tokens: --no-repeat-ngram forbids every further token"]
+
+
+def test_texts_too_short_for_a_sequence_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = load_recipe(write_project(tmp_path, more="abc\n"), ["training.max_steps=1"])
+    prepare(recipe, tmp_path / "run", mirror=None)
+    monkeypatch.setattr(log, "propagate", True)
+    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+    assert (
+        "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short texts in "
+        "one file"
+    ) in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('{ text = "more.txt" }', '{ source = "a.txt", target = "b.txt" }', "a language model has no source"),
+        ('{ text = "more.txt" }', '{ text = "more.txt", source_prefix = "x" }', "a language model has no source"),
+        ('architecture = "decoder"', 'architecture = "encoder-decoder"', 'needs [model] architecture = "decoder"'),
+    ],
+)
+def test_settings_of_a_source_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = Path(write_project(tmp_path))
+    path.write_text(path.read_text().replace(old, new), encoding="utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_test_text_without_characters_is_refused_before_the_training(tmp_path: Path) -> None:
+    path = Path(write_project(tmp_path, blank="\n"))
+    path.write_text(path.read_text().replace('[{ text = "valid.txt", name', '[{ text = "blank.txt", name'))
+    with pytest.raises(DataError, match=r"blank\.txt: the test text has no characters to predict"):
+        prepare(load_recipe(str(path)), tmp_path / "run", mirror=None)
