@@ -150,8 +150,8 @@ def training_pairs(
     prepared = training_data(run.data / "train", recipe)
     if isinstance(prepared, WindowEpochs) and prepared.short_texts and workers.rank == 0:
         log.warning(
-            "%s of %s left out, as they have at most data.sequence_length = %d tokens: text %s; join short texts in one "
-            "file",
+            "%s of %s left out, as they have at most data.sequence_length = %d tokens: text %s; join short texts "
+            "in one file",
             len(prepared.short_texts), counted(prepared.num_texts, "training text"), recipe.data.sequence_length,
             ", ".join(map(str, prepared.short_texts[:10])) + (", ..." if len(prepared.short_texts) > 10 else ""),
         )  # fmt: skip

@@ -271,8 +271,8 @@ def test_texts_too_short_for_a_sequence_are_named(
     monkeypatch.setattr(log, "propagate", True)
     train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
     assert (
-        "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short texts in "
-        "one file"
+        "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short "
+        "texts in one file"
     ) in caplog.messages
 
 
