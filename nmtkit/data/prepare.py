@@ -244,6 +244,9 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if recipe.data.task is None:
         settings["data"].pop("task")
     settings["data"].pop("sequence_length")
+    if not data.context:
+        settings["data"].pop("context")
+        settings["data"].pop("context_sides")
     for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
@@ -421,7 +424,11 @@ class _Preparer:
         """Fill RUN/data, and return the entries of the manifest that describe it."""
         tokenizer.save(folder / "tokenizer")
         statistics, counts = {}, dict[str, int]()
-        counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, text.blocks(), len(text))
+        context = self._data.context
+        if context and not self.findings.count("both_blank"):
+            log.warning("data.context: no blank line in the training text, so each corpus is read as one document")
+        blocks = text.blocks(context)
+        counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, blocks, len(text))
         if not counts["train"]:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
