@@ -1,5 +1,6 @@
 """The sections and keys of a recipe, with the defaults of the paper's base model and training."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -8,7 +9,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    SerializerFunctionWrapHandler,
     Strict,
     Tag,
     TypeAdapter,
@@ -621,7 +621,7 @@ class TrainingLengths(_Section):
     """Tokens of the longest source with its context; None for models without `data.context`."""
 
     @model_serializer(mode="wrap")
-    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_none(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in handler(self).items() if value is not None}
 
 

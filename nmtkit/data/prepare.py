@@ -434,8 +434,8 @@ class _Preparer:
         if self._valid:
             _write_text(self._data, folder / "valid", self._valid)
             pairs = [self._as_trained(pair) for pair in self._valid]
-            sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
-            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), *sides)
+            source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target)
             counts["valid"], statistics["valid"] = self._write_shards(
                 folder, "valid", tokenizer, iter([block]), len(pairs)
             )
