@@ -65,12 +65,9 @@ class TextBlock:
 
     def pairs(self) -> Iterator[tuple[int, str, str]]:
         """Yield number, source and target of each pair to train on, in order."""
-        sources, targets = (iter(side.decode("utf-8").split("\n")) for side in (self.source, self.target))
-        for number, state in enumerate(self.states, start=self.first):
-            if state & SPOOLED:
-                source, target = next(sources), next(targets)
-                if not state & LEFT_OUT:
-                    yield number, source, target
+        for state, line in zip(self.states, self.lines(), strict=True):
+            if state & (SPOOLED | LEFT_OUT) == SPOOLED:
+                yield line
 
     def lines(self) -> Iterator[tuple[int, str, str]]:
         """Yield number, source and target of each line, "" where its text is not in the spool, in order."""

@@ -325,7 +325,7 @@ class Tokenizer:
     @property
     def context_sides(self) -> tuple[Side, ...]:
         """Sides whose sequences begin with sentences before."""
-        return () if not self.context else SIDES if self.settings["context_sides"] == "both" else ("source",)
+        return () if not self.context else SIDES if self.settings.get("context_sides") == "both" else ("source",)
 
     def separator_id(self, side: Side) -> int:
         """Return the id of the separator between sentences, for models with context on this side."""
