@@ -1,6 +1,7 @@
 """`nmtkit rerank`."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from nmtkit.cli.options import (
     check_files,
     search_options,
 )
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader
 
 WINDOW_HYPOTHESES = 4000
@@ -73,6 +74,7 @@ def command(
 
     Example: nmtkit rerank --model runs/b --input lists.jsonl --output best.de
     """
+    from nmtkit.data.context import preceding
     from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
     from nmtkit.decoding.lengths import length_penalty
     from nmtkit.decoding.rerank import Feature, as_lines, read_lists, rerank
@@ -97,18 +99,28 @@ def command(
     lists = read_lists(reader, None if sources is None else list(sources), count_from)
     max_tokens = max_tokens or MAX_TOKENS
     set_threads(threads)
-    features = []
+    features, context = [], 0
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
         decoder = ForcedDecoder.load(group, choose_device(device), precision)
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
+        if "target" in decoder.tokenizer.context_sides:
+            raise ModelError(
+                f"{group[0]}: reranking does not know the translations of the sentences before, which a model with "
+                'data.context_sides = "both" reads; take a model with context_sides = "source"'
+            )
+        context = max(context, decoder.tokenizer.context)
         features.append(Feature(score, weight, length_penalty(decoding.length_penalty, decoding.alpha)))
     with result_lines(output) as write, console.progress("reranking", None) as advance:
         done = 0
         cut: list[int] = []
-        for window in windows(lists, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
+        documents = (
+            replace(entry, before=tuple(earlier.source for earlier in before))
+            for entry, before in preceding(lists, context, lambda entry: not entry.source.strip())
+        )
+        for window in windows(documents, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
             rankings = rerank(window, features, original_weight=original_weight)
             for entry, ranking in zip(window, rankings, strict=True):
                 done += 1

@@ -7,6 +7,7 @@ from typing import Literal
 
 from nmtkit import console
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
 from nmtkit.decoding.running_text import score_text, trained_length
 from nmtkit.distributed.cpu import set_threads
@@ -50,8 +51,10 @@ def score_by_model(
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
         cut: list[int] = []
-        for window in windows(_pairs(*readers), WINDOW_LINES):
-            scores = decoder.score(window, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
+        documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
+        for window in windows(documents, WINDOW_LINES):
+            pairs, before = zip(*window, strict=True)
+            scores = decoder.score(pairs, before, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
             invalid = {number for reader in readers for number in reader.invalid_lines}
             lines = []
             for number, score in enumerate(scores, start=done + 1):

@@ -130,7 +130,8 @@ def command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Translate text: one line of output for each line of input, in order. Empty lines stay empty.
+    """Translate text: one line of output for each line of input, in order. Empty lines stay empty; for a model trained
+    with context, they separate documents.
 
     With --input and --output, an interrupted translation can be resumed with the same command. From a pipe, each
     result is written as soon as it is ready.
@@ -308,10 +309,13 @@ def _translate_stream(
             total = sum(1 for _ in LineReader(input_, errors=errors))
             job.check_lines(total)
         advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
+        context = job.engine.tokenizer.context
         if interactive:
-            chunks = windows(reader, 1)  # in this thread, which receives signals; a line is read after the last result
+            # In this thread, which receives signals; a line is read after the last result.
+            chunks = windows(reader, 1, context)
         else:
-            chunks = windows(reader, WINDOW_LINES) if total is not None else as_they_come(reader, WINDOW_LINES)
+            cut = windows if total is not None else as_they_come
+            chunks = cut(reader, WINDOW_LINES, context)
         for window in chunks:
 
             def show_progress(share: float, window: Window = window) -> None:

@@ -1,5 +1,6 @@
 """The sections and keys of a recipe, with the defaults of the paper's base model and training."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -12,6 +13,7 @@ from pydantic import (
     Tag,
     TypeAdapter,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -94,6 +96,8 @@ class LocalPair(_InMixture):
                 "target": values["text"]}  # fmt: skip
 
 
+SEPARATOR = "<sep>"
+"""Vocabulary entry between the sentences of a sequence with `data.context`."""
 TREES = ("trees", "tagged-trees")
 """Values of [data] text for which the target is a tree over the words of the source."""
 
@@ -142,6 +146,12 @@ class DataConfig(_Section):
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
     """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
     another random offset in each epoch."""
+    context: int = Field(default=0, ge=0, le=1000)
+    """Number of sentences before each sentence, of the same document, that go before it in the sequence, with a token
+    <sep> after each. Blank lines separate documents. See documents.md."""
+    context_sides: Literal["source", "both"] = "source"
+    """Sides with context. both: the model also generates the translations of the sentences before, and the output is
+    what follows the last <sep>."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
@@ -213,8 +223,15 @@ class DataConfig(_Section):
         for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
             if mixture_label(entry):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        if self.context and self.task_name != "translation":
+            raise ValueError(f'context is for task = "translation", not "{self.task_name}"; leave it out')
+        if self.context and (isinstance(self.valid, int) or len(self.valid) > 1):
+            raise ValueError(
+                "context needs validation text in one corpus: pairs held out of train are no documents, and documents "
+                "of two corpora would run into each other; join their files with a blank line between them"
+            )
         for prefix in self.source_prefixes:
-            if prefix in ("<pad>", "<unk>", "<s>", "</s>"):
+            if prefix in ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else [])):
                 raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
             if "lowercase" in self.normalize and prefix != prefix.lower():
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
@@ -606,6 +623,12 @@ class TrainingLengths(_Section):
     """Target tokens per source token, over all pairs."""
     multi_sentence_share: float = Field(ge=0, le=1)
     """Share of the sources that hold more than one sentence."""
+    longest_sequence: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Tokens of the longest source with its context; None for models without `data.context`."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
 
 
 read_lengths = TypeAdapter(TrainingLengths | None).validate_python

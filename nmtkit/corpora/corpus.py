@@ -30,7 +30,11 @@ from nmtkit.corpora.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader, sha256_of
 
-BUILTIN_SPLITS = {"builtin/train": "train", "builtin/valid": "valid", "builtin/synthetic": "synthetic"}
+BUILTIN_SPLITS = {
+    "builtin/train": "train", "builtin/valid": "valid", "builtin/synthetic": "synthetic",
+    "builtin/pronouns-train": "pronouns-train", "builtin/pronouns-valid": "pronouns-valid",
+    "builtin/pronouns-test": "pronouns-test",
+}  # fmt: skip
 BUILTIN_LANGUAGES = ("en", "de")
 
 
@@ -128,10 +132,14 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
 
 
 def _builtin_corpus(name: str, *, is_swapped: bool) -> Corpus:
-    from nmtkit.corpora.synthetic import generate
+    from nmtkit.corpora import pronouns, synthetic
 
-    pairs = generate(BUILTIN_SPLITS[name])
-    texts = {f"{name}.en": [pair.source for pair in pairs], f"{name}.de": [pair.target for pair in pairs]}
+    split = BUILTIN_SPLITS[name]
+    if split in pronouns.SPLITS:
+        pairs = pronouns.generate(split)
+    else:
+        pairs = [(pair.source, pair.target) for pair in synthetic.generate(split)]
+    texts = {f"{name}.en": [source for source, _ in pairs], f"{name}.de": [target for _, target in pairs]}
     sides = [TextSource(key, [f"{line}\n".encode() for line in lines]) for key, lines in texts.items()]
     source, target = reversed(sides) if is_swapped else sides
     identities = [hashlib.sha256(b"".join(side.raw_lines)).hexdigest() for side in (source, target)]

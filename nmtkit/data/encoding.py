@@ -1,6 +1,7 @@
 """The last pass of `prepare`: cut training pairs into subwords, in several processes.
 
-    text -> normalised -> ids -> pairs with too many tokens or too different lengths left out -> rows of ids
+    text -> normalised -> ids -> pairs with too many tokens or too different lengths left out
+         -> sentences of the document before (context.py) -> rows of ids
 
 The result of `BlockEncoder` depends on its block of pairs only; `ShardStatistics` adds up the counts of all blocks.
 """
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from nmtkit.config.schema import CleaningConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.data.cleaning import BLANK_RULES, TOO_LONG, BlockFindings, rules_against_lengths
+from nmtkit.data.context import contexts
 from nmtkit.data.quality_report import without_zeros
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
@@ -36,7 +38,9 @@ class EncodedBlock:
     """Pairs as ids."""
 
     ids: tuple[npt.NDArray, npt.NDArray]  # of all sentences in one row, for each side
-    lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each sentence, for each side, [pairs]
+    lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each row, for each side, [pairs]
+    longest_source: int  # tokens of the longest source without context
+    sentence_tokens: tuple[int, int]  # number of tokens without context, for each side
     lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
     corpus: int  # index of the corpus of the pairs
     words: tuple[int, int]  # number of words in the text, for each side
@@ -65,28 +69,26 @@ class BlockEncoder:
         self._prefixes = prefixes
         self._num_pairs = num_pairs
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
+        self._context_sides = self._tokenizer.context_sides
+        self._separators = [self._tokenizer.separator_id(side) for side in self._context_sides]
 
     def __call__(self, block: TextBlock) -> EncodedBlock:
         """Encode a block."""
         pairs = list(block.pairs())
-        texts = [
-            [self._tokenizer.normalize(source, "source") for _, source, _ in pairs],
-            [self._tokenizer.normalize(target, "target") for _, _, target in pairs],
-        ]
-        prefix = self._prefixes[block.corpus]
-        sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
-        encoded = [
-            self._tokenizer.encode(lines, side, threads=1)
-            for lines, side in zip((sources, texts[1]), SIDES, strict=True)
-        ]
+        texts, encoded = self._encode(block.corpus, pairs)
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
         kept = self._check_lengths(block, pairs, lengths, findings)
+        before = self._contexts(block, pairs, encoded) if self._context_sides else []
         if not kept.all():
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
             lengths = [side[kept] for side in lengths]
+        longest_source, sentence_tokens = int(lengths[0].max(initial=0)), [int(side.sum()) for side in lengths]
+        for index, rows in enumerate(before):
+            encoded[index] = [[*row, *ids] for row, ids in zip(compress(rows, kept), encoded[index], strict=True)]
+            lengths[index] = np.fromiter(map(len, encoded[index]), np.int64, len(encoded[index]))
         ids = [
             np.fromiter(chain.from_iterable(rows), kind, int(side.sum()))
             for rows, kind, side in zip(encoded, self._types, lengths, strict=True)
@@ -96,6 +98,8 @@ class BlockEncoder:
         return EncodedBlock(
             ids=(ids[0], ids[1]),
             lengths=(lengths[0], lengths[1]),
+            longest_source=longest_source,
+            sentence_tokens=(sentence_tokens[0], sentence_tokens[1]),
             lines=np.fromiter((number for number, _, _ in pairs), np.int64, len(pairs))[kept],
             corpus=block.corpus,
             words=(words[0], words[1]),
@@ -105,6 +109,38 @@ class BlockEncoder:
             num_read=len(pairs),
             findings=findings,
         )
+
+    def _encode(
+        self, corpus: int, lines: Sequence[tuple[int, str, str]]
+    ) -> tuple[list[list[str]], list[list[list[int]]]]:
+        """Return the normalised text of numbered pairs, and their ids, for each side."""
+        texts = [
+            [self._tokenizer.normalize(source, "source") for _, source, _ in lines],
+            [self._tokenizer.normalize(target, "target") for _, _, target in lines],
+        ]
+        prefix = self._prefixes[corpus]
+        sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
+        sides = zip((sources, texts[1]), SIDES, strict=True)
+        return texts, [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides]
+
+    def _contexts(
+        self, block: TextBlock, pairs: list[tuple[int, str, str]], encoded: list[list[list[int]]]
+    ) -> list[list[list[int]]]:
+        """Return the ids that go before each pair, for each side with context.
+
+        Copies, and pairs with too many tokens or too different lengths, are context of others. Where a pair was left
+        out for its text, the context ends as at a blank line.
+        """
+        rows = {number: ids for (number, _, _), *ids in zip(pairs, *encoded, strict=True)}
+        others = [line for line in (*block.before, *block.lines()) if line[0] not in rows]
+        _, other_ids = self._encode(block.corpus, others)
+        rows |= {number: ids for (number, _, _), *ids in zip(others, *other_ids, strict=True)}
+        size, sides = self._tokenizer.context, len(self._separators)
+        longest = (self._cleaning and self._cleaning.max_tokens) or None
+        documents = (rows[number][:sides] if all(rows[number]) else [[]] * sides for number in sorted(rows))
+        found = contexts(documents, size, self._separators, [longest] * sides)
+        by_number = dict(zip(sorted(rows), found, strict=True))
+        return [[by_number[number][side] for number, _, _ in pairs] for side in range(sides)]
 
     def _check_lengths(
         self,
@@ -165,7 +201,9 @@ class ShardStatistics:
         self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
         self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
         self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._pairs = self._longest_source = self._multi_sentence_sources = 0
+        self._sentence_tokens = np.zeros(2, np.int64)  # without context
+        self._pairs = self._longest_source = self._longest_sequence = self._multi_sentence_sources = 0
+        self._has_context = bool(tokenizer.context)
         self._round_trip = np.zeros(3, np.int64)
 
     def add(self, block: EncodedBlock) -> None:
@@ -177,15 +215,18 @@ class ShardStatistics:
         self._words += block.words
         self._characters += block.characters
         self._pairs += len(block.lines)
-        self._longest_source = max(self._longest_source, int(block.lengths[0].max(initial=0)))
+        self._sentence_tokens += block.sentence_tokens
+        self._longest_source = max(self._longest_source, block.longest_source)
+        self._longest_sequence = max(self._longest_sequence, int(block.lengths[0].max(initial=0)))
         self._multi_sentence_sources += block.multi_sentence_sources
         self._round_trip += block.round_trip
 
     def training_lengths(self) -> TrainingLengths:
         """Return the lengths that a model folder records; at least one pair is needed."""
-        source, target = (int(seen.sum()) for seen in self._seen)
+        source, target = self._sentence_tokens.tolist()
         return TrainingLengths(
             longest_source=self._longest_source,
+            longest_sequence=self._longest_sequence if self._has_context else None,
             target_ratio=target / source,
             multi_sentence_share=self._multi_sentence_sources / self._pairs,
         )
@@ -206,13 +247,13 @@ class ShardStatistics:
         sides: dict[str, Any] = {}
         for index, side in enumerate(SIDES):
             seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
-            tokens = int(seen.sum())
+            tokens, without_context = int(seen.sum()), int(self._sentence_tokens[index])
             ranked = np.sort(np.delete(seen, UNK))[::-1]
             sides[side] = {
                 "tokens": tokens,
                 "words": words,
-                "tokens_per_word": round(tokens / max(1, words), 4),
-                "characters_per_token": round(characters / max(1, tokens), 4),
+                "tokens_per_word": round(without_context / max(1, words), 4),
+                "characters_per_token": round(characters / max(1, without_context), 4),
                 "unknown": int(seen[UNK]),
                 "vocabulary": len(seen),
                 "entries_used": int((ranked > 0).sum()),

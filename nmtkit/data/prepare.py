@@ -244,6 +244,9 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if recipe.data.task is None:
         settings["data"].pop("task")
     settings["data"].pop("sequence_length")
+    if not data.context:
+        settings["data"].pop("context")
+        settings["data"].pop("context_sides")
     for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
@@ -423,14 +426,18 @@ class _Preparer:
         """Fill RUN/data, and return the entries of the manifest that describe it."""
         tokenizer.save(folder / "tokenizer")
         statistics, counts = {}, dict[str, int]()
-        counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, text.blocks(), len(text))
+        context = self._data.context
+        if context and not self.findings.count("both_blank"):
+            log.warning("data.context: no blank line in the training text, so each corpus is read as one document")
+        blocks = text.blocks(context)
+        counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, blocks, len(text))
         if not counts["train"]:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
             _write_text(self._data, folder / "valid", self._valid)
             pairs = [self._as_trained(pair) for pair in self._valid]
-            sides = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
-            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), *sides)
+            source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target)
             counts["valid"], statistics["valid"] = self._write_shards(
                 folder, "valid", tokenizer, iter([block]), len(pairs)
             )

@@ -61,15 +61,19 @@ class TextBlock:
     states: bytes  # of each pair that was read, one byte each
     source: bytes  # the spooled lines
     target: bytes
+    before: tuple[tuple[int, str, str], ...] = ()  # the last lines of the corpus before these, as in `lines`
 
     def pairs(self) -> Iterator[tuple[int, str, str]]:
         """Yield number, source and target of each pair to train on, in order."""
+        for state, line in zip(self.states, self.lines(), strict=True):
+            if state & (SPOOLED | LEFT_OUT) == SPOOLED:
+                yield line
+
+    def lines(self) -> Iterator[tuple[int, str, str]]:
+        """Yield number, source and target of each line, "" where its text is not in the spool, in order."""
         sources, targets = (iter(side.decode("utf-8").split("\n")) for side in (self.source, self.target))
         for number, state in enumerate(self.states, start=self.first):
-            if state & SPOOLED:
-                source, target = next(sources), next(targets)
-                if not state & LEFT_OUT:
-                    yield number, source, target
+            yield (number, next(sources), next(targets)) if state & SPOOLED else (number, "", "")
 
 
 class TrainingText:
@@ -105,13 +109,19 @@ class TrainingText:
             for length, count in words.items():
                 counts[min(length, MAX_WORDS_SHOWN)] += count
 
-    def blocks(self) -> Iterator[TextBlock]:
-        """Yield the text in blocks, in order."""
+    def blocks(self, context: int = 0) -> Iterator[TextBlock]:
+        """Yield the text in blocks, in order; each with the ``context`` lines of its corpus before it."""
         begin = num_before = 0
+        last: tuple[int, tuple[tuple[int, str, str], ...]] = (0, ())  # corpus and end of the block before
         with self.paths[0].open("rb") as source, self.paths[1].open("rb") as target:
             for corpus, num_pairs, *sizes in self._blocks:
                 states = bytes(self.states[begin : begin + num_pairs])
-                yield TextBlock(corpus, begin + 1, num_before, states, source.read(sizes[0]), target.read(sizes[1]))
+                before = last[1] if last[0] == corpus else ()
+                texts = source.read(sizes[0]), target.read(sizes[1])
+                block = TextBlock(corpus, begin + 1, num_before, states, *texts, before)
+                yield block
+                if context:
+                    last = corpus, (*before, *block.lines())[-context:]
                 begin += num_pairs
                 num_before += _num_kept(states)
 

@@ -90,6 +90,18 @@ def forced_prefixes(prefixes: Sequence[Ids]) -> Constraint:
     return constrain
 
 
+def exact_count(token: int, counts: Sequence[int]) -> Constraint:
+    """Force the translation of each sentence to contain a token exactly so many times."""
+
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
+        wanted = torch.tensor([counts[sentence] for sentence in sentences], device=step.device)[:, None]
+        is_complete = (tokens == token).sum(2) >= wanted  # [sentences, live]
+        step[:, :, token].masked_fill_(is_complete, -torch.inf)
+        step[:, :, EOS].masked_fill_(~is_complete, -torch.inf)
+
+    return constrain
+
+
 # ---- required phrases
 
 _Continuation = tuple[float, int, int]

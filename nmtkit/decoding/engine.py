@@ -17,6 +17,7 @@ from typing import Any
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.batching import cut_by_padded_tokens
+from nmtkit.data.context import contexts
 from nmtkit.decoding.lengths import cut_source, is_short, source_limit
 from nmtkit.errors import DataError, ModelError
 from nmtkit.tasks.known import task_of
@@ -93,6 +94,7 @@ class TranslationRequest:
         max_source_tokens: longer sources are cut, and the translations of their segments joined with a blank; by
             default the length of the longest source seen in training.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
+        before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
     """
 
     n_best: int = 1
@@ -103,6 +105,7 @@ class TranslationRequest:
     attention: bool = False
     max_source_tokens: int | None = None
     first_line: int = 1
+    before: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for numbers out of range, TypeError for a string instead of a list of strings."""
@@ -154,13 +157,16 @@ class Segment:
 
     Attributes:
         line: index of the line.
+        ids: source tokens, with those of the sentences before it.
         words: number of words.
+        context: number of tokens of the sentences before it.
         number: index of the segment within its line.
     """
 
     line: int
     ids: list[int]
     words: int
+    context: int = 0
     number: int = 0
     prefix: Ids = ()
     required: tuple[Ids, ...] = ()
@@ -233,7 +239,10 @@ class Engine(ABC):
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
-        """Return one translation per line, "" for a line without text; arguments as in `translations`."""
+        """Return one translation per line, "" for a line without text; arguments as in `translations`.
+
+        If the model was trained with context, blank lines separate documents.
+        """
         request = TranslationRequest(max_source_tokens=max_source_tokens)
         translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
         return [best.text for best, *_ in translations]
@@ -265,7 +274,7 @@ class Engine(ABC):
         for number, line in enumerate(lines, request.first_line):
             if bad := _SURROGATE.search(line):
                 raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
-        self.check_search(request)
+        self._check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
         batches = self.search_segments(segments, request, batching)
@@ -299,8 +308,28 @@ class Engine(ABC):
         These are not possible: more translations than the beam; samples with required phrases; a prefix or phrase with
         unknown characters, with a forbidden phrase, or longer than the positions of the model. Messages name the files.
         """
-        self.check_search(request)
+        self._check_search(request)
         self._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
+
+    def _check_search(self, request: TranslationRequest) -> None:
+        """Raise DataError as `check_search`, or for what has no meaning where the model generates the context, too."""
+        self.check_search(request)
+        if "target" not in self.tokenizer.context_sides:
+            return
+        decoding = self.decoding
+        refused = {
+            "several translations per line": request.n_best > 1 and request.sampling is None,
+            "prefixes": any(request.prefixes),
+            "required phrases": any(request.required),
+            "min_length": decoding.min_length,
+            "no_repeat_ngram": decoding.no_repeat_ngram,
+            "coverage_penalty": decoding.coverage_penalty,
+        }
+        if names := [name for name, is_set in refused.items() if is_set]:
+            raise DataError(
+                f'{" and ".join(names)}: not for models with data.context_sides = "both", which translate the '
+                'sentences before a line together with it; leave it out, or train with context_sides = "source"'
+            )
 
     def _constraints(
         self, request: TranslationRequest, num_lines: int, prefix_file: str = "", required_file: str = ""
@@ -349,18 +378,36 @@ class Engine(ABC):
         """Return the segments of all lines with text, in order."""
         limit = source_limit(request.max_source_tokens, self.lengths)
         longest = min(limit, self._max_tokens or limit)
-        normalized = [self.tokenizer.normalize(line, "source") for line in lines]
+        size = self.tokenizer.context
+        before = [self.task.model_source(line) for line in request.before[-size:]] if size else []
+        texts = [*before, *lines]
+        normalized = [self.tokenizer.normalize(line, "source") for line in texts]
         sources = self.tokenizer.encode(normalized, "source", self.num_threads)
-        segments = []
-        for line, (ids, constraints) in enumerate(zip(sources, self._constraints(request, len(lines)), strict=True)):
-            words = self.task.words(lines[line])
-            if not words:
-                continue
-            for number, part in enumerate(cut := cut_source(self.tokenizer, ids, longest, self.lengths)):
+        no_constraints: list[tuple[Ids, tuple[Ids, ...]]] = [((), ())] * len(before)
+        by_line = zip(texts, sources, [*no_constraints, *self._constraints(request, len(lines))], strict=True)
+        segments: list[Segment] = []
+        for line, (text, ids, constraints) in enumerate(by_line, start=-len(before)):
+            words = self.task.words(text)
+            cut = cut_source(self.tokenizer, ids, longest, self.lengths) if words else []
+            for number, part in enumerate(cut):
                 num_words = len(words) if len(cut) == 1 else sum(self.tokenizer.word_starts(part, "source"))
                 # The constraints of a line apply to its first segment.
-                segments.append(Segment(line, part, num_words, number, *(constraints if number == 0 else ())))
-        return segments
+                segments.append(Segment(line, part, num_words, 0, number, *(constraints if number == 0 else ())))
+            if size and not cut:
+                segments.append(Segment(line, [], 0))  # ends the document
+        return self._with_context(segments, longest) if size else segments
+
+    def _with_context(self, segments: Sequence[Segment], longest: int) -> list[Segment]:
+        """Return the segments of the lines, each after those before it in its document that fit."""
+        limit = max(longest, (self.lengths and self.lengths.longest_sequence) or 0)
+        limit = min(limit, self._max_tokens or limit)
+        rows, separator = [[segment.ids] for segment in segments], self.tokenizer.separator_id("source")
+        found = contexts(rows, self.tokenizer.context, [separator], [limit])
+        return [
+            dataclasses.replace(segment, ids=[*context, *segment.ids], context=len(context))
+            for segment, [context] in zip(segments, found, strict=True)
+            if segment.ids and segment.line >= 0
+        ]
 
     def _translation(self, segment: Segment, ids: Sequence[int], limit: int, **details: Any) -> Translation:
         """Return the translation of a segment; ``limit``: maximum length; ``details``: fields of the torch engine."""
@@ -368,7 +415,7 @@ class Engine(ABC):
             text=self.tokenizer.translation(ids),
             pieces=tuple(self.tokenizer.pieces(ids, "target")),
             hit_limit=len(ids) >= limit,
-            is_short=is_short(len(segment.ids), len(ids), self.lengths),
+            is_short=is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
             **details,
         )
 

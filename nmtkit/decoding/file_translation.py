@@ -67,11 +67,13 @@ class Window:
     Attributes:
         number: index of the window, from 0.
         first_line: number of the first line, from 1.
+        before: the last lines before these, for models with context.
     """
 
     number: int
     first_line: int
     lines: list[str]
+    before: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,25 @@ class Written:
     status: list[str]
 
 
-def windows(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Yield windows of ``size`` lines; the last one may be shorter."""
+def windows(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
+    """Yield windows of ``size`` lines, and ``context`` lines before each; the last one may be shorter."""
     rest = iter(lines)
+    before: list[str] = []
     for number in itertools.count():
         window = list(itertools.islice(rest, size))
         if not window:
             return
-        yield Window(number, number * size + 1, window)
+        yield Window(number, number * size + 1, window, before)
+        before = _last(context, before, window)
 
 
-def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
-    """Yield non-empty windows of up to ``size`` lines as input arrives."""
+def _last(context: int, before: list[str], lines: list[str]) -> list[str]:
+    """Return the last ``context`` of the lines of a window and those before it."""
+    return [*before, *lines[-context:]][-context:] if context else []
+
+
+def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
+    """Yield non-empty windows of up to ``size`` lines as input arrives, and ``context`` lines before each."""
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
     def read() -> None:
@@ -106,6 +115,7 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
 
     threading.Thread(target=read, daemon=True).start()
     number, first_line = 0, 1
+    before: list[str] = []
     item: str | BaseException | None = ""
     while isinstance(item, str):
         window: list[str] = []
@@ -121,8 +131,9 @@ def as_they_come(lines: Iterable[str], size: int) -> Iterator[Window]:
                 until = time.monotonic() + GATHERING_SECONDS
             window.append(item)
         if window:
-            yield Window(number, first_line, window)
+            yield Window(number, first_line, window, before)
         number, first_line = number + 1, first_line + len(window)
+        before = _last(context, before, window)
     if item is not None:
         raise item
 
@@ -185,6 +196,7 @@ class TranslationJob:
     def description(self) -> dict[str, Any]:
         """Return all settings, apart from weights and text, that affect the output, as JSON values."""
         request = dataclasses.asdict(self.request)
+        request.pop("before")  # of each window
         for key, constraints in (("prefixes", self.prefixes), ("required", self.required)):
             text = None if constraints is None else "\n".join(constraints.lines).encode("utf-8", "surrogatepass")
             request[key] = text if text is None else hashlib.sha256(text).hexdigest()  # the lines may be many
@@ -214,7 +226,7 @@ class TranslationJob:
         steps = 1 if self.minimum_risk is None else 2
         results = self.engine.translations(
             window.lines,
-            self._request(window.first_line, last_line),
+            dataclasses.replace(self._request(window.first_line, last_line), before=window.before),
             batching=self.batching,
             advance=lambda share: advance(share / steps),
         )
@@ -383,12 +395,14 @@ def translate_windows(
     *,
     rank: int = 0,
     num_processes: int = 1,
+    context: int = 0,
     advance: Callable[[int], None] = lambda done: None,
 ) -> int:
     """Translate the unfinished windows of this process, and return the number of windows of all processes.
 
     Args:
         translate: function that translates a window, and may call its second argument with the finished share.
+        context: number of lines before a window that the model needs.
         advance: called with the number of lines translated or passed over so far.
     """
 
@@ -396,7 +410,7 @@ def translate_windows(
         advance(done + int(share * len(window.lines)))
 
     count = done = 0
-    for window in windows(lines, parts.window_lines):
+    for window in windows(lines, parts.window_lines, context):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
             parts.write(window.number, translate(window, advance_within))
@@ -451,6 +465,7 @@ def translate_file(
                 parts,
                 rank=rank,
                 num_processes=num_processes,
+                context=job.engine.tokenizer.context,
                 advance=lambda done: advance(done, note=counted(done, "line")),
             )
             parts.wait_for(count)  # without a time limit, which the exchange below has

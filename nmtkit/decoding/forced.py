@@ -4,7 +4,8 @@
               -> one forward pass over whole targets -> log-probability of each token -> one score per pair, in order
 
 Every pair is scored: an empty side is the end symbol alone, and only the first tokens of a side that is too long count.
-The remarks of a score name both cases.
+The remarks of a score name both cases. If the model was trained with context, the pairs before, of the same document,
+go before source and hypothesis as in training; scores are those of the tokens of the hypothesis alone.
 """
 
 import math
@@ -17,9 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
+from nmtkit.data.context import context_of
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -72,12 +74,19 @@ class ForcedDecoder:
         decoding: settings of the first model; its length penalty applies to scores.
     """
 
-    def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, decoding: DecodingConfig) -> None:
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        tokenizer: Tokenizer,
+        decoding: DecodingConfig,
+        lengths: TrainingLengths | None = None,
+    ) -> None:
         if not task_of(tokenizer).has_source:
             raise ModelError("this is a language model, which has no source; leave out --source")
         self._models = models
         self.tokenizer = tokenizer
         self.decoding = decoding
+        self._longest_sequence = None if lengths is None else lengths.longest_sequence
         self._device = models[0].output_embedding.device
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
         self._max_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
@@ -106,11 +115,13 @@ class ForcedDecoder:
         if precision is None:
             precision = "float64" if device.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
-        return cls([entry.model.to(dtype) for entry in loaded], loaded[0].tokenizer, loaded[0].decoding)
+        first = loaded[0]
+        return cls([entry.model.to(dtype) for entry in loaded], first.tokenizer, first.decoding, first.lengths)
 
     def score(
         self,
         pairs: Sequence[tuple[str, str]],
+        before: Sequence[Sequence[tuple[str, str]]] | None = None,
         *,
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
@@ -119,6 +130,7 @@ class ForcedDecoder:
         """Return one score per pair of a source line and a hypothesis line; arguments as in `score_ids`.
 
         Args:
+            before: for models with context, the pairs before each pair in its document (see `preceding`).
             first_line: number of the first hypothesis in its text, for messages; None: messages quote the hypothesis.
 
         Raises:
@@ -131,12 +143,41 @@ class ForcedDecoder:
             sources.append(tokenizer.normalize(task.model_source(source), "source"))
             hypotheses.append(tokenizer.normalize(task.model_target(hypothesis, name, number), "target"))
         threads = torch.get_num_threads()
-        return self.score_ids(
-            tokenizer.encode(sources, "source", threads),
-            tokenizer.encode(hypotheses, "target", threads),
-            batch_tokens=batch_tokens,
-            max_tokens=max_tokens,
-        )
+        ids = [tokenizer.encode(sources, "source", threads), tokenizer.encode(hypotheses, "target", threads)]
+        found = self._contexts(ids, before, max_tokens) if before and tokenizer.context else []
+        for side, contexts in enumerate(found):
+            ids[side] = [[*context, *own] for context, own in zip(contexts, ids[side], strict=True)]
+        unscored = [len(context) for context in found[1]] if len(found) > 1 else None
+        return self.score_ids(*ids, batch_tokens=batch_tokens, max_tokens=max_tokens, unscored=unscored)
+
+    def _contexts(
+        self, ids: list[list[list[int]]], before: Sequence[Sequence[tuple[str, str]]], max_tokens: int
+    ) -> list[list[list[int]]]:
+        """Return the ids that go before each pair, for each side with context."""
+        tokenizer, sides = self.tokenizer, self.tokenizer.context_sides
+        separators = [tokenizer.separator_id(side) for side in sides]
+        limit = self._limit(max_tokens)
+        longest = [min(limit, self._longest_sequence or limit), limit][: len(sides)]
+        found: list[list[list[int]]] = [[] for _ in sides]
+        for pairs, *row in zip(before, *ids[: len(sides)], strict=True):
+            known = pairs[-tokenizer.context :] if row[0] else ()
+            texts = list(zip(*known, strict=True)) or [()] * len(sides)
+            encoded = [
+                tokenizer.encode([tokenizer.normalize(line, side) for line in lines], side, 1)
+                for lines, side in zip(texts, sides, strict=False)
+            ]
+            sentences = list(zip(*encoded, strict=True))
+            for rows, context in zip(found, context_of(sentences, row, separators, longest), strict=True):
+                rows.append(context)
+        return found
+
+    def _limit(self, max_tokens: int) -> int:
+        """Return the maximum length of a side."""
+        limit = min(max_tokens, self._max_tokens or max_tokens)
+        is_joined = any(model.config.is_joined for model in self._models)
+        if is_joined and self._max_tokens is not None:  # both sides share the positions
+            limit = min(limit, self._max_tokens // 2)
+        return limit
 
     def score_ids(
         self,
@@ -145,20 +186,19 @@ class ForcedDecoder:
         *,
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
+        unscored: Sequence[int] | None = None,
     ) -> list[ForcedScore]:
-        """Return one score per pair of ids without special symbols.
+        """Return one score per pair of ids without begin and end symbols.
 
         Args:
             batch_tokens: maximum source or hypothesis tokens per batch, with padding.
             max_tokens: maximum length; only the first tokens of a longer source or hypothesis are used.
+            unscored: number of tokens at the beginning of each hypothesis that are its context; None: 0.
 
         Raises:
             ModelError: a probability is not a number.
         """
-        limit = min(max_tokens, self._max_tokens or max_tokens)
-        is_joined = any(model.config.is_joined for model in self._models)
-        if is_joined and self._max_tokens is not None:  # source and hypothesis share the positions
-            limit = min(limit, self._max_tokens // 2)
+        limit, is_joined = self._limit(max_tokens), any(model.config.is_joined for model in self._models)
         pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
@@ -177,14 +217,15 @@ class ForcedDecoder:
         scores = []
         for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
             remarks = []
-            for name, tokens in (("source", source), ("hypothesis", hypothesis)):
+            begin = unscored[index] if unscored else 0
+            for name, tokens in (("source", source), ("hypothesis", hypothesis[begin:])):
                 if not tokens:
                     remarks.append(f"empty_{name}")
                 elif len(tokens) > limit:
                     remarks.append(f"cut_{name}")
             # A hypothesis that was cut has no end symbol.
             ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)
-            scores.append(ForcedScore(ids, tuple(log_probs[index][: len(ids)]), tuple(remarks)))
+            scores.append(ForcedScore(ids[begin:], tuple(log_probs[index][begin : len(ids)]), tuple(remarks)))
         return scores
 
 

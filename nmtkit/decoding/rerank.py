@@ -47,6 +47,7 @@ class NBestList:
         source: the source line.
         fields: JSON object of the list; None in the format with |||.
         number: number of the source line in the format with |||, as counted there; None for JSON.
+        before: for models with context, the source lines before, of the same document.
     """
 
     location: str
@@ -54,6 +55,7 @@ class NBestList:
     candidates: tuple[Candidate, ...]
     fields: dict[str, Any] | None = None
     number: int | None = None
+    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,11 @@ class Feature:
     """Contribution of a model or an ensemble to the score of a hypothesis: weight * log P / penalty(tokens).
 
     Attributes:
-        score: function that returns one score per pair of source and hypothesis (`ForcedDecoder.score`).
+        score: function that returns one score per pair of source and hypothesis, given the pairs before each
+            (`ForcedDecoder.score`).
     """
 
-    score: Callable[[list[tuple[str, str]]], list[ForcedScore]]
+    score: Callable[[list[tuple[str, str]], list[list[tuple[str, str]]]], list[ForcedScore]]
     weight: float
     penalty: LengthPenalty
 
@@ -103,7 +106,8 @@ def rerank(
                 f"{entry.location}: a hypothesis has no numeric score; correct the list, or give the original score no "
                 "weight"
             )
-    columns = [feature.score(pairs) for feature in features]
+    before = [[(line, "") for line in entry.before] for entry in lists for _ in entry.candidates]
+    columns = [feature.score(pairs, before) for feature in features]
     index = 0
     rankings = []
     for entry in lists:

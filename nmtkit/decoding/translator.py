@@ -1,5 +1,6 @@
 """The torch engine: beam search and sampling."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,13 @@ import torch
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import pad
-from nmtkit.decoding.constraints import forbidden_phrases, forced_prefixes, no_repeated_ngrams, required_phrases
+from nmtkit.decoding.constraints import (
+    exact_count,
+    forbidden_phrases,
+    forced_prefixes,
+    no_repeated_ngrams,
+    required_phrases,
+)
 from nmtkit.decoding.engine import Batching, Engine, Ids, Segment, Translation, TranslationRequest, contains
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.decoding.sampling import sampled_continuations
@@ -67,6 +74,8 @@ class Translator(Engine):
         ]
         self.precision = precision
         self.device = self._device.type
+        self._generates_context = "target" in tokenizer.context_sides
+        self._separators = [tokenizer.separator_id(side) for side in tokenizer.context_sides]
         self.is_small = all(model.config.d_model < _SMALL for model in models)
 
     @classmethod
@@ -150,6 +159,9 @@ class Translator(Engine):
             constraints.append(forced_prefixes(prefixes))
         if self.decoding.well_formed and self._well_formed is not None:
             constraints.append(self._well_formed([segment.words for segment in segments]))
+        if self._generates_context:
+            counts = [segment.ids.count(self._separators[0]) for segment in segments]
+            constraints.append(exact_count(self._separators[1], counts))
         options = SearchOptions(
             n_best=request.n_best,
             min_tokens=self.decoding.min_length,
@@ -173,7 +185,8 @@ class Translator(Engine):
 
     def _max_length(self, segment: Segment) -> int:
         """Return the maximum length in tokens: by the settings, but at least that of prefix and required phrases."""
-        limit = longest_translation(self.decoding, len(segment.ids))
+        read = len(segment.ids) - (0 if self._generates_context else segment.context)
+        limit = longest_translation(self.decoding, read)
         limit = max(limit, len(segment.prefix) + sum(len(phrase) for phrase in segment.required))
         if self._most_positions is None:
             return limit
@@ -181,14 +194,24 @@ class Translator(Engine):
 
     def _finish(self, segment: Segment, hypothesis: Hypothesis) -> Translation:
         ids, attention = hypothesis.ids, hypothesis.attention
+        log_prob, score, token_log_probs = hypothesis.log_prob, hypothesis.score, hypothesis.token_log_probs
+        limit = self._max_length(segment)
+        if self._generates_context and segment.context:
+            # The line's own translation is what follows the last separator; nothing if the search did not get there.
+            is_complete = ids.count(self._separators[1]) == segment.ids.count(self._separators[0])
+            begin = len(ids) - (ids[::-1].index(self._separators[1]) if is_complete else 0)
+            ids, token_log_probs, limit = ids[begin:], token_log_probs[begin:], limit - begin
+            attention = None if attention is None else attention[begin:]
+            log_prob = math.fsum(token_log_probs)
+            score = log_prob / length_penalty(self.decoding.length_penalty, self.decoding.alpha)(len(ids) + 1)
         begins = ids[: len(segment.prefix)] == segment.prefix
         return self._translation(
             segment,
             ids,
-            self._max_length(segment),
-            log_prob=hypothesis.log_prob,
-            score=hypothesis.score,
-            token_log_probs=hypothesis.token_log_probs,
+            limit,
+            log_prob=log_prob,
+            score=score,
+            token_log_probs=token_log_probs,
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
             source_pieces=None if attention is None else tuple(self.tokenizer.pieces(segment.ids, "source")),
             is_unsatisfied=not (begins and all(contains(ids, phrase) for phrase in segment.required)),

@@ -16,7 +16,7 @@ from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.engine_choice import FORMAT, Export
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.parity import Ids, ParitySample, check_greedy, compare, search, take_sample
 from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
@@ -59,6 +59,8 @@ def export(
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
+    if loaded.tokenizer.context:
+        raise ModelError("not exported: no other library reads the sentences before a line (data.context)")
     (ctranslate2 if by_ctranslate2 else huggingface).check(loaded)
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name

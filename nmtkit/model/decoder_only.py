@@ -80,6 +80,8 @@ class DecoderOnly(Transformer):
         self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"], count: int
     ) -> Float[Tensor, "batch length width"]:
         """Return embeddings at given positions below ``count``, without dropout."""
+        if self.positions is not None:  # padding of a batch may reach further
+            count = min(count, self.config.max_positions)
         x = F.embedding(ids, self.embeddings["shared" if "shared" in self.embeddings else "target"])
         return x * self.embedding_factor + self.position_rows("target", 0, count).to(x.dtype)[positions]
 

@@ -13,11 +13,11 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, default_task
+from nmtkit.config.schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.normalization import Normalization
@@ -272,13 +272,18 @@ class Tokenizer:
             short = (line for line in lines if len(line.encode()) <= _MAX_LEARNED_BYTES)
             return (_WordPieces if data.subwords == "wordpiece" else _SentencePiece).learn(short, data, tags)
 
+        special: dict[str, Any] = {}
+        if data.source_prefixes:
+            special["source_prefixes"] = list(data.source_prefixes)
+        if data.context:
+            special |= {"context": data.context, "context_sides": data.context_sides}
         vocabularies: dict[str, _Vocabulary]
         if data.share_vocab:
-            vocabularies = {"joint": learn((line for pair in pairs() for line in pair), data.source_prefixes)}
+            vocabularies = {"joint": learn((line for pair in pairs() for line in pair), _tags(special, "source"))}
         else:
             vocabularies = {
-                "source": learn((source for source, _ in pairs()), data.source_prefixes),
-                "target": learn((target for _, target in pairs()), ()),
+                "source": learn((source for source, _ in pairs()), _tags(special, "source")),
+                "target": learn((target for _, target in pairs()), _tags(special, "target")),
             }
         settings: dict[str, Any] = {
             "subwords": data.subwords,
@@ -292,9 +297,7 @@ class Tokenizer:
         }
         if data.task is not None:
             settings["task"] = data.task
-        if data.source_prefixes:
-            settings["source_prefixes"] = list(data.source_prefixes)
-        return cls(settings, vocabularies)
+        return cls({**settings, **special}, vocabularies)
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
@@ -315,9 +318,26 @@ class Tokenizer:
         return frozenset(self._tags.values())
 
     @property
+    def context(self) -> int:
+        """Number of sentences before a sentence that its sequence begins with, as in `data.context`."""
+        return int(self.settings.get("context", 0))
+
+    @property
+    def context_sides(self) -> tuple[Side, ...]:
+        """Sides whose sequences begin with sentences before."""
+        return () if not self.context else SIDES if self.settings.get("context_sides") == "both" else ("source",)
+
+    def separator_id(self, side: Side) -> int:
+        """Return the id of the separator between sentences, for models with context on this side."""
+        return self._side(side).id_of(_TAG_SIGN + SEPARATOR)
+
+    @property
     def suppressed_ids(self) -> tuple[int, ...]:
         """Ids that are never generated: special ids except the end symbol, and tags of a joint vocabulary."""
-        return (PAD, BOS, UNK, *(sorted(self.tag_ids) if "joint" in self._vocabularies else ()))
+        if "joint" not in self._vocabularies:
+            return (PAD, BOS, UNK)
+        is_source_only = self.context_sides == ("source",)
+        return (PAD, BOS, UNK, *sorted(self.tag_ids), *([self.separator_id("source")] if is_source_only else []))
 
     def vocab_size(self, side: Side) -> int:
         """Return the number of entries of a side's vocabulary."""
@@ -419,7 +439,7 @@ class Tokenizer:
                 content = content_of(path)
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
-                tags = () if side == "target" else settings.get("source_prefixes", ())
+                tags = _tags(settings, "target" if side == "target" else "source")
                 if settings["subwords"] not in _LISTED_KINDS:
                     vocabularies[side] = _SentencePiece(content)
                 elif settings["subwords"] == "wordpiece":
@@ -448,7 +468,10 @@ class Tokenizer:
     def check_recipe(self, data: DataConfig) -> None:
         """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
-        keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab"]
+        own["context"] = self.context
+        keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
+        if data.context:
+            keys.append("context_sides")
         if data.subwords == "none":
             keys.append("segment_mark")
         for key in keys:
@@ -476,11 +499,18 @@ class Tokenizer:
 
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
-    "segment_mark": str, "source_prefixes?": [str], "sha256": {str: str},
+    "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
     "vocab_sizes": {str: int},
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
+
+
+def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
+    """Return the special entries of a vocabulary after SPECIAL_PIECES; a joint one has those of the source."""
+    if side == "target":
+        return (SEPARATOR,) if settings.get("context_sides") == "both" else ()
+    return (*settings.get("source_prefixes", ()), *([SEPARATOR] if settings.get("context") else []))
 
 
 def _file_name(subwords: str, side: str) -> str:

@@ -139,8 +139,8 @@ def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | 
     before = read_description(find_model(path)).get("training_lengths") if path is not None and path.exists() else None
     if own is None or before is None:
         return own
-    longest = max(own.longest_source, before["longest_source"])
-    return own.model_copy(update={"longest_source": longest})
+    longest = {key: max(value, before.get(key) or 0) for key, value in own.model_dump().items() if "longest" in key}
+    return own.model_copy(update=longest)
 
 
 def initial_sha256(recipe: Recipe) -> str | None:

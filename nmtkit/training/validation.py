@@ -15,6 +15,7 @@ from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import PairData
 from nmtkit.data.windows import WindowData
+from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
@@ -150,8 +151,11 @@ class Validator:
         rank, processes = self._workers.rank, self._workers.num_processes
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
         mine, diverged = list[str](), False
+        start, stop = (len(self._sources) * number // processes for number in (rank, rank + 1))
+        request = TranslationRequest(before=self._sources[:start])
         try:
-            mine = translator.translate(self._sources[rank::processes], before_batch=vote)
+            found = translator.translations(self._sources[start:stop], request, before_batch=vote)
+            mine = [best.text for best, *_ in found]
         except ModelError as error:  # updates decide about rolling back, so a validation does not end the training
             log.warning("this validation computes no BLEU: %s", error)
             diverged = True
@@ -159,8 +163,7 @@ class Validator:
             continue
         if any(self._workers.gather([diverged])):
             return None, []
-        numbered = self._workers.gather(list(zip(range(rank, len(self._sources), processes), mine, strict=True)))
-        hypotheses = [text for _, text in sorted(numbered)]
+        hypotheses = self._workers.gather(mine)
         return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses
 
     def _vote(self, wants_to_stop: Callable[[], bool], *, is_busy: bool = True) -> bool:

@@ -244,9 +244,9 @@ class TestScore:
             asked.append((paths, device.type, precision))
             return load(paths, device, precision)
 
-        def scoring(self: ForcedDecoder, pairs: Any, **options: Any) -> Any:
+        def scoring(self: ForcedDecoder, pairs: Any, before: Any, **options: Any) -> Any:
             asked.append(options)
-            return score(self, pairs, **options)
+            return score(self, pairs, before, **options)
 
         monkeypatch.setattr(ForcedDecoder, "load", loading)
         monkeypatch.setattr(ForcedDecoder, "score", scoring)

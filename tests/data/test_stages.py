@@ -265,9 +265,9 @@ def test_corpora_are_read_once_and_the_spooled_text_twice(project: Project, monk
         read.append(Path(corpus.name).name)
         return open_sides(corpus, errors)
 
-    def spooled(text: TrainingText) -> Any:
+    def spooled(text: TrainingText, context: int = 0) -> Any:
         read.append("text")
-        return blocks(text)
+        return blocks(text, context)
 
     monkeypatch.setattr(training_text, "open_sides", opened)
     monkeypatch.setattr(TrainingText, "blocks", spooled)

@@ -15,7 +15,7 @@ Table = dict[str, tuple[float, int]]
 
 
 def feature(table: Table, weight: float = 1.0, alpha: float = 0.0, remarks: tuple[str, ...] = ()) -> Feature:
-    def score(pairs: list[tuple[str, str]]) -> list[ForcedScore]:
+    def score(pairs: list[tuple[str, str]], before: object = None) -> list[ForcedScore]:
         entries = [table[hypothesis] for _, hypothesis in pairs]
         return [ForcedScore((9,) * count, (log_prob / count,) * count, remarks) for log_prob, count in entries]
 
@@ -94,7 +94,7 @@ def test_the_best_by_the_model_comes_first() -> None:
     asked: list[tuple[str, str]] = []
     by_table = feature(TABLE).score
 
-    def recording(pairs: list[tuple[str, str]]) -> list[ForcedScore]:
+    def recording(pairs: list[tuple[str, str]], before: object = None) -> list[ForcedScore]:
         asked.extend(pairs)
         return by_table(pairs)
 
