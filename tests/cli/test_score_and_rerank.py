@@ -258,7 +258,8 @@ class TestScore:
         ("arguments", "told"),
         [
             ("--model m --source a", "--hypothesis"),
-            ("--model m --hypothesis a", "--source"),
+            ("--model m", "--model needs one --hypothesis"),
+            ("--model m --hypothesis a --tokens", "without --source"),
             ("runs/x --model m --source a --hypothesis b", "leave out RUN"),
             ("--model m --source a --hypothesis b --reference c", "--reference"),
             ("--model m --source a --hypothesis b --metric ter", "metrics"),
