@@ -262,7 +262,7 @@ class Run:
             DataError: the record is damaged.
         """
         path = self.translations_record
-        return read_json(path, {str: dict}) if path.is_file() else {}
+        return read_json(path, {str: {"decoding?": dict, "options?": {"asked?": dict}}}) if path.is_file() else {}
 
     def is_translated(self, test_set: str, made_from: dict[str, Any]) -> bool:
         """Return whether the translation of a test set exists, is unchanged, and was made from exactly these inputs."""

@@ -39,7 +39,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
     known = run.recorded_translations().get(name)
     if known is None:
         return [f"{output}: nothing says which model made it; `nmtkit run` and `nmtkit translate` note it"]
-    if not isinstance(known, dict) or not {"sha256", "source_sha256", "model_sha256", "decoding"} <= known.keys():
+    if not {"sha256", "source_sha256", "model_sha256", "decoding"} <= known.keys():
         raise DataError(f"{output.parent / 'manifest.json'}: its entry {name!r} is damaged; translate {name} again")
     if known["sha256"] != sha256_of(output):
         return [f"{output}: changed since it was translated, so nothing says what made it"]
@@ -50,13 +50,13 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         found.append(f"made by an ensemble of {counted(len(known['model_sha256']), 'model')}")
     elif (doubt := _doubt_of_model(run, known["model_sha256"], recipe.decoding)) is not None:
         found.append(doubt)
-    made_with, wanted = known["decoding"], recipe.decoding.model_dump(mode="json")
+    made_with, wanted = known["decoding"] or {}, recipe.decoding.model_dump(mode="json")
     found += [
         f"translated with {key} = {made_with[key]}, but the recipe says {value}"
         for key, value in wanted.items()
         if key != "average_last" and made_with.get(key, value) != value
     ]
-    found += _doubts_of_options(known.get("options", {}), made_with)
+    found += _doubts_of_options(known.get("options") or {}, made_with)
     return [f"{output}: {doubt}" for doubt in found]
 
 
@@ -66,7 +66,7 @@ def _doubts_of_options(options: dict[str, Any], decoding: dict[str, Any]) -> lis
     Args:
         options: as the record of a translation has them.
     """
-    given = {**options, **options.get("asked", {})}
+    given = {**options, **(options.get("asked") or {})}
     found = [made for option, made in _NOT_IN_RECIPES.items() if given.get(option)]
     found += [
         f"translated with {key} = {given[key]}, but `run` has {plain or 'the limit of the model'}"

@@ -115,7 +115,7 @@ def _test_sets(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
         for metric in dict.fromkeys(metric for metrics in of_runs for metric in metrics):
             form, cells, details = form_of_score(metric), [], []
             for run, entry in zip(scored, [metrics.get(metric, {}) for metrics in of_runs], strict=True):
-                half = entry.get("interval", {}).get("half_width")
+                half = (entry.get("interval") or {}).get("half_width")
                 interval = "" if half is None else f" ± {text(FORMS[form](half))}"
                 cells.append(f"<b>{_cell(entry.get('score'), form)}</b>{interval}")
                 if "details" in entry:

@@ -138,7 +138,7 @@ def test_the_cost_of_a_folder_whose_name_is_no_text_can_be_written(tmp_path: Pat
 
 
 def test_the_papers_table_2_stands_as_in_the_paper_with_the_run_below(tmp_path: Path) -> None:
-    table = table_two(training_cost(write_run(tmp_path)), SCORES)
+    [table] = table_two(training_cost(write_run(tmp_path)), SCORES)
     assert table.columns == ["model", "BLEU EN-DE", "BLEU EN-FR", "FLOPs EN-DE", "FLOPs EN-FR"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["ByteNet"] == ["23.75", "", "", ""]
@@ -154,7 +154,7 @@ def test_the_papers_table_2_stands_as_in_the_paper_with_the_run_below(tmp_path: 
 
 def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None:
     cost = training_cost(write_run(tmp_path))
-    rows = {row[0]: row[3] for row in table_two(cost, {}).rows}
+    rows = {row[0]: row[3] for row in table_two(cost, {})[0].rows}
     for model, hours in (("Transformer (base)", 12), ("Transformer (big)", 3.5 * 24)):
         assert float(rows[model]) == pytest.approx(hours * 3600 * 8 * 9.5e12, rel=0.02)
 
@@ -162,11 +162,11 @@ def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None
 def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(tmp_path: Path) -> None:
     other = {"test2016": {"bleu-tokenized": {"score": 41.02}, "chrf2": {"score": 60.0}}}
     recipe = {"data": {**STATE["recipe"]["data"], "test": ["multi30k/test2016"]}}
-    table = table_two(training_cost(write_run(tmp_path, recipe=recipe)), other)
+    [table] = table_two(training_cost(write_run(tmp_path, recipe=recipe)), other)
     assert table.rows[-1][1:3] == ["", ""]
     assert "on text other than the paper's newstest2014: test2016 41.02 (bleu-tokenized)." in table.notes[-1]
     czech = {"data": {**STATE["recipe"]["data"], "target_language": "cs"}}
-    table = table_two(training_cost(write_run(tmp_path / "cs", recipe=czech)), SCORES)
+    [table] = table_two(training_cost(write_run(tmp_path / "cs", recipe=czech)), SCORES)
     assert "on languages or metrics not in the paper: newstest2014 26.50 (sacrebleu)." in table.notes[-1]
     assert table.columns[3] == "BLEU EN-CS"
     assert table.columns[-1] == "FLOPs EN-CS"
