@@ -1,0 +1,101 @@
+"""The built-in corpus of long documents with facts at known positions."""
+
+import hashlib
+import math
+from itertools import islice, pairwise
+
+import pytest
+
+from nmtkit.corpora.corpus import open_corpus
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.facts import (
+    ATTRIBUTES,
+    FILLERS,
+    NAMES,
+    SPLITS,
+    VALUES,
+    FactsExample,
+    attainable_nll,
+    fingerprint,
+    generate,
+)
+from nmtkit.errors import DataError
+from nmtkit.text.extraction import Example, Method, rank
+
+TOKENS = 32
+"""Eight facts of three words, seven tabs, and the end symbol."""
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[FactsExample]:
+    return list(islice(generate("test"), 30))
+
+
+def in_order_of(examples: list[FactsExample], method: Method) -> list[tuple[str, str]]:
+    ranked = (rank(Example("", one.title, one.paragraphs, one.target, {}), method) for one in examples)
+    return [("\t".join((one.title, *order)), one.target) for one, order in zip(examples, ranked, strict=True)]
+
+
+def test_the_text_is_the_same_everywhere(examples: list[FactsExample]) -> None:
+    text = "".join(f"{one.source}\n{one.target}\n" for one in examples)
+    assert (
+        hashlib.sha256(text.encode()).hexdigest() == "1ba64cc605ead0991e22490335c291a3d1cf54d9b606e17dbc03b1ade3c1e312"
+    )
+
+
+def test_sources_have_4081_tokens_of_known_words(examples: list[FactsExample]) -> None:
+    words = {*NAMES, *ATTRIBUTES, *VALUES, *FILLERS}
+    assert len(words) == len(NAMES) + len(ATTRIBUTES) + len(VALUES) + len(FILLERS) == 88
+    for one in examples:
+        assert len(one.source.replace("\t", " \t ").split(" ")) == 4081
+        assert set(one.source.split()) <= words
+
+
+def test_two_facts_lie_in_each_zone(examples: list[FactsExample]) -> None:
+    for one in examples:
+        tokens = one.source.replace("\t", " \t ").split(" ")
+        facts = {tuple(fact.split()) for fact in one.target.split("\t")}
+        triples = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
+        ends = sorted(index + 3 for index, words in enumerate(triples) if words in facts)
+        assert [sum(end <= length for end in ends) for length in (64, 256, 1024, 4096)] == [2, 4, 6, 8]
+
+
+def test_no_other_paragraph_has_two_words_in_a_row_of_the_target(examples: list[FactsExample]) -> None:
+    for one in examples:
+        facts, bigrams = one.target.split("\t"), set(pairwise(one.target.split()))
+        sharing = [text for text in one.paragraphs if bigrams & set(pairwise(text.split()))]
+        assert len(sharing) == 8
+        assert all(any(fact in text for fact in facts) for text in sharing)
+
+
+def test_numbers_are_evenly_distributed(examples: list[FactsExample]) -> None:
+    numbers = [fact.split()[2] for one in generate("valid") for fact in one.target.split("\t")]
+    assert set(numbers) == set(VALUES)
+    assert max(numbers.count(value) for value in VALUES) < 2 * len(numbers) / len(VALUES)
+
+
+def test_the_attainable_nll_is_that_of_the_facts_not_seen(examples: list[FactsExample]) -> None:
+    pairs = in_order_of(examples, "identity")
+    for length, unseen in ((1, 8), (64, 6), (256, 4), (1024, 2), (4096, 0)):
+        assert attainable_nll(pairs, length) == pytest.approx(unseen * math.log(24) / TOKENS)
+    pair = [("anna\tso age anna 12 so\twell", "age anna 12")]
+    assert [attainable_nll(pair, length) > 0 for length in (5, 6, 9)] == [True, False, False]
+
+
+def test_extractors_are_in_the_order_of_the_papers_table_3(examples: list[FactsExample]) -> None:
+    for length in (64, 256):
+        identity, tf_idf, cheating = (
+            attainable_nll(in_order_of(examples, method), length) for method in ("identity", "tf-idf", "cheating")
+        )
+        assert cheating < tf_idf < identity
+
+
+def test_it_is_opened_as_a_corpus_in_english_only() -> None:
+    corpus = open_corpus("builtin/facts-valid", "en", "en", Downloader(None))
+    expected = list(generate("valid"))
+    assert [line.decode() for line in corpus.source.raw_lines] == [f"{one.source}\n" for one in expected]
+    assert [line.decode() for line in corpus.target.raw_lines] == [f"{one.target}\n" for one in expected]
+    assert len(expected) == SPLITS["valid"]
+    assert corpus.fingerprint == fingerprint("valid") != fingerprint("test")
+    with pytest.raises(DataError, match='"builtin/facts-valid" has no en-de'):
+        open_corpus("builtin/facts-valid", "en", "de", Downloader(None))
