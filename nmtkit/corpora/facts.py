@@ -1,16 +1,16 @@
 """The built-in corpus of long documents for summaries: facts at known positions, among others that look alike.
 
     source = title, then 272 paragraphs of 14 words, with a tab before each       4,081 tokens if a tab is one
-    target = "age bora 27 TAB height bora 11 TAB ..."                             the eight facts about the title
+    target = "bora age3 TAB bora height1 TAB ..."                                 the eight facts about the title
 
-The title is the name of a person. Eight paragraphs state a fact each: an attribute, the name and a number, three words
-in a row. All other paragraphs state such a fact about somebody else. Two facts lie within the first 64 tokens, two more
-within 256, 1,024 and 4,096 each (ZONES); which ones is random. Three in four paragraphs with a fact mention the name
-once more, and 24 others mention it once or twice without a fact about it: so `tf-idf` finds most facts but not all at
-once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
+The title is the name of a person. Eight paragraphs state a fact each: the name and an attribute with its value, two
+words in a row. Half of the others state such a fact about somebody else. Two facts lie within the first 64 tokens, two
+more within 256, 1,024 and 4,096 each (ZONES); which ones is random. Three in four paragraphs with a fact mention the
+name once more, and 24 others mention it once or twice without a fact about it: so `tf-idf` finds most facts but not all
+at once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
 
-Every number is as probable as every other, whatever else is known. So the best possible nll of a target is ln 24 for
-each fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
+Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 8 for each
+fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
 
 There are 6,000 examples for training, 100 for validation and 300 for testing. An example is a function of its split and
 number, so texts are generated while they are read.
@@ -27,32 +27,30 @@ from typing import TypeVar
 SPLITS = {"train": 6_000, "valid": 100, "test": 300}
 """The number of examples of each split."""
 _SEEDS = {"train": 11, "valid": 12, "test": 13}
-_NAMES = (
-    "anna bora carl dina emil fred gina hugo ines jana karl lena mila nils olga paul rosa sven tina ulla vera walt "
-    "xena yuri"
-)
 _FILLERS = (
     "then and so later often maybe here there today now once still also soon again very quite just only even never "
     "always well far near back away up down off out in"
 )
-NAMES = tuple(_NAMES.split())
+NAMES = ("anna", "bora", "carl", "dina", "emil", "fred")
 ATTRIBUTES = ("age", "height", "weight", "room", "floor", "desk", "badge", "team")
 """In the order of the target."""
-VALUES = tuple(str(number) for number in range(10, 34))
+VALUES = tuple("12345678")
 FILLERS = tuple(_FILLERS.split())
 """32 words, one per value of five bits."""
 ZONES = (range(4), range(5, 16), range(17, 68), range(69, 272))
 """Paragraphs that lie within the first 64, 256, 1,024 and 4,096 tokens and not within the number before."""
 _FACTS_PER_ZONE = 2
 _NUM_PARAGRAPHS, _PARAGRAPH_WORDS = 272, 14
+_OTHER_FACT = 0.5
+"""Probability that another paragraph states a fact about somebody else."""
 _FURTHER_MENTION = 0.75
 """Probability that a paragraph with a fact mentions the name a second time."""
 _NUM_MENTIONS, _SECOND_MENTION = 24, 0.3
 """Paragraphs that mention the name without a fact about it, and the probability that they do so twice."""
 
 Item = TypeVar("Item")
-Fact = tuple[str, str, str]
-"""An attribute, a name and a number."""
+Fact = tuple[str, str]
+"""A name, and an attribute with its value."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def generate(split: str) -> Iterator[FactsExample]:
     for number in range(SPLITS[split]):
         rng = _generator(split, number)
         facts = _sample_facts(rng)
-        yield FactsExample(facts[0][1], tuple(_sample_paragraphs(rng, facts)), _target(facts))
+        yield FactsExample(facts[0][0], tuple(_sample_paragraphs(rng, facts)), _target(facts))
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
     """Return the lowest possible expected nll, in nats per target token with the end symbol.
 
     Args:
-        pairs: source and target of examples, with the paragraphs in any order that does not depend on the numbers.
+        pairs: source and target of examples, with the paragraphs in any order that does not depend on the values.
         length: tokens of the source that are read, in words and tabs.
     """
     unseen = tokens = 0
@@ -111,7 +109,7 @@ def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
         title = source.partition("\t")[0]
         read = " ".join(["", *source.replace("\t", " \t ").split(" ")[:length], ""])
         facts = target.split("\t")
-        assert all(fact.split()[1] == title for fact in facts)
+        assert all(fact.split()[0] == title for fact in facts)
         unseen += sum(f" {fact} " not in read for fact in facts)
         tokens += len(target.replace("\t", " \t ").split(" ")) + 1
     return math.log(len(VALUES)) * unseen / tokens
@@ -123,7 +121,7 @@ def _generator(split: str, number: int) -> Random:
 
 def _sample_facts(rng: Random) -> list[Fact]:
     name = _pick(rng, NAMES)
-    return [(attribute, name, _pick(rng, VALUES)) for attribute in ATTRIBUTES]
+    return [(name, attribute + _pick(rng, VALUES)) for attribute in ATTRIBUTES]
 
 
 def _target(facts: list[Fact]) -> str:
@@ -131,7 +129,7 @@ def _target(facts: list[Fact]) -> str:
 
 
 def _sample_paragraphs(rng: Random, facts: list[Fact]) -> Iterator[str]:
-    name = facts[0][1]
+    name = facts[0][0]
     others = tuple(other for other in NAMES if other != name)
     positions = [position for zone in ZONES for position in _sample(rng, zone, _FACTS_PER_ZONE)]
     fact_at = dict(zip(positions, _sample(rng, facts, len(facts)), strict=True))
@@ -148,11 +146,13 @@ def _sample_paragraphs(rng: Random, facts: list[Fact]) -> Iterator[str]:
             mentions = int(rng.random() < _FURTHER_MENTION)
         elif position in mentioned_at:
             mentions = 1 + (rng.random() < _SECOND_MENTION)
-        start = 1 + int(rng.random() * (_PARAGRAPH_WORDS - 4))  # words before and after a fact are fillers or the name
-        if mentions:
+        start = 1 + int(rng.random() * (_PARAGRAPH_WORDS - 4))
+        if fact is None and rng.random() < _OTHER_FACT:
+            fact = _pick(rng, others), _pick(rng, ATTRIBUTES) + _pick(rng, VALUES)
+        if mentions:  # not after a fact, where value and name would be two words in a row of some target
             for index in _sample(rng, [*range(start), *range(start + 3, _PARAGRAPH_WORDS)], mentions):
                 words[index] = name
-        words[start : start + 3] = fact or (_pick(rng, ATTRIBUTES), _pick(rng, others), _pick(rng, VALUES))
+        words[start : start + 2] = fact or words[start : start + 2]
         yield " ".join(words)
 
 
