@@ -17,7 +17,6 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.metrics import default_metrics
 from nmtkit.pipeline import run as run_recipe
-from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
 from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer
@@ -95,8 +94,9 @@ def test_tabs_become_words_and_come_back() -> None:
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none", "characters"])
 def test_a_tab_is_one_token_and_subwords_are_learned_from_long_documents(subwords: str) -> None:
+    size = {"unigram": 22, "wordpiece": 42}.get(subwords, 45)
     data = DataConfig.model_validate(
-        {"task": "summary", "target_language": "en", "train": ["x"], "subwords": subwords, "vocab_size": 45}
+        {"task": "summary", "target_language": "en", "train": ["x"], "subwords": subwords, "vocab_size": size}
     )
     assert data.source_language == "en"
     document = SummaryTask("plain").model_source("title\t" + "\t".join(["brick house"] * 600))
@@ -104,7 +104,7 @@ def test_a_tab_is_one_token_and_subwords_are_learned_from_long_documents(subword
     tokenizer = Tokenizer.learn(data, lambda: [(document, "short text")] * 3)
     ids = tokenizer.encode([f"title {FIELD_MARK} brick house {FIELD_MARK} brick"], "source")[0]
     assert sum(FIELD_MARK in piece for piece in tokenizer.pieces(ids, "source")) == 2
-    blank = "" if subwords in ("none", "characters") else "\u2581"
+    blank = "" if subwords == "none" else "\u2581"
     assert f"{blank}{FIELD_MARK}" in tokenizer.pieces(ids, "source")
     assert tokenizer.translation(ids) == f"title {FIELD_MARK} brick house {FIELD_MARK} brick"
     assert 1 not in ids
@@ -113,6 +113,7 @@ def test_a_tab_is_one_token_and_subwords_are_learned_from_long_documents(subword
 def test_sources_are_cut_to_their_first_tokens_and_targets_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "nmtkit")
     path = write_project(tmp_path)
     for length, num_cut in ((LENGTH, 8), (3, 24), (1000, 0)):
         recipe = load_recipe(path, [f"data.max_source_tokens={length}"])
@@ -122,7 +123,7 @@ def test_sources_are_cut_to_their_first_tokens_and_targets_are_not(
         task = SummaryTask("plain")
         for pair, (source, target) in enumerate(PAIRS):
             words = task.model_source(source).split()[:length]
-            assert [tokenizer.decode([index], "source") for index in data.ids(0, pair)] == words
+            assert [tokenizer.decode([index], "source") for index in data.ids(0, pair).tolist()] == words
             assert tokenizer.decode(data.ids(1, pair).tolist()) == task.model_target(target, "")
         assert manifest["training_lengths"]["max_source_tokens"] == length
         report = json.loads((run.data / "report.json").read_text(encoding="utf-8"))
@@ -156,8 +157,7 @@ def test_a_run_scores_rouge_and_its_model_knows_the_length(
     outcome = run_command("report", trained)
     assert (outcome.code, "rouge1, test" in (trained / "report.html").read_text(encoding="utf-8")) == (0, True)
     assert run_command("score", trained).code == 0
-    assert report_page is not None
-    assert "copied" not in caplog.text
+    assert "the source instead" not in caplog.text and "not en" not in caplog.text
 
 
 def test_translation_reads_what_training_has_read(trained: Path) -> None:
@@ -208,9 +208,9 @@ def test_the_status_of_a_cut_source_is_cut(trained: Path, run_command: Callable[
     [
         (["data.max_source_tokens=0"], r"data.max_source_tokens = 0.*at least 1|greater than or equal to 1"),
         (["data.max_source_tokens=-3"], r"at least 1|greater than or equal to 1"),
-        (["data.task=language-model"], 'max_source_tokens cannot be used with task = "language-model"'),
+        (["data.task=language-model", "data.subwords=bpe"], 'max_source_tokens cannot be used with task = "language-model"'),
         (["data.text=trees"], 'task = "summary" cannot be used with text = "trees"'),
-        (["data.text=trees", "data.task=parsing"], 'max_source_tokens cannot be used with task = "parsing"'),
+        (["data.text=trees", "data.task=parsing", "data.source_language=de"], 'max_source_tokens cannot be used with task = "parsing"'),
         (["data.valid=3"], "a summary needs validation corpora, not a number of pairs"),
         (["cleaning.max_tokens=11"], r"max_source_tokens = 12 is more than \[cleaning\] max_tokens = 11"),
     ],
@@ -232,7 +232,7 @@ def test_empty_sides_are_left_out_and_unequal_files_refused(tmp_path: Path) -> N
     manifest = prepare(recipe, tmp_path / "run").manifest
     assert (manifest["pairs"]["train"], manifest["cleaning"]["one_sided_blank"]) == (1, 3)
     recipe = load_recipe(write_project(tmp_path, train_source=sources, train_target=targets[:3]))
-    with pytest.raises(DataError, match="train.source has 4 lines but .*train.target has 3"):
+    with pytest.raises(DataError, match=r"train.source has 4 lines but .*train.target has 3"):
         prepare(recipe, tmp_path / "other")
 
 
