@@ -125,7 +125,7 @@ def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
     write_lines(tmp_path, {"train": [("a", "b")], "valid": [("a", "b")], "test": [("a", "b")]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="dance"'])
     with pytest.raises(
-        RecipeError, match=r'data\.task = "dance": no such task; choose one of language-model, parsing, translation'
+        RecipeError, match=r'data\.task = "dance": no such task; choose one of language-model, parsing, summary, translation'
     ):
         prepare(recipe, tmp_path / "run")
     assert not (tmp_path / "run" / "data").exists()
