@@ -1,15 +1,15 @@
 """The built-in corpus of long documents for summaries: facts at known positions, among others that look alike.
 
     source = title, then 272 paragraphs of 14 words, with a tab before each       4,081 tokens if a tab is one
-    target = "bora age3 TAB bora height1 TAB ..."                                 the eight facts about the title
+    target = "bora age3 TAB bora height1 TAB ..."                                 24 facts about the title
 
-The title is the name of a person. Eight paragraphs state a fact each: the name and an attribute with its value, two
-words in a row. Half of the others state such a fact about somebody else. Two facts lie within the first 64 tokens, two
-more within 256, 1,024 and 4,096 each (ZONES); which ones is random. Three in four paragraphs with a fact mention the
-name once more, and 24 others mention it once or twice without a fact about it: so `tf-idf` finds most facts but not all
-at once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
+The title is the name of a person. Eight paragraphs state three facts each: the name and an attribute with its value,
+two words in a row. Others state such facts about somebody else, three in ten. Two of the eight paragraphs lie within
+the first 64 tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they state is random. Three in four
+mention the name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but
+not all at once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
 
-Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 8 for each
+Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
 
 There are 6,000 examples for training, 100 for validation and 300 for testing. An example is a function of its split and
@@ -31,22 +31,26 @@ _FILLERS = (
     "then and so later often maybe here there today now once still also soon again very quite just only even never "
     "always well far near back away up down off out in"
 )
+_ATTRIBUTES = (
+    "age height weight room floor desk badge team car bike dog cat coat hat job pay rank club song book meal drink "
+    "sport tree"
+)
 NAMES = ("anna", "bora", "carl", "dina", "emil", "fred")
-ATTRIBUTES = ("age", "height", "weight", "room", "floor", "desk", "badge", "team")
+ATTRIBUTES = tuple(_ATTRIBUTES.split())
 """In the order of the target."""
-VALUES = tuple("12345678")
+VALUES = tuple("1234")
 FILLERS = tuple(_FILLERS.split())
 """32 words, one per value of five bits."""
 ZONES = (range(4), range(5, 16), range(17, 68), range(69, 272))
 """Paragraphs that lie within the first 64, 256, 1,024 and 4,096 tokens and not within the number before."""
-_FACTS_PER_ZONE = 2
+_PARAGRAPHS_PER_ZONE, _FACTS_PER_PARAGRAPH = 2, 3
 _NUM_PARAGRAPHS, _PARAGRAPH_WORDS = 272, 14
-_OTHER_FACT = 0.5
-"""Probability that another paragraph states a fact about somebody else."""
+_OTHER_FACTS = 0.3
+"""Probability that another paragraph states facts about somebody else."""
 _FURTHER_MENTION = 0.75
-"""Probability that a paragraph with a fact mentions the name a second time."""
-_NUM_MENTIONS, _SECOND_MENTION = 24, 0.3
-"""Paragraphs that mention the name without a fact about it, and the probability that they do so twice."""
+"""Probability that a paragraph with facts mentions the name a fourth time."""
+_NUM_MENTIONING, _FOURTH_MENTION = 24, 0.3
+"""Paragraphs that mention the name three times without a fact about it, and the probability that they do so again."""
 
 Item = TypeVar("Item")
 Fact = tuple[str, str]
@@ -131,28 +135,31 @@ def _target(facts: list[Fact]) -> str:
 def _sample_paragraphs(rng: Random, facts: list[Fact]) -> Iterator[str]:
     name = facts[0][0]
     others = tuple(other for other in NAMES if other != name)
-    positions = [position for zone in ZONES for position in _sample(rng, zone, _FACTS_PER_ZONE)]
-    fact_at = dict(zip(positions, _sample(rng, facts, len(facts)), strict=True))
-    rest = [position for position in range(_NUM_PARAGRAPHS) if position not in fact_at]
-    mentioned_at = set(_sample(rng, rest, _NUM_MENTIONS))
-    fillers = rng.getrandbits(8 * _NUM_PARAGRAPHS * _PARAGRAPH_WORDS).to_bytes(
-        _NUM_PARAGRAPHS * _PARAGRAPH_WORDS, "big"
-    )
+    positions = [position for zone in ZONES for position in _sample(rng, zone, _PARAGRAPHS_PER_ZONE)]
+    shuffled = iter(_sample(rng, facts, len(facts)))
+    facts_at = {position: list(islice(shuffled, _FACTS_PER_PARAGRAPH)) for position in positions}
+    rest = [position for position in range(_NUM_PARAGRAPHS) if position not in facts_at]
+    mentioning = set(_sample(rng, rest, _NUM_MENTIONING))
+    num_words = _NUM_PARAGRAPHS * _PARAGRAPH_WORDS
+    fillers = rng.getrandbits(8 * num_words).to_bytes(num_words, "big")
     for position in range(_NUM_PARAGRAPHS):
         first = position * _PARAGRAPH_WORDS
         words = [FILLERS[byte & 31] for byte in fillers[first : first + _PARAGRAPH_WORDS]]
-        fact, mentions = fact_at.get(position), 0
-        if fact is not None:
+        stated, mentions = facts_at.get(position, []), 0
+        if stated:
             mentions = int(rng.random() < _FURTHER_MENTION)
-        elif position in mentioned_at:
-            mentions = 1 + (rng.random() < _SECOND_MENTION)
-        start = 1 + int(rng.random() * (_PARAGRAPH_WORDS - 4))
-        if fact is None and rng.random() < _OTHER_FACT:
-            fact = _pick(rng, others), _pick(rng, ATTRIBUTES) + _pick(rng, VALUES)
-        if mentions:  # not after a fact, where value and name would be two words in a row of some target
-            for index in _sample(rng, [*range(start), *range(start + 3, _PARAGRAPH_WORDS)], mentions):
-                words[index] = name
-        words[start : start + 2] = fact or words[start : start + 2]
+        elif position in mentioning:
+            mentions = 3 + (rng.random() < _FOURTH_MENTION)
+        if not stated and rng.random() < _OTHER_FACTS:
+            other = _pick(rng, others)
+            stated = [(other, attribute + _pick(rng, VALUES)) for attribute in _sample(rng, ATTRIBUTES, 3)]
+        free = set(range(_PARAGRAPH_WORDS))
+        for number, fact in enumerate(stated):
+            start = 1 + 4 * number + int(rng.random() * 2)
+            words[start : start + 2] = fact
+            free -= {start, start + 1, start + 2}  # a name after a value would be two words in a row of some target
+        for index in _sample(rng, sorted(free), mentions):
+            words[index] = name
         yield " ".join(words)
 
 

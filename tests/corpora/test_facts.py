@@ -22,8 +22,8 @@ from nmtkit.corpora.facts import (
 from nmtkit.errors import DataError
 from nmtkit.text.extraction import Example, Method, rank
 
-TOKENS = 24
-"""Eight facts of two words, seven tabs, and the end symbol."""
+TOKENS = 72
+"""24 facts of two words, 23 tabs, and the end symbol."""
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +39,24 @@ def in_order_of(examples: list[FactsExample], method: Method) -> list[tuple[str,
 def test_the_text_is_the_same_everywhere(examples: list[FactsExample]) -> None:
     text = "".join(f"{one.source}\n{one.target}\n" for one in examples)
     assert (
-        hashlib.sha256(text.encode()).hexdigest() == "a651efb5dac8e41029047c16595897a2b960dabd5acc176f007adbda775669b1"
+        hashlib.sha256(text.encode()).hexdigest() == "ac0c5f79d0e7605e1e6f1b0e57b1fb536c0dbfa2807696bd382d6ea425ed54b7"
     )
 
 
 def test_sources_have_4081_tokens_of_known_words(examples: list[FactsExample]) -> None:
     words = {*NAMES, *FILLERS, *(attribute + value for attribute in ATTRIBUTES for value in VALUES)}
-    assert len(words) == 6 + 32 + 8 * 8
+    assert len(words) == 6 + 32 + 24 * 4
     for one in examples:
         assert len(one.source.replace("\t", " \t ").split(" ")) == 4081
         assert set(one.source.split()) <= words
 
 
-def test_two_facts_lie_in_each_zone(examples: list[FactsExample]) -> None:
+def test_six_facts_lie_in_each_zone(examples: list[FactsExample]) -> None:
     for one in examples:
         tokens = one.source.replace("\t", " \t ").split(" ")
         facts = {tuple(fact.split()) for fact in one.target.split("\t")}
         ends = sorted(index + 2 for index, words in enumerate(pairwise(tokens)) if words in facts)
-        assert [sum(end <= length for end in ends) for length in (64, 256, 1024, 4096)] == [2, 4, 6, 8]
+        assert [sum(end <= length for end in ends) for length in (64, 256, 1024, 4096)] == [6, 12, 18, 24]
 
 
 def test_no_other_paragraph_has_two_words_in_a_row_of_the_target(examples: list[FactsExample]) -> None:
@@ -75,8 +75,8 @@ def test_values_are_evenly_distributed() -> None:
 
 def test_the_attainable_nll_is_that_of_the_facts_not_seen(examples: list[FactsExample]) -> None:
     pairs = in_order_of(examples, "identity")
-    for length, unseen in ((1, 8), (64, 6), (256, 4), (1024, 2), (4096, 0)):
-        assert attainable_nll(pairs, length) == pytest.approx(unseen * math.log(8) / TOKENS)
+    for length, unseen in ((1, 24), (64, 18), (256, 12), (1024, 6), (4096, 0)):
+        assert attainable_nll(pairs, length) == pytest.approx(unseen * math.log(4) / TOKENS)
     pair = [("anna\tso anna age1 so\twell", "anna age1")]
     assert [attainable_nll(pair, length) > 0 for length in (4, 5, 9)] == [True, False, False]
 
