@@ -4,10 +4,11 @@
     target = "bora age3 TAB bora height1 TAB ..."                                 24 facts about the title
 
 The title is the name of a person. Eight paragraphs state three facts each: the name and an attribute with its value,
-two words in a row. Others state such facts about somebody else, three in ten. Two of the eight paragraphs lie within
-the first 64 tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they state is random. Three in four
-mention the name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but
-not all at once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
+two words in a row. All others state three such facts about one of three other people, whose facts are repeated, so that
+a model that predicts the source, too, learns to look them up. Two of the eight paragraphs lie within the first 64
+tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they state is random. Three in four mention the
+name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but not all at
+once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
@@ -27,26 +28,20 @@ from typing import TypeVar
 SPLITS = {"train": 6_000, "valid": 100, "test": 300}
 """The number of examples of each split."""
 _SEEDS = {"train": 11, "valid": 12, "test": 13}
-_FILLERS = (
-    "then and so later often maybe here there today now once still also soon again very quite just only even never "
-    "always well far near back away up down off out in"
-)
 _ATTRIBUTES = (
     "age height weight room floor desk badge team car bike dog cat coat hat job pay rank club song book meal drink "
     "sport tree"
 )
-NAMES = ("anna", "bora", "carl", "dina", "emil", "fred")
+NAMES = ("anna", "bora", "carl", "dina")
 ATTRIBUTES = tuple(_ATTRIBUTES.split())
 """In the order of the target."""
 VALUES = tuple("1234")
-FILLERS = tuple(_FILLERS.split())
-"""32 words, one per value of five bits."""
+FILLERS = ("then", "and", "so", "later", "often", "maybe", "here", "now")
+"""One per value of three bits."""
 ZONES = (range(4), range(5, 16), range(17, 68), range(69, 272))
 """Paragraphs that lie within the first 64, 256, 1,024 and 4,096 tokens and not within the number before."""
 _PARAGRAPHS_PER_ZONE, _FACTS_PER_PARAGRAPH = 2, 3
 _NUM_PARAGRAPHS, _PARAGRAPH_WORDS = 272, 14
-_OTHER_FACTS = 0.3
-"""Probability that another paragraph states facts about somebody else."""
 _FURTHER_MENTION = 0.75
 """Probability that a paragraph with facts mentions the name a fourth time."""
 _NUM_MENTIONING, _FOURTH_MENTION = 24, 0.3
@@ -75,8 +70,8 @@ def generate(split: str) -> Iterator[FactsExample]:
     """Yield the examples of a split (a key of SPLITS): the same on every call, machine and Python version."""
     for number in range(SPLITS[split]):
         rng = _generator(split, number)
-        facts = _sample_facts(rng)
-        yield FactsExample(facts[0][0], tuple(_sample_paragraphs(rng, facts)), _target(facts))
+        facts, *others = _sample_facts(rng)
+        yield FactsExample(facts[0][0], tuple(_sample_paragraphs(rng, facts, others)), _target(facts))
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class FactsLines:
         if self.is_source:
             return (f"{example.source}\n".encode() for example in generate(self.split))
         numbers = range(SPLITS[self.split])
-        return (f"{_target(_sample_facts(_generator(self.split, number)))}\n".encode() for number in numbers)
+        return (f"{_target(_sample_facts(_generator(self.split, number))[0])}\n".encode() for number in numbers)
 
 
 def fingerprint(split: str) -> str:
@@ -123,18 +118,18 @@ def _generator(split: str, number: int) -> Random:
     return Random(1_000_000 * _SEEDS[split] + number)
 
 
-def _sample_facts(rng: Random) -> list[Fact]:
-    name = _pick(rng, NAMES)
-    return [(name, attribute + _pick(rng, VALUES)) for attribute in ATTRIBUTES]
+def _sample_facts(rng: Random) -> list[list[Fact]]:
+    """Return the facts about each person, in the order of attributes; those about the title first."""
+    names = _sample(rng, NAMES, len(NAMES))
+    return [[(name, attribute + _pick(rng, VALUES)) for attribute in ATTRIBUTES] for name in names]
 
 
 def _target(facts: list[Fact]) -> str:
     return "\t".join(map(" ".join, facts))
 
 
-def _sample_paragraphs(rng: Random, facts: list[Fact]) -> Iterator[str]:
+def _sample_paragraphs(rng: Random, facts: list[Fact], others: list[list[Fact]]) -> Iterator[str]:
     name = facts[0][0]
-    others = tuple(other for other in NAMES if other != name)
     positions = [position for zone in ZONES for position in _sample(rng, zone, _PARAGRAPHS_PER_ZONE)]
     shuffled = iter(_sample(rng, facts, len(facts)))
     facts_at = {position: list(islice(shuffled, _FACTS_PER_PARAGRAPH)) for position in positions}
@@ -144,15 +139,13 @@ def _sample_paragraphs(rng: Random, facts: list[Fact]) -> Iterator[str]:
     fillers = rng.getrandbits(8 * num_words).to_bytes(num_words, "big")
     for position in range(_NUM_PARAGRAPHS):
         first = position * _PARAGRAPH_WORDS
-        words = [FILLERS[byte & 31] for byte in fillers[first : first + _PARAGRAPH_WORDS]]
-        stated, mentions = facts_at.get(position, []), 0
-        if stated:
-            mentions = int(rng.random() < _FURTHER_MENTION)
-        elif position in mentioning:
-            mentions = 3 + (rng.random() < _FOURTH_MENTION)
-        if not stated and rng.random() < _OTHER_FACTS:
-            other = _pick(rng, others)
-            stated = [(other, attribute + _pick(rng, VALUES)) for attribute in _sample(rng, ATTRIBUTES, 3)]
+        words = [FILLERS[byte & 7] for byte in fillers[first : first + _PARAGRAPH_WORDS]]
+        if position in facts_at:
+            stated, mentions = facts_at[position], int(rng.random() < _FURTHER_MENTION)
+        else:
+            stated, mentions = _sample(rng, _pick(rng, others), _FACTS_PER_PARAGRAPH), 0
+            if position in mentioning:
+                mentions = 3 + (rng.random() < _FOURTH_MENTION)
         free = set(range(_PARAGRAPH_WORDS))
         for number, fact in enumerate(stated):
             start = 1 + 4 * number + int(rng.random() * 2)
