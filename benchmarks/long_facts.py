@@ -55,7 +55,8 @@ def corpora(work: Path, extractor: str) -> list[str]:
 
 def nmtkit(command: str, *arguments: str | Path, threads: int | None = None) -> None:
     called = [str(Path(sys.executable).with_name("nmtkit")), command, *map(str, arguments), "--quiet"]
-    subprocess.run([*called, *(["--threads", str(threads)] if threads else [])], check=True)
+    options = ["--threads", str(threads)] if threads else []
+    subprocess.run([*called, *options], check=True, stdout=subprocess.DEVNULL)
 
 
 def train(run: Path, prepared: Path, settings: list[str], threads: int) -> dict[str, float]:
