@@ -23,7 +23,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.metrics import Score, Scorer, plain_text, resamples_for, score, scores_as_json
+from nmtkit.evaluation.metrics import Score, Scorer, default_metrics, plain_text, resamples_for, score, scores_as_json
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
@@ -158,12 +158,18 @@ def score_run(
     if not task_of(recipe.data).has_source:
         return _score_running_texts(Run(run_dir), recipe, names, device)
     texts = {name: Run(run_dir).read_translated(name) for name in names}
-    data = recipe.data
+    data, metrics = recipe.data, default_metrics(recipe.data)
+    is_translated = data.source_language != data.target_language
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
         for fault in text_faults(
-            hypotheses, [references], sources=sources, target_language=data.target_language, text=data.text
+            hypotheses,
+            [references],
+            sources=sources if is_translated else None,  # a language is recognised by words that the other lacks
+            target_language=data.target_language,
+            text=data.text,
+            metrics=metrics,
         ):
             log.warning("%s: %s", Run(run_dir).translation(name), fault)
     scores = {}
@@ -171,7 +177,7 @@ def score_run(
     tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        entries = scorer.score(hypotheses, resamples=resamples_for(len(hypotheses), resamples))
+        entries = scorer.score(hypotheses, metrics, resamples=resamples_for(len(hypotheses), resamples))
         if steps:  # normalisation changed more than blanks, so the signature names its steps
             suffix = f"|model-text:{steps}"
             entries = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in entries.items()}

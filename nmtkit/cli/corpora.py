@@ -7,7 +7,7 @@ import typer
 
 from nmtkit import console
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
-from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, describe_missing, find_entry
+from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, FACTS_SPLITS, describe_missing, find_entry
 from nmtkit.corpora.sacrebleu_sets import set_names
 from nmtkit.errors import DataError
 
@@ -49,6 +49,8 @@ def command(
     rows = [[entry.name, _pairs(entry, pairs), _size(entry, pairs), entry.description] for entry in shown]
     if name is None and not sacrebleu and (pairs is None or BUILTIN_LANGUAGES in pairs):
         rows += [[key, "-".join(BUILTIN_LANGUAGES), "0", "made up by nmtkit, no download"] for key in BUILTIN_SPLITS]
+    if name is None and not sacrebleu and pairs is None:
+        rows += [[key, "en-en", "0", "made up by nmtkit, long documents with summaries"] for key in FACTS_SPLITS]
     licences = dict.fromkeys(entry.licence for entry in shown)
     notes = [
         f"{licence}: {', '.join(entry.name for entry in shown if entry.licence == licence)}" for licence in licences

@@ -190,5 +190,5 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
     of_characters = recipe.data.subwords == "characters"  # as many as the text has, mostly
     size = min(_ASSUMED_CHARACTERS, recipe.data.vocab_size) if of_characters else recipe.data.vocab_size
     if task_of(recipe.data).has_source:
-        return PairLengths.assumed(recipe.cleaning.max_tokens), (size, size)
+        return PairLengths.assumed(recipe.cleaning.max_tokens, recipe.data.max_source_tokens), (size, size)
     return PairLengths.of_sequences(recipe.data.sequence_length), (size, size)

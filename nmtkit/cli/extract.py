@@ -1,6 +1,8 @@
 """`nmtkit extract`."""
 
+import re
 import sys
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -45,6 +47,11 @@ def command(
             help="text: one line per example, with tabs between paragraphs. jsonl: the examples with these paragraphs.",
         ),
     ] = "text",
+    with_title: Annotated[
+        bool,
+        typer.Option("--with-title", help="Begin each line of text with title or query and a tab, to train on it."),
+    ] = False,
+    targets: Annotated[Path | None, typer.Option(help="File for the targets, one per line, to train on.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Extract the most relevant paragraphs of long inputs, to summarise them or as a baseline.
@@ -55,15 +62,21 @@ def command(
     Examples:
       nmtkit extract --input articles.jsonl --length 500 --format jsonl --output short.jsonl
       nmtkit extract --input test.jsonl --method textrank --target-length --output extracted.txt
+      nmtkit extract --input train.jsonl --with-title --output train.source --targets train.target
     """
-    check_files([("--output", output)], [("--input", input_)])
+    check_files([("--output", output), ("--targets", targets)], [("--input", input_)])
+    if with_title and form == "jsonl":
+        raise typer.BadParameter("--with-title is for --format text; JSON lines keep the title")
     if length and target_length:
         raise typer.BadParameter("--length and --target-length cannot be combined")
     console.set_up(quiet=quiet)
     if input_ is None and sys.stdin is None:
         raise DataError("stdin is closed; pipe examples into it, or give a file with --input")
     reader = LineReader(input_) if input_ is not None else LineReader(sys.stdin.buffer, name="stdin")
-    with result_lines(output) as write, console.progress("extracting", None) as advance:
+    with ExitStack() as stack:
+        write = stack.enter_context(result_lines(output))
+        write_target = stack.enter_context(result_lines(targets)) if targets is not None else None
+        advance = stack.enter_context(console.progress("extracting", None))
         for done, example in enumerate(read_examples(reader), start=1):
             most = length
             if target_length:
@@ -71,8 +84,12 @@ def command(
                 if not most:
                     raise DataError(f'{example.name}: has no "target", which --target-length needs')
             found = list(islice(cut(rank(example, method, min_words), most), paragraphs))
+            if write_target is not None:
+                if not example.target.strip():
+                    raise DataError(f'{example.name}: has no "target", which --targets needs')
+                write_target(["\t".join(cut(re.split("[\t\n]", example.target), None))])
             if form == "text":
-                write(["\t".join(found)])
+                write(["\t".join([" ".join(example.query.split()), *found] if with_title else found)])
             else:
                 kept = {key: value for key, value in example.fields.items() if key != "documents"}
                 write([json_line({**kept, "paragraphs": found}).rstrip("\n")])

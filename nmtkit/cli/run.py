@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from nmtkit.evaluation.metrics import Score
 
 SHOWN_TRANSLATIONS = 4
+_MOST_CHARACTERS = 500
+"""Longer sources are not shown to their end."""
 _MAIN_METRICS = (
     "sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall", "nll", "perplexity",
-    "bits-per-character",
+    "bits-per-character", "rouge1", "rouge2", "rougeLsum",
 )  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def command(
             sentence = _print_translations(folder, test)
         use = f"echo {shlex.quote(sentence)} | nmtkit translate {shlex.quote(str(folder))}"
     if result.scores:
-        _print_main_scores(result.scores, is_made_up="builtin/synthetic" in loaded.data.test)
+        _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in loaded.data.test))
     _print_next_commands(folder, use)
 
 
@@ -108,11 +110,14 @@ def _print_translations(run_dir: Path, test: str) -> str:
     rows = []
     chosen = range(0, len(sources), max(1, len(sources) // SHOWN_TRANSLATIONS))[:SHOWN_TRANSLATIONS]
     for number in chosen:
-        lines = {"source": sources[number], "translation": hypotheses[number], "reference": references[number]}
+        source = sources[number]
+        shown = source if len(source) <= _MOST_CHARACTERS else f"{source[:_MOST_CHARACTERS]}..."
+        lines = {"source": shown, "translation": hypotheses[number], "reference": references[number]}
         rows += [[name, line or "(empty)"] for name, line in lines.items()] + [["", ""]]
     title = f"Translations of {len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
     console.print_table(title, ["", ""], rows[:-1])
-    short = (sources[number] for number in chosen if sources[number].strip() and sources[number].isprintable())
+    usable = (sources[number] for number in chosen if len(sources[number]) <= _MOST_CHARACTERS)
+    short = (source for source in usable if source.strip() and source.isprintable())
     return min(short, key=len, default="...")
 
 
@@ -127,7 +132,7 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     rows = [[test, *(shown(entries[name]) for name in metrics)] for test, entries in scores.items()]
     notes = [f"Signature of {name}: {tests[0][name].signature}" for name in metrics[:1]]
     if is_made_up:
-        notes.append("Text and test set come from a small grammar: this score shows that every step works, no more.")
+        notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
 
 

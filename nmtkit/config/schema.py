@@ -102,7 +102,7 @@ TREES = ("trees", "tagged-trees")
 """Values of [data] text for which the target is a tree over the words of the source."""
 
 
-LANGUAGE_MODEL = "language-model"
+LANGUAGE_MODEL, SUMMARY = "language-model", "summary"
 
 
 def default_task(text: str) -> str:
@@ -141,8 +141,12 @@ class DataConfig(_Section):
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
     too; see parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation", "parsing" or "language-model". By default parsing where text is trees, else
-    translation. A language model continues text: its corpora are { text = "FILE" }, without a source."""
+    """Kind of work: "translation", "parsing", "summary" or "language-model". By default parsing where text is trees,
+    else translation. The source of a summary is a title and paragraphs with tabs between them; see summaries.md. A
+    language model continues text: its corpora are { text = "FILE" }, without a source."""
+    max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Cut each source to its first tokens, this many, in training and in translation. Targets are not cut. By default
+    there is no limit."""
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
     """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
     another random offset in each epoch."""
@@ -188,6 +192,8 @@ class DataConfig(_Section):
     def _without_source(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("task") == LANGUAGE_MODEL:
             return {"source_language": "und", "normalize": (), **values}
+        if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
+            return {"source_language": values["target_language"], **values}
         return values
 
     @model_validator(mode="after")
@@ -202,7 +208,13 @@ class DataConfig(_Section):
                     raise ValueError(f'{entry.source}: a language model has no source; write {{ text = "FILE" }}')
             if self.source_prefixes:
                 raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
-        if self.source_language == self.target_language:
+        if self.task_name == SUMMARY and self.has_trees:
+            raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
+        if self.task_name == SUMMARY and isinstance(self.valid, int):
+            raise ValueError("a summary needs validation corpora, not a number of pairs")
+        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing"):
+            raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
+        if self.source_language == self.target_language and self.task_name != SUMMARY:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid is the number of pairs to hold out, at least 1; leave it out for no validation")
@@ -223,6 +235,8 @@ class DataConfig(_Section):
         for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
             if mixture_label(entry):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        if self.context and self.max_source_tokens is not None:
+            raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
         if self.context and self.task_name != "translation":
             raise ValueError(f'context is for task = "translation", not "{self.task_name}"; leave it out')
         if self.context and (isinstance(self.valid, int) or len(self.valid) > 1):
@@ -255,6 +269,11 @@ class DataConfig(_Section):
     def task_name(self) -> str:
         """The stated task, else the default for the kind of text."""
         return self.task or default_task(self.text)
+
+    @property
+    def has_fields(self) -> bool:
+        """True if tabs divide a line into fields, and are tokens of their own."""
+        return self.task_name == SUMMARY
 
     @property
     def splits_scripts(self) -> bool:
@@ -626,6 +645,9 @@ class TrainingLengths(_Section):
     longest_sequence: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """Tokens of the longest source with its context; None for models without `data.context`."""
 
+    max_source_tokens: int | None = Field(default=None, ge=1)
+    """`data.max_source_tokens`, to which the sources were cut."""
+
     @model_serializer(mode="wrap")
     def _without_none(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in handler(self).items() if value is not None}
@@ -648,13 +670,15 @@ class Recipe(_Section):
     @model_validator(mode="before")
     @classmethod
     def _long_lines(cls, values: Any) -> Any:
-        """Let no line of a language model's text be too long: what counts is the length of its sequences."""
+        """Let no document be too long, and no line of a language model's text, which is cut into sequences."""
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
-        cleaning = values.get("cleaning") or {}
-        if values["data"].get("task") != LANGUAGE_MODEL or not isinstance(cleaning, dict):
+        cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
+        if task not in (LANGUAGE_MODEL, SUMMARY) or not isinstance(cleaning, dict):
             return values
-        own = {"max_tokens": 0, "max_characters": 0, "source_equals_target": "keep"}
+        own: dict[str, Any] = {"max_tokens": 0, "max_characters": 0}
+        if task == LANGUAGE_MODEL:
+            own["source_equals_target"] = "keep"
         return {**values, "cleaning": {**own, **cleaning}}
 
     @model_validator(mode="after")
@@ -682,6 +706,12 @@ class Recipe(_Section):
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
                 f"{self.decoding.average_last}; checkpoints would be deleted before they are averaged"
+            )
+        source_tokens, most = self.data.max_source_tokens, self.cleaning.max_tokens
+        if source_tokens is not None and 0 < most < source_tokens:
+            raise ValueError(
+                f"[data] max_source_tokens = {source_tokens} is more than [cleaning] max_tokens = {most}, which would "
+                "leave out all longer sources; raise max_tokens, or set it to 0"
             )
         longest = self.model.max_positions - 1
         if self.model.positions == "learned" and self.data.task_name == LANGUAGE_MODEL:

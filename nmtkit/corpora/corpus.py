@@ -25,6 +25,7 @@ from nmtkit.compression import without_suffix
 from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
 from nmtkit.corpora.download import CorpusFile, Downloader
+from nmtkit.corpora.facts import FactsLines, fingerprint
 from nmtkit.corpora.readers import READERS, format_of
 from nmtkit.corpora.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 from nmtkit.errors import DataError
@@ -36,6 +37,8 @@ BUILTIN_SPLITS = {
     "builtin/pronouns-test": "pronouns-test",
 }  # fmt: skip
 BUILTIN_LANGUAGES = ("en", "de")
+FACTS_SPLITS = {f"builtin/facts-{split}": split for split in ("train", "valid", "test")}
+"""Documents with summaries in English, see facts.py."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def check_corpus(name: str, source_language: str, target_language: str) -> None:
     if name in BUILTIN_SPLITS:
         is_known = {source_language, target_language} == set(BUILTIN_LANGUAGES)
         pairs = f"{'-'.join(BUILTIN_LANGUAGES)}, in both directions"
+    elif name in FACTS_SPLITS:
+        is_known, pairs = (source_language, target_language) == ("en", "en"), 'en-en, for task = "summary"'
     elif (entry := find_entry(name)) is not None:
         is_known = (source_language, target_language) in entry.texts
         pairs = f"{', '.join(entry.language_pairs)}, in both directions"
@@ -105,7 +110,7 @@ def check_corpus(name: str, source_language: str, target_language: str) -> None:
 
 def describe_missing(name: str) -> str:
     """Return the message about a name of no corpus."""
-    kind, names = "corpus", [*BUILTIN_SPLITS, *catalogue()]
+    kind, names = "corpus", [*BUILTIN_SPLITS, *FACTS_SPLITS, *catalogue()]
     if name.startswith(PREFIX):
         kind, names = "sacreBLEU test set", set_names()
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
@@ -122,6 +127,10 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
         DataError: there is no such corpus, it lacks the language pair, or a file cannot be fetched.
     """
     check_corpus(name, source_language, target_language)
+    if name in FACTS_SPLITS:
+        split = FACTS_SPLITS[name]
+        facts = [TextSource(f"{name}.{side}", FactsLines(split, side == "source")) for side in ("source", "target")]
+        return Corpus(name, facts[0], facts[1], (), fingerprint(split))
     entry = find_entry(name)
     if entry is None:
         return _builtin_corpus(name, is_swapped=source_language != BUILTIN_LANGUAGES[0])

@@ -93,6 +93,7 @@ class PairExaminer:
         max_ratio: largest ratio of the characters of the longer and the shorter side; infinite: no limit.
         """
         self._normalize = without_moses(data.normalize)
+        self.cuts_sources = data.max_source_tokens is not None
         self._max_tokens = cleaning.max_tokens
         self._max_characters = cleaning.max_characters
         # A line of n words has at least 2 n - 1 characters, so a line of at most this length exceeds neither limit.
@@ -121,7 +122,9 @@ class PairExaminer:
             rules.append("markup")
         source_length, target_length = len(source), len(target)
         longer = source_length if source_length > target_length else target_length
-        if longer > self._surely_short and (self._is_too_long(source) or self._is_too_long(target)):
+        if longer > self._surely_short and (
+            self._is_too_long(target) or (not self.cuts_sources and self._is_too_long(source))
+        ):
             rules.append("too_long")
         if not self.compares_sides or (rules and BLANK_RULES.intersection(rules)):
             return rules
@@ -198,13 +201,17 @@ def _unescaped(match: re.Match[str]) -> str:
     return text if is_text else " "  # a line end would break the line
 
 
-def rule_against_text(source: str, target: str, cleaning: CleaningConfig) -> str | None:
-    """Return the rule by which a pair of normalised lines cannot be trained on, or None."""
+def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cuts_sources: bool = False) -> str | None:
+    """Return the rule by which a pair of normalised lines cannot be trained on, or None.
+
+    Args:
+        cuts_sources: no source is too long, as it will be cut.
+    """
     blanks = (not source.strip()) + (not target.strip())
     if blanks:
         return "both_blank" if blanks == 2 else "one_sided_blank"
     limit = cleaning.max_characters
-    if has_too_many_characters(source, limit) or has_too_many_characters(target, limit):
+    if has_too_many_characters(target, limit) or (not cuts_sources and has_too_many_characters(source, limit)):
         return "too_long"
     return None
 
@@ -294,7 +301,7 @@ class BlockExaminer:
         self._check_only = check_only
         self._holds_out = isinstance(data.valid, int) and not check_only
         self._errors = utf8_errors(cleaning, check_only=check_only)
-        ratio = cleaning.max_ratio
+        ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
         by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
         self._examiner = PairExaminer(data, cleaning, by_characters)
@@ -361,7 +368,8 @@ class BlockExaminer:
         source, target = repaired(source, fixes), repaired(target, fixes)
         if "swapped_sides" in fixes:
             source, target = target, source
-        unusable = rule_against_text(normalize(source, self._steps), normalize(target, self._steps), self._cleaning)
+        normalized = normalize(source, self._steps), normalize(target, self._steps)
+        unusable = rule_against_text(*normalized, self._cleaning, cuts_sources=self._examiner.cuts_sources)
         if unusable is not None:
             result.dropped[unusable] += 1
             return None

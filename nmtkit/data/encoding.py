@@ -49,6 +49,7 @@ class EncodedBlock:
     # numbers of target lines decoded as a test, of those that changed, and of these with an unknown token, [3]
     round_trip: npt.NDArray[np.int64]
     num_read: int  # pairs before any is left out
+    cut_sources: int  # sources cut to data.max_source_tokens
     findings: BlockFindings  # the rules that pairs break by their numbers of tokens
 
 
@@ -56,18 +57,25 @@ class BlockEncoder:
     """Function from blocks of pairs to their subword ids."""
 
     def __init__(
-        self, tokenizer: Path, cleaning: CleaningConfig | None, prefixes: Sequence[str], num_pairs: int
+        self,
+        tokenizer: Path,
+        cleaning: CleaningConfig | None,
+        prefixes: Sequence[str],
+        num_pairs: int,
+        max_source_tokens: int | None = None,
     ) -> None:
         """Args:
         tokenizer: folder of the tokenizer.
         cleaning: limits on the numbers of tokens; None: leave out only pairs with a side without tokens.
         prefixes: the tag before the sources of each corpus, or "".
         num_pairs: number of pairs in all blocks.
+        max_source_tokens: the number of tokens to which sources are cut; None: no limit.
         """
         self._tokenizer = Tokenizer.load(tokenizer)
         self._cleaning = cleaning
         self._prefixes = prefixes
         self._num_pairs = num_pairs
+        self._max_source_tokens = max_source_tokens
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
         self._context_sides = self._tokenizer.context_sides
         self._separators = [self._tokenizer.separator_id(side) for side in self._context_sides]
@@ -76,6 +84,9 @@ class BlockEncoder:
         """Encode a block."""
         pairs = list(block.pairs())
         texts, encoded = self._encode(block.corpus, pairs)
+        longest = self._max_source_tokens
+        cut_sources = sum(longest is not None and len(ids) > longest for ids in encoded[0])
+        encoded[0] = [ids[:longest] for ids in encoded[0]] if cut_sources else encoded[0]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
@@ -107,6 +118,7 @@ class BlockEncoder:
             multi_sentence_sources=sum(bool(sentence_starts(text)) for text in texts[0]),
             round_trip=round_trip,
             num_read=len(pairs),
+            cut_sources=cut_sources,
             findings=findings,
         )
 
@@ -195,7 +207,11 @@ class BlockEncoder:
 
 
 class ShardStatistics:
-    """Statistics of a set of shards for the report, counted while they are written."""
+    """Statistics of a set of shards for the report, counted while they are written.
+
+    Attributes:
+        cut_sources: number of sources cut to `data.max_source_tokens`.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
@@ -203,6 +219,7 @@ class ShardStatistics:
         self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._sentence_tokens = np.zeros(2, np.int64)  # without context
         self._pairs = self._longest_source = self._longest_sequence = self._multi_sentence_sources = 0
+        self.cut_sources = 0
         self._has_context = bool(tokenizer.context)
         self._round_trip = np.zeros(3, np.int64)
 
@@ -218,10 +235,11 @@ class ShardStatistics:
         self._sentence_tokens += block.sentence_tokens
         self._longest_source = max(self._longest_source, block.longest_source)
         self._longest_sequence = max(self._longest_sequence, int(block.lengths[0].max(initial=0)))
+        self.cut_sources += block.cut_sources
         self._multi_sentence_sources += block.multi_sentence_sources
         self._round_trip += block.round_trip
 
-    def training_lengths(self) -> TrainingLengths:
+    def training_lengths(self, max_source_tokens: int | None = None) -> TrainingLengths:
         """Return the lengths that a model folder records; at least one pair is needed."""
         source, target = self._sentence_tokens.tolist()
         return TrainingLengths(
@@ -229,6 +247,7 @@ class ShardStatistics:
             longest_sequence=self._longest_sequence if self._has_context else None,
             target_ratio=target / source,
             multi_sentence_share=self._multi_sentence_sources / self._pairs,
+            max_source_tokens=max_source_tokens,
         )
 
     def round_trip(self) -> dict[str, int]:
@@ -261,4 +280,6 @@ class ShardStatistics:
                 "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
                 "lengths": without_zeros(self._lengths[index].tolist()),
             }
+        if self.cut_sources:
+            sides["source"]["cut"] = self.cut_sources
         return sides

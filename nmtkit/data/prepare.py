@@ -247,6 +247,8 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if not data.context:
         settings["data"].pop("context")
         settings["data"].pop("context_sides")
+    if recipe.data.max_source_tokens is None:
+        settings["data"].pop("max_source_tokens")
     for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
@@ -450,13 +452,14 @@ class _Preparer:
         round_trip = statistics["train"].round_trip()
         report = self.findings.report(self._described, text.words, counts["train"], subwords, round_trip)
         self._write_report(folder, report)
+        lengths = statistics["train"].training_lengths(self._data.max_source_tokens)
         return {
             "corpora": self._described,
             "cleaning": self.findings.left_out(),
             "rules": {rule: findings["count"] for rule, findings in report["rules"].items()},
             "pairs": counts,
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
-            "training_lengths": statistics["train"].training_lengths().model_dump(),
+            "training_lengths": lengths.model_dump(),
             "subword_sample": self._sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
@@ -473,7 +476,8 @@ class _Preparer:
             cleaning, num_sampled = self._recipe.cleaning, total
             weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
             prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]
-        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled)
+        longest = self._data.max_source_tokens
+        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, longest)
         with (
             ShardWriter(folder / name, sizes, weights) as writer,
             progress(f"encoding {name}", total) as advance,
@@ -485,6 +489,9 @@ class _Preparer:
                 statistics.add(block)
                 done += block.num_read
                 advance(done)
+        if statistics.cut_sources:
+            sources = f"{statistics.cut_sources:,} of {counted(done, 'source')}"
+            log.info("%s: %s cut to the first %d tokens (data.max_source_tokens)", name, sources, longest)
         return writer.num_pairs, statistics
 
     def _dropped_summary(self) -> str:

@@ -92,7 +92,7 @@ class TranslationRequest:
         forbidden: phrases that no translation may contain.
         attention: add an alignment to each translation.
         max_source_tokens: longer sources are cut, and the translations of their segments joined with a blank; by
-            default the length of the longest source seen in training.
+            default the length of the longest source seen in training. Of documents, only the first tokens are read.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
         before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
     """
@@ -133,6 +133,7 @@ class Translation:
         parts: number of segments.
         is_short: the translation, or that of a segment, is so short for its source that text was probably lost.
         is_unsatisfied: the requested prefix or a required phrase is missing.
+        is_cut: only the first tokens of the source were read.
         is_mended: the output of the model was no tree over the source words and was repaired; None for text.
         source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
     """
@@ -147,6 +148,7 @@ class Translation:
     parts: int = 1
     is_short: bool = False
     is_unsatisfied: bool = False
+    is_cut: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
 
@@ -161,6 +163,7 @@ class Segment:
         words: number of words.
         context: number of tokens of the sentences before it.
         number: index of the segment within its line.
+        is_cut: the line goes on after its last segment.
     """
 
     line: int
@@ -170,6 +173,7 @@ class Segment:
     number: int = 0
     prefix: Ids = ()
     required: tuple[Ids, ...] = ()
+    is_cut: bool = False
 
 
 def contains(tokens: Ids, phrase: Ids) -> bool:
@@ -383,16 +387,20 @@ class Engine(ABC):
         texts = [*before, *lines]
         normalized = [self.tokenizer.normalize(line, "source") for line in texts]
         sources = self.tokenizer.encode(normalized, "source", self.num_threads)
+        begin = longest  # the number of tokens of a source that are read
+        if self.task.splits_sources:
+            begin = (self.lengths and self.lengths.max_source_tokens) or max(map(len, sources), default=0)
         no_constraints: list[tuple[Ids, tuple[Ids, ...]]] = [((), ())] * len(before)
         by_line = zip(texts, sources, [*no_constraints, *self._constraints(request, len(lines))], strict=True)
         segments: list[Segment] = []
         for line, (text, ids, constraints) in enumerate(by_line, start=-len(before)):
             words = self.task.words(text)
-            cut = cut_source(self.tokenizer, ids, longest, self.lengths) if words else []
+            cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
             for number, part in enumerate(cut):
                 num_words = len(words) if len(cut) == 1 else sum(self.tokenizer.word_starts(part, "source"))
                 # The constraints of a line apply to its first segment.
-                segments.append(Segment(line, part, num_words, 0, number, *(constraints if number == 0 else ())))
+                of_segment = constraints if number == 0 else ((), ())
+                segments.append(Segment(line, part, num_words, 0, number, *of_segment, is_cut=len(ids) > begin))
             if size and not cut:
                 segments.append(Segment(line, [], 0))  # ends the document
         return self._with_context(segments, longest) if size else segments
@@ -415,7 +423,8 @@ class Engine(ABC):
             text=self.tokenizer.translation(ids),
             pieces=tuple(self.tokenizer.pieces(ids, "target")),
             hit_limit=len(ids) >= limit,
-            is_short=is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
+            is_short=self.task.splits_sources and is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
+            is_cut=segment.is_cut,
             **details,
         )
 
@@ -442,4 +451,5 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         parts=len(parts),
         is_short=any(part.is_short for part in parts),
         is_unsatisfied=any(part.is_unsatisfied for part in parts),
+        is_cut=parts[0].is_cut,
     )

@@ -247,6 +247,8 @@ class TranslationJob:
             written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
             if translations[0].is_unsatisfied and self.engine.task.words(source):
                 unsatisfied.append(number)
+        if cut := sum(translations[0].is_cut for translations in results):
+            log.info("only the first tokens of %s were read (status cut)", console.counted(cut, "source"))
         if unsatisfied:
             log.warning(
                 "prefix or required phrases left out, as they contradict other constraints: %s",

@@ -22,6 +22,7 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.context import context_of
+from nmtkit.decoding.lengths import source_limit
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -84,6 +85,7 @@ class ForcedDecoder:
         if not task_of(tokenizer).has_source:
             raise ModelError("this is a language model, which has no source; leave out --source")
         self._models = models
+        self._lengths = lengths
         self.tokenizer = tokenizer
         self.decoding = decoding
         self._longest_sequence = None if lengths is None else lengths.longest_sequence
@@ -192,14 +194,21 @@ class ForcedDecoder:
 
         Args:
             batch_tokens: maximum source or hypothesis tokens per batch, with padding.
-            max_tokens: maximum length; only the first tokens of a longer source or hypothesis are used.
+            max_tokens: maximum length; only the first tokens of a longer source or hypothesis are used. Of documents,
+                as many tokens are used as the model reads in translation.
             unscored: number of tokens at the beginning of each hypothesis that are its context; None: 0.
 
         Raises:
             ModelError: a probability is not a number.
         """
         limit, is_joined = self._limit(max_tokens), any(model.config.is_joined for model in self._models)
-        pairs = [(source[:limit], hypothesis[:limit]) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+        most_read = limit  # tokens of a source
+        if not task_of(self.tokenizer).splits_sources:
+            most_read = self._limit(source_limit(None, self._lengths))
+        elif self._lengths is not None and self._lengths.max_source_tokens:
+            most_read = min(limit, self._lengths.max_source_tokens)
+        sides = zip(sources, hypotheses, strict=True)
+        pairs = [(source[:most_read], hypothesis[:limit]) for source, hypothesis in sides]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
         longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=is_joined)  # positions of each pair
@@ -218,10 +227,10 @@ class ForcedDecoder:
         for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
             remarks = []
             begin = unscored[index] if unscored else 0
-            for name, tokens in (("source", source), ("hypothesis", hypothesis[begin:])):
+            for name, tokens, most in (("source", source, most_read), ("hypothesis", hypothesis[begin:], limit)):
                 if not tokens:
                     remarks.append(f"empty_{name}")
-                elif len(tokens) > limit:
+                elif len(tokens) > most:
                     remarks.append(f"cut_{name}")
             # A hypothesis that was cut has no end symbol.
             ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)

@@ -42,7 +42,9 @@ def longest_translation(decoding: DecodingConfig, source_tokens: int) -> int:
 
 def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
     """Return the maximum length of a source that is translated whole: as stated, else that of the training data."""
-    return stated or (MAX_SOURCE_TOKENS if lengths is None else lengths.longest_source)
+    if lengths is None:
+        return stated or MAX_SOURCE_TOKENS
+    return stated or lengths.max_source_tokens or lengths.longest_source
 
 
 def is_short(source_tokens: int, target_tokens: int, lengths: TrainingLengths | None) -> bool:

@@ -16,7 +16,7 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import METRICS, Scorer, single_scores
+from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, single_scores
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test
 from nmtkit.files import as_text
 from nmtkit.run import Run
@@ -108,7 +108,7 @@ def compare_runs(
         sources, references = _same_test_set(runs, test)
         systems = {name: run.read_translated(test)[2] for name, run in runs.items()}
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        possible = single_scores(scorer.possible(metrics or None))
+        possible = single_scores(scorer.possible(metrics or default_metrics(data)))
         chosen = possible if metrics else [name for name in possible if name in DEFAULT_METRICS or name not in METRICS]
         scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
         if num_sentences:

@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmtkit.config.schema import DataConfig
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
@@ -451,6 +452,12 @@ def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
                 "(e.g. --target-language de)"
             )
     return reasons
+
+
+def default_metrics(data: DataConfig) -> list[str] | None:
+    """Return the metrics of a recipe's task that are possible in its language; None: those of its kind of text."""
+    impossible = left_out(target_language=data.target_language, text=data.text)
+    return [name for name in task_of(data).metrics or () if name not in impossible] or None
 
 
 def task_metric(text: str, metrics: Sequence[str] | None = None) -> TaskMetric | None:

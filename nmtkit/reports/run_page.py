@@ -20,7 +20,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.metrics import METRICS, TASK_METRICS, comparable_to, single_scores, task_metric
+from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to, single_scores, task_metric
 from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import OVER, averages, figures, is_number, reports_shown, spacing_of_reports
@@ -86,7 +86,8 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
     """Return label and value of the most important numbers."""
     cells = []
     for name, metrics in run.files.get("scores.json", {}).items():
-        metric = next((metric for metric in (*METRICS, *single_scores(list(TASK_METRICS))) if metric in metrics), None)
+        known = (*METRICS, *single_scores(list(TASK_METRICS)), *ON_REQUEST)
+        metric = next((metric for metric in known if metric in metrics), None)
         if metric is not None:
             cells.append((f"{metric}, {name}", FORMS["two"](metrics[metric]["score"])))
     # A run may be saved before its first report.

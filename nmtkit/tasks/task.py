@@ -75,15 +75,20 @@ class Task:
     Attributes:
         description: description of source and target, for the README of an export.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
+        metrics: text metrics that are computed by default, where the script of the target allows it; None: all.
         own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metrics.py`; None: the output is
             text, which the text metrics score.
+        splits_sources: a source that is longer than any in training is translated in segments; False: only its first
+            tokens are read.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
     """
 
     description = "plain"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
+    metrics: tuple[str, ...] | None = None
     own_metric: str | None = None
     has_source = True
+    splits_sources = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         """Return the corpus with all lines converted by `model_source` and `model_target`."""

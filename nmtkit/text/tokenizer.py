@@ -37,6 +37,8 @@ replaced by a character that Unicode never assigns."""
 _TAG_SIGN = "\ufdd1"
 """Another such character, with which the entry of a tag begins: sentencepiece removes control symbols from its training
 text, even inside words, and the text may contain the name of the tag."""
+FIELD_MARK = "\ufdd4"
+"""Another one, a word of its own, which stands for the tab between two fields of a line (`DataConfig.has_fields`)."""
 _UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 _MAX_LEARNED_BYTES = 4192
@@ -107,6 +109,7 @@ class _SentencePiece:
                 eos_id=EOS,
                 unk_surface=_UNKNOWN_TEXT,
                 control_symbols=[_TAG_SIGN + tag for tag in tags],
+                user_defined_symbols=[_BLANK_SIGN + FIELD_MARK] if data.has_fields else [],
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -269,6 +272,8 @@ class Tokenizer:
         def learn(lines: Iterable[str], tags: Sequence[str]) -> _Vocabulary:
             if data.subwords == "none":
                 return _SegmentedPieces.learn(lines, data, tags)
+            if data.has_fields:  # a document is longer than any line to learn from, but a paragraph is not
+                lines = (field for line in lines for field in re.split(f"(?<={FIELD_MARK}) ", line))
             short = (line for line in lines if len(line.encode()) <= _MAX_LEARNED_BYTES)
             return (_WordPieces if data.subwords == "wordpiece" else _SentencePiece).learn(short, data, tags)
 

@@ -264,7 +264,9 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     recipe = run.recipe()
     of_task = task_of(recipe.data).averaging_metric
     if criterion == "bleu" and of_task != "bleu":
-        raise DataError(f'{run_dir}: BLEU cannot score text = "{recipe.data.text}"; search with --metric {of_task}')
+        raise DataError(
+            f'{run_dir}: BLEU does not fit task = "{recipe.data.task_name}"; search with --metric {of_task}'
+        )
     criterion = criterion or of_task
     description = check_alike(folders)
     valid = run.valid_text

@@ -69,14 +69,25 @@ class PairLengths:
         return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts))
 
     @classmethod
-    def assumed(cls, longest: int) -> "PairLengths":
-        """Return a sample that stands for a corpus not prepared yet, always the same."""
+    def assumed(cls, longest: int, source_tokens: int | None = None) -> "PairLengths":
+        """Return a sample that stands for a corpus not prepared yet, always the same.
+
+        Args:
+            longest: maximum length; 0: no limit.
+            source_tokens: the length of all sources; None: as of sentences.
+        """
         random = np.random.default_rng(1)
         own = random.standard_normal((_ASSUMED_PAIRS, 2))
         own[:, 0] = 0.95 * own[:, 1] + (1 - 0.95**2) ** 0.5 * own[:, 0]
         sampled = np.exp(np.log(_ASSUMED_MEANS) - 0.62**2 / 2 + 0.62 * own)
         lengths = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64)
-        return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
+        if source_tokens is None:
+            return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
+        sources = np.full(_ASSUMED_PAIRS, source_tokens + 1)
+        origin = (
+            f"assumed: {source_tokens:,} source tokens and, as in WMT14, 30.6 target tokens on average; run `prepare`"
+        )
+        return cls(sources, lengths[:, 1], None, f"{origin} for exact ones")
 
     @classmethod
     def of_sequences(cls, length: int) -> "PairLengths":

@@ -248,7 +248,7 @@ def test_parsers_are_compared_by_their_brackets(
 
 def test_averages_of_a_parser_are_searched_by_nll(perfect: Path) -> None:
     workers = Workers.start("cpu", "float32", 1)
-    with pytest.raises(DataError, match='BLEU cannot score text = "tagged-trees"; search with --metric nll'):
+    with pytest.raises(DataError, match='BLEU does not fit task = "parsing"; search with --metric nll'):
         list(search(perfect, "bleu", workers))
     *_, found = search(perfect, None, workers)
     assert {one.metric for one in found.tried} == {"nll"}

@@ -1,0 +1,130 @@
+"""Trains models on the built-in corpus of long documents, and prints their nll beside the best attainable one.
+
+    python benchmarks/long_facts.py --work DIR [--lengths 64 256 1024 4096] [--models T-DMCA T-ED T-D]
+        [--extractors identity tf-idf cheating] [--seeds 1 2 3] [--updates 2000] [--threads N] [--set SECTION.KEY=VALUE]
+
+The recipe is `long-facts`. T-DMCA and T-D are 5 layers of a decoder, T-ED 2 layers of encoder and 2 of decoder, which
+have about as many parameters. nll is that of the test set, in nats per target token with the end symbol; the last
+checkpoints are averaged, and nothing is chosen. "attainable" is the entropy of the facts that are not among the first
+tokens, exactly (nmtkit/corpora/facts.py). Each run has a folder in DIR; the same command continues after an
+interruption, and prints a table of all runs that it names.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from nmtkit.corpora.facts import SPLITS, attainable_nll, generate
+from nmtkit.files import write_json, write_lines
+from nmtkit.text.extraction import Example, rank
+
+MODELS = {
+    "T-DMCA": [],
+    "T-D": ['model.self_attention=["full"]'],
+    "T-ED": [
+        "model.architecture=encoder-decoder",
+        'model.self_attention=["full"]',
+        "model.encoder_layers=2",
+        "model.decoder_layers=2",
+    ],
+}
+
+
+def corpora(work: Path, extractor: str) -> list[str]:
+    """Return the settings of the corpora in the order of an extractor, after writing their files."""
+    if extractor == "identity":
+        return []
+    settings = []
+    for split in SPLITS:
+        source, target = (work / "corpora" / f"{extractor}.{split}.{side}" for side in ("source", "target"))
+        if not target.is_file():
+            source.parent.mkdir(parents=True, exist_ok=True)
+            examples = [Example("", one.title, one.paragraphs, one.target, {}) for one in generate(split)]
+            write_lines(source, ["\t".join((one.query, *rank(one, extractor))) for one in examples])
+            write_lines(target, [one.target for one in examples])
+        name = json.dumps([str(source.resolve()), str(target.resolve())])[1:-1].split(", ")
+        settings.append(f'data.{split}=[{{source={name[0]}, target={name[1]}, name="facts-{split}"}}]')
+    return settings
+
+
+def nmtkit(command: str, *arguments: str | Path, threads: int | None = None) -> None:
+    called = [str(Path(sys.executable).with_name("nmtkit")), command, *map(str, arguments), "--quiet"]
+    options = ["--threads", str(threads)] if threads else []
+    subprocess.run([*called, *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def train(run: Path, prepared: Path, settings: list[str], threads: int) -> dict[str, float]:
+    """Train and score a model; return its nll, the attainable one, and seconds per update."""
+    from nmtkit.decoding.forced import ForcedDecoder
+
+    result = run / "long_facts.json"
+    if result.is_file():
+        return dict(json.loads(result.read_text(encoding="utf-8")))
+    stated = [part for setting in settings for part in ("--set", setting)]
+    if not (prepared / "data" / "manifest.json").is_file():
+        nmtkit("prepare", "long-facts", "--run-dir", prepared, *stated)
+        shutil.rmtree(prepared / "prepare", ignore_errors=True)
+    if not (run / "data" / "manifest.json").is_file():
+        shutil.rmtree(run / "data", ignore_errors=True)
+        shutil.copytree(prepared / "data", run / "data")
+        nmtkit("prepare", "long-facts", "--run-dir", run, *stated)
+    nmtkit("train", "long-facts", "--run-dir", run, *stated, threads=threads)
+    nmtkit("average", run)
+    lines = [(run / "data" / "test" / f"facts-test.{side}.txt").read_text("utf-8") for side in ("source", "reference")]
+    pairs = list(zip(*(text.splitlines() for text in lines), strict=True))
+    scores = ForcedDecoder.load(run, precision="float32").score(pairs)
+    length = json.loads((run / "averaged" / "model.json").read_text("utf-8"))["training_lengths"]["max_source_tokens"]
+    last = json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
+    found = {
+        "nll": -math.fsum(score.log_prob for score in scores) / sum(len(score.ids) for score in scores),
+        "attainable": attainable_nll(pairs, length),
+        "seconds": last["seconds"] / last["step"],
+    }
+    write_json(result, found)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["T-DMCA"])
+    parser.add_argument("--extractors", nargs="+", choices=("identity", "tf-idf", "cheating"), default=["identity"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    arguments = parser.parse_args()
+    rows = []
+    for extractor in arguments.extractors:
+        of_corpora = corpora(arguments.work, extractor)
+        for model in arguments.models:
+            for length in arguments.lengths:
+                of_data = [*of_corpora, f"data.max_source_tokens={length}"]
+                prepared = arguments.work / f"data-{extractor}-{length}"
+                found = []
+                for seed in arguments.seeds:
+                    run = arguments.work / f"{extractor}-{model}-{length}-{arguments.updates}-{seed}"
+                    of_run = [f"training.seed={seed}", f"training.max_steps={arguments.updates}"]
+                    settings = [*of_data, *MODELS[model], *of_run, *arguments.set]
+                    found.append(train(run, prepared, settings, arguments.threads))
+                    print(f"{run.name}: {found[-1]}", file=sys.stderr, flush=True)
+                nlls = [one["nll"] for one in found]
+                each = ", ".join(f"{nll:.4f}" for nll in nlls)
+                seconds = statistics.mean(one["seconds"] for one in found)
+                cells = [extractor, model, f"{length:,}", each, f"{statistics.mean(nlls):.4f}"]
+                rows.append([*cells, f"{found[0]['attainable']:.4f}", f"{seconds:.2f}"])
+    print("| extractor | model | tokens read | nll per seed | mean | attainable | s per update |")
+    print("|---|---|---|---|---|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()

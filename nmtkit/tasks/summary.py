@@ -1,0 +1,80 @@
+"""Summaries: the title or query and the paragraphs of documents in, a text about them out.
+
+    source   "title TAB paragraph TAB paragraph"      as `nmtkit extract --with-title` writes it
+    target   "sentence TAB sentence"                  or one text without tabs
+
+A tab is a token of its own, so the model sees where title, paragraphs and sentences end.
+
+Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences", section 4.2.1.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.errors import DataError
+from nmtkit.tasks.task import Output, Task
+from nmtkit.text.tokenizer import FIELD_MARK
+
+
+class SummaryTask(Task):
+    """Summaries of documents."""
+
+    averaging_metric: Literal["bleu", "nll"] = "nll"
+    metrics = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+    splits_sources = False
+
+    def __init__(self, text: str) -> None:
+        self.description = f"{text}; title and paragraphs of the source are separated by tabs"
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        source, target = corpus.source, corpus.target
+        sources = _MarkedLines(source.raw_lines, source.name, self._checked_source)
+        targets = _MarkedLines(target.raw_lines, target.name, self.model_target)
+        return replace(corpus, source=replace(source, raw_lines=sources), target=replace(target, raw_lines=targets))
+
+    def _checked_source(self, line: str, name: str, number: int) -> str:
+        if line.strip() and "\t" not in line:
+            raise DataError(
+                f"{name}, line {number}: has no tab; a source is a title, then paragraphs with a tab before each "
+                "(without a title, begin the line with a tab)"
+            )
+        return self.model_source(line)
+
+    def model_source(self, line: str) -> str:
+        return _marked(line)
+
+    def model_target(self, line: str, name: str, number: int = 1) -> str:
+        return _marked(line)
+
+    def words(self, line: str) -> list[str]:
+        return [word for word in line.split() if word != FIELD_MARK]
+
+    def output(self, source: str, generated: str) -> Output:
+        return Output(re.sub(f" *{FIELD_MARK} *", "\t", generated).strip())
+
+
+def _marked(line: str) -> str:
+    """Return a line with a mark between blanks for each tab; "" for a line without text."""
+    if not line.strip():
+        return ""
+    fields = (part.strip(" ") for part in line.replace("\t", f"\t{FIELD_MARK}\t").split("\t"))
+    return " ".join(field for field in fields if field)
+
+
+@dataclass(frozen=True)
+class _MarkedLines:
+    """Lines of a text with marks for tabs."""
+
+    lines: Iterable[bytes]
+    name: str
+    convert: Callable[[str, str, int], str]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, line in enumerate(self.lines, start=1):
+            text = line.removesuffix(b"\n")
+            end = b"\r\n" if text.endswith(b"\r") else b"\n"
+            marked = self.convert(text.removesuffix(b"\r").decode("utf-8", "surrogateescape"), self.name, number)
+            yield marked.encode("utf-8", "surrogateescape") + end

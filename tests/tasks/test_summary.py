@@ -1,0 +1,291 @@
+"""Summaries from text files to scores: tabs as tokens, sources cut to their first tokens."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import DataConfig, TrainingLengths
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import PairData
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.evaluation.metrics import default_metrics
+from nmtkit.pipeline import run as run_recipe
+from nmtkit.run import Run
+from nmtkit.tasks.summary import SummaryTask
+from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer
+from nmtkit.training.prediction import PairLengths
+
+LENGTH = 12
+RECIPE = f"""
+[data]
+task = "summary"
+target_language = "en"
+train = [{{ source = "train.source", target = "train.target" }}]
+valid = [{{ source = "valid.source", target = "valid.target" }}]
+test = [{{ source = "valid.source", target = "valid.target", name = "test" }}]
+subwords = "none"
+vocab_size = 40
+max_source_tokens = {LENGTH}
+[model]
+architecture = "decoder"
+self_attention = ["local", "compressed"]
+local_block = 4
+decoder_layers = 2
+d_model = 16
+d_ff = 32
+num_heads = 2
+dropout = 0.0
+[training]
+source_loss = 0.0
+sequences_per_update = 8
+schedule = "constant"
+peak_learning_rate = 0.01
+warmup_steps = 5
+max_steps = 20
+validate_bleu = false
+precision = "float32"
+validate_every_steps = 10
+checkpoint_every_steps = 10
+keep_last = 1
+[decoding]
+average_last = 1
+max_length_ratio = 0.0
+max_length_offset = 10
+"""
+SOURCE = "tea\ttea is hot .\tcups are red . they break ."
+"""14 words and tabs."""
+PAIRS = [(SOURCE, "tea hot .\tcups red ."), ("cup\tcups break .", "cups break ."), ("\ttea is red .", "tea red .")]
+
+
+def write_project(folder: Path, recipe: str = RECIPE, **texts: list[str]) -> str:
+    sides = dict(zip(("source", "target"), map(list, zip(*PAIRS, strict=True)), strict=True))
+    contents = {f"{name}.{side}": sides[side] * 8 for name in ("train", "valid") for side in sides}
+    for name, lines in {**contents, **{key.replace("_", "."): lines for key, lines in texts.items()}}.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "mine.toml").write_text(recipe, encoding="utf-8")
+    return str(folder / "mine.toml")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("summaries")
+    recipe = load_recipe(write_project(folder))
+    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    return folder / "run"
+
+
+def test_tabs_become_words_and_come_back() -> None:
+    task = SummaryTask("plain")
+    line = "a title\tone  two \t three\t\tfour"
+    marked = f"a title {FIELD_MARK} one  two {FIELD_MARK} three {FIELD_MARK} {FIELD_MARK} four"
+    assert task.model_source(line) == task.model_target(line, "x") == marked
+    assert task.model_source("\ttext") == f"{FIELD_MARK} text"
+    assert task.model_source(" \t \t") == ""
+    assert task.words(f"a {FIELD_MARK} b {FIELD_MARK}") == ["a", "b"]
+    assert task.output("", f"one . {FIELD_MARK} two {FIELD_MARK}").text == "one .\ttwo"
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece", "none", "characters"])
+def test_a_tab_is_one_token_and_subwords_are_learned_from_long_documents(subwords: str) -> None:
+    size = {"unigram": 22, "wordpiece": 42}.get(subwords, 45)
+    data = DataConfig.model_validate(
+        {"task": "summary", "target_language": "en", "train": ["x"], "subwords": subwords, "vocab_size": size}
+    )
+    assert data.source_language == "en"
+    document = SummaryTask("plain").model_source("title\t" + "\t".join(["brick house"] * 600))
+    assert len(document.encode()) > 4192
+    tokenizer = Tokenizer.learn(data, lambda: [(document, "short text")] * 3)
+    ids = tokenizer.encode([f"title {FIELD_MARK} brick house {FIELD_MARK} brick"], "source")[0]
+    assert sum(FIELD_MARK in piece for piece in tokenizer.pieces(ids, "source")) == 2
+    blank = "" if subwords == "none" else "\u2581"
+    assert f"{blank}{FIELD_MARK}" in tokenizer.pieces(ids, "source")
+    assert tokenizer.translation(ids) == f"title {FIELD_MARK} brick house {FIELD_MARK} brick"
+    assert 1 not in ids
+
+
+def test_sources_are_cut_to_their_first_tokens_and_targets_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nmtkit")
+    path = write_project(tmp_path)
+    for length, num_cut in ((LENGTH, 8), (3, 24), (1000, 0)):
+        recipe = load_recipe(path, [f"data.max_source_tokens={length}"])
+        manifest = prepare(recipe, tmp_path / f"{length}").manifest
+        run = Run(tmp_path / f"{length}")
+        data, tokenizer = PairData(run.data / "train"), run.tokenizer()
+        task = SummaryTask("plain")
+        for pair, (source, target) in enumerate(PAIRS):
+            words = task.model_source(source).split()[:length]
+            assert [tokenizer.decode([index], "source") for index in data.ids(0, pair).tolist()] == words
+            assert tokenizer.decode(data.ids(1, pair).tolist()) == task.model_target(target, "")
+        assert manifest["training_lengths"]["max_source_tokens"] == length
+        report = json.loads((run.data / "report.json").read_text(encoding="utf-8"))
+        assert report["subwords"]["train"]["source"].get("cut", 0) == num_cut
+        assert ("sources cut to max_source_tokens" in (run.data / "report.html").read_text("utf-8")) == bool(num_cut)
+    assert f"train: 8 of 24 sources cut to the first {LENGTH} tokens" in caplog.text
+
+
+def test_a_long_document_is_dropped_only_by_a_stated_limit(tmp_path: Path) -> None:
+    long = "title\t" + "word " * 3000 + ".\tend"
+    path = write_project(tmp_path, train_source=[long, SOURCE], train_target=["tea .", "tea ."])
+    unlimited = load_recipe(path, ["data.max_source_tokens=2000"])
+    assert (unlimited.cleaning.max_tokens, unlimited.cleaning.max_characters) == (0, 0)
+    assert prepare(unlimited, tmp_path / "all").manifest["training_lengths"]["longest_source"] == 2000
+    cut = load_recipe(path, ["data.max_source_tokens=20", "cleaning.max_tokens=20", "cleaning.max_characters=100"])
+    assert prepare(cut, tmp_path / "cut").manifest["pairs"]["train"] == 2
+    text = RECIPE.replace(f"max_source_tokens = {LENGTH}", "")
+    dropped = load_recipe(write_project(tmp_path, text, train_source=[long, SOURCE], train_target=["tea ."] * 2))
+    assert prepare(dropped, tmp_path / "none").manifest["training_lengths"]["longest_source"] == 3005
+    limited = load_recipe(str(tmp_path / "mine.toml"), ["cleaning.max_tokens=20"])
+    assert prepare(limited, tmp_path / "limited").manifest["pairs"]["train"] == 1
+
+
+def test_a_run_scores_rouge_and_its_model_knows_the_length(
+    trained: Path, run_command: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    scores = json.loads(Run(trained).scores.read_text(encoding="utf-8"))["test"]
+    assert list(scores) == ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    lengths = json.loads((trained / "averaged" / "model.json").read_text(encoding="utf-8"))["training_lengths"]
+    assert lengths["max_source_tokens"] == lengths["longest_source"] == LENGTH
+    outcome = run_command("report", trained)
+    assert (outcome.code, "rouge1, test" in (trained / "report.html").read_text(encoding="utf-8")) == (0, True)
+    assert run_command("score", trained).code == 0
+    assert "the source instead" not in caplog.text and "not en" not in caplog.text
+
+
+def test_translation_reads_what_training_has_read(trained: Path) -> None:
+    translator = Translator.load([trained])
+    other = "\t".join([*SOURCE.split("\t"), "tea breaks . cups break ."])
+    first, changed, short = translator.translations([SOURCE, other, PAIRS[1][0]], TranslationRequest())
+    assert first[0].log_prob == changed[0].log_prob and first[0].text == changed[0].text
+    assert [best[0].is_cut for best in (first, changed, short)] == [True, True, False]
+    assert [best[0].parts for best in (first, changed, short)] == [1, 1, 1]
+    all_read = translator.translations([SOURCE], TranslationRequest(max_source_tokens=100))[0][0]
+    assert not all_read.is_cut and all_read.log_prob != first[0].log_prob
+    empty = translator.translations(["", "\t\t"], TranslationRequest())
+    assert [best[0].text for best in empty] == ["", ""]
+
+
+def test_scores_with_a_model_read_the_same_source(trained: Path) -> None:
+    decoder = ForcedDecoder.load([trained])
+    pairs = [(SOURCE, "tea hot .\tcups red ."), (f"{SOURCE}\tmore cups", "tea hot .\tcups red .")]
+    one, other = decoder.score(pairs)
+    assert one.log_prob == pytest.approx(other.log_prob)
+    assert one.remarks == other.remarks == ("cut_source",)
+    assert len(one.ids) == 8
+    searched = Translator.load([trained]).translations([SOURCE], TranslationRequest())[0][0]
+    again = decoder.score([(SOURCE, searched.text)])[0]
+    if not searched.hit_limit:
+        assert searched.log_prob == pytest.approx(again.log_prob, abs=1e-4)
+
+
+def test_without_a_stated_length_a_document_is_read_as_far_as_the_longest_in_training(trained: Path) -> None:
+    translator = Translator.load([trained])
+    translator.lengths = TrainingLengths(longest_source=5, target_ratio=1.0, multi_sentence_share=0.0)
+    best = translator.translations([SOURCE], TranslationRequest())[0][0]
+    translator.lengths = None
+    read_to_5 = translator.translations([SOURCE], TranslationRequest(max_source_tokens=5))[0][0]
+    assert (best.is_cut, best.parts, best.text) == (True, 1, read_to_5.text)
+
+
+def test_the_status_of_a_cut_source_is_cut(trained: Path, run_command: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(f"{SOURCE}\n{PAIRS[1][0]}\n", encoding="utf-8")
+    files = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--status", tmp_path / "status")
+    outcome = run_command("translate", trained, *files)
+    statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text("utf-8").splitlines()]
+    assert (outcome.code, "cut" in statuses[0], "cut" in statuses[1]) == (0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data.max_source_tokens=0"], "data.max_source_tokens = 0: must be at least 1"),
+        (["data.max_source_tokens=-3"], "data.max_source_tokens = -3: must be at least 1"),
+        (
+            ["data.task=language-model", "data.subwords=bpe"],
+            'max_source_tokens cannot be used with task = "language-model"',
+        ),
+        (["data.text=trees"], 'task = "summary" cannot be used with text = "trees"'),
+        (
+            ["data.text=trees", "data.task=parsing", "data.source_language=de"],
+            'max_source_tokens cannot be used with task = "parsing"',
+        ),
+        (["data.valid=3"], "a summary needs validation corpora, not a number of pairs"),
+        (["cleaning.max_tokens=11"], r"max_source_tokens = 12 is more than \[cleaning\] max_tokens = 11"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_one_error(tmp_path: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write_project(tmp_path), settings)
+
+
+def test_a_source_without_a_tab_is_an_error_with_its_line(tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path, train_source=[SOURCE, "title only"], train_target=["a", "b"]))
+    with pytest.raises(DataError, match=r"train.source, line 2: has no tab; a source is a title, then paragraphs"):
+        prepare(recipe, tmp_path / "run")
+
+
+def test_empty_sides_are_left_out_and_unequal_files_refused(tmp_path: Path) -> None:
+    sources, targets = [SOURCE, "", "\t\t", SOURCE], ["tea .", "tea .", "tea .", " "]
+    recipe = load_recipe(write_project(tmp_path, train_source=sources, train_target=targets))
+    manifest = prepare(recipe, tmp_path / "run").manifest
+    assert (manifest["pairs"]["train"], manifest["cleaning"]["one_sided_blank"]) == (1, 3)
+    recipe = load_recipe(write_project(tmp_path, train_source=sources, train_target=targets[:3]))
+    with pytest.raises(DataError, match=r"train.source has 4 lines but .*train.target has 3"):
+        prepare(recipe, tmp_path / "other")
+
+
+def test_a_translation_model_cuts_its_sources_in_the_same_way(tmp_path: Path) -> None:
+    recipe = load_recipe(
+        write_project(tmp_path), ["data.task=translation", "data.source_language=de", "data.max_source_tokens=3"]
+    )
+    manifest = prepare(recipe, tmp_path / "run").manifest
+    assert manifest["training_lengths"]["longest_source"] == 3
+    assert FIELD_MARK not in Run(tmp_path / "run").tokenizer().entries("source")
+
+
+@pytest.mark.parametrize("language", ["ja", "ru"])
+def test_rouge_is_not_computed_where_it_reads_nothing(language: str) -> None:
+    data = {"task": "summary", "train": ["x"], "target_language": language}
+    assert default_metrics(DataConfig.model_validate(data)) is None
+    assert default_metrics(DataConfig.model_validate({**data, "target_language": "en"})) is not None
+
+
+def test_extract_writes_the_files_of_the_recipe(tmp_path: Path, run_command: Callable[..., Any]) -> None:
+    examples = [
+        {"title": "Tea ", "paragraphs": ["One.", "Tea\tis hot."], "target": "Tea is\nhot.\tRed."},
+        {"query": "", "paragraphs": ["Cups."], "target": "Cups."},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in examples), encoding="utf-8")
+    files = [tmp_path / "out.source", tmp_path / "out.target"]
+    arguments = ["extract", "--input", tmp_path / "in.jsonl", "--method", "identity", "--with-title"]
+    outcome = run_command(*arguments, "--output", files[0], "--targets", files[1])
+    assert (outcome.code, files[0].read_text("utf-8")) == (0, "Tea\tOne.\tTea is hot.\n\tCups.\n")
+    assert files[1].read_text("utf-8") == "Tea is\thot.\tRed.\nCups.\n"
+    assert run_command(*arguments, "--format", "jsonl").code != 0
+    (tmp_path / "in.jsonl").write_text(json.dumps({"title": "a", "paragraphs": ["b"]}) + "\n", encoding="utf-8")
+    outcome = run_command(*arguments, "--output", files[0], "--targets", files[1])
+    assert outcome.code == 1 and 'line 1: has no "target", which --targets needs' in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "layers"), [("wikisum-t-ed", 500, 6), ("wikisum-t-d", 4000, 6), ("wikisum-t-dmca", 11000, 5)]
+)
+def test_recipes_of_the_paper_have_its_sizes(name: str, length: int, layers: int) -> None:
+    recipe = load_recipe(name)
+    model = recipe.model
+    assert (recipe.data.max_source_tokens, model.decoder_layers, recipe.data.vocab_size) == (length, layers, 32000)
+    assert (model.d_model, model.d_ff, model.num_heads, model.dropout) == (512, 2048, 8, 0.1)
+    assert recipe.cleaning.max_tokens == recipe.cleaning.max_characters == 0
+    kinds = [model.attention_kind(layer) for layer in range(layers)]
+    expected = ["local", "compressed", "local", "compressed", "local"] if name.endswith("dmca") else ["full"] * layers
+    assert kinds == expected
+    assumed = PairLengths.assumed(0, length)
+    assert set(assumed.source.tolist()) == {length + 1} and "run `prepare`" in assumed.origin
