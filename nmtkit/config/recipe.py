@@ -187,7 +187,8 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
             raise RecipeError(
                 f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
-    _anchor_paths(values, path.resolve().parent)
+    # Those of a built-in recipe are files of the user, who cannot write beside it.
+    _anchor_paths(values, Path.cwd() if path in builtin_recipes().values() else path.resolve().parent)
     layer = _Layer(str(path), text, values)
     if base is None:
         return [layer]
@@ -218,7 +219,8 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
 
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
-    """Make the paths of local corpora and models absolute; those in a recipe are relative to its file."""
+    """Make the paths of local corpora and models absolute; those in a recipe are relative to its file, or for a
+    built-in recipe to the current folder."""
     for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
         if isinstance(values.get(section, {}).get(key), str):
             values[section][key] = str(folder / Path(values[section][key]).expanduser())

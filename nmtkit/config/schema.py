@@ -202,12 +202,6 @@ class DataConfig(_Section):
             raise ValueError("a language model needs validation texts, not a number of lines")
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
-        if self.task_name == LANGUAGE_MODEL:
-            for entry in (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test):
-                if isinstance(entry, LocalPair) and entry.source != entry.target:
-                    raise ValueError(f'{entry.source}: a language model has no source; write {{ text = "FILE" }}')
-            if self.source_prefixes:
-                raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
         if self.task_name == SUMMARY and isinstance(self.valid, int):
@@ -244,6 +238,12 @@ class DataConfig(_Section):
                 "context needs validation text in one corpus: pairs held out of train are no documents, and documents "
                 "of two corpora would run into each other; join their files with a blank line between them"
             )
+        if self.task_name == LANGUAGE_MODEL:
+            for text in (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test):
+                if isinstance(text, LocalPair) and text.source != text.target:
+                    raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
+            if self.source_prefixes:
+                raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         for prefix in self.source_prefixes:
             if prefix in ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else [])):
                 raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")

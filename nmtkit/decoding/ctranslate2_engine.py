@@ -102,7 +102,9 @@ class CTranslate2Translator(Engine):
         return {"engine": "ctranslate2", **super().description()}
 
     def check_search(self, request: TranslationRequest) -> None:
-        plain = TranslationRequest(max_source_tokens=request.max_source_tokens, first_line=request.first_line)
+        plain = TranslationRequest(
+            max_source_tokens=request.max_source_tokens, first_line=request.first_line, before=request.before
+        )
         if request != plain:
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
 

@@ -256,8 +256,9 @@ class TestRecipes:
 
     @pytest.mark.parametrize("name", builtin_recipes())
     def test_a_printed_recipe_is_the_same_recipe_in_another_folder(
-        self, run_command: RunCommand, tmp_path: Path, name: str
+        self, run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
+        monkeypatch.chdir(tmp_path)  # the paths of a built-in recipe are relative to the current folder
         outcome = run_command("recipes", name)
         assert (outcome.code, outcome.err) == (0, "")
         path = tmp_path / f"{name}.toml"

@@ -194,7 +194,7 @@ def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: PairL
     base = load_recipe("wmt14-en-de-base")
     predicted = predict(base, few, (37000, 37000), Hardware.named("p100", "float32", 8))
     assert predicted["flops_paper_estimate"] == pytest.approx(8 * 9.5e12 * predicted["seconds"])
-    table = table_two({**predicted, "run": "base"}, {}, "this prediction")
+    [table] = table_two({**predicted, "run": "base"}, {}, "this prediction")
     assert table.title == "The paper's Table 2, and this prediction"
     assert [row[0] for row in table.rows[-2:]] == ["base, the paper's estimate", "base, counted"]
     assert all(row[3] and not any(row[column] for column in (1, 2, 4)) for row in table.rows[-2:])
