@@ -1,14 +1,14 @@
 """The built-in corpus of long documents for summaries: facts at known positions, among others that look alike.
 
     source = title, then 272 paragraphs of 14 words, with a tab before each       4,081 tokens if a tab is one
-    target = "bora age3 TAB bora height1 TAB ..."                                 24 facts about the title
+    target = "bora.age3 TAB bora.height1 TAB ..."                                 24 facts about the title
 
-The title is the name of a person. Eight paragraphs state three facts each: the name and an attribute with its value,
-two words in a row. All others state three such facts about one of three other people, whose facts are repeated, so that
-a model that predicts the source, too, learns to look them up. Two of the eight paragraphs lie within the first 64
+The title is the name of a person. Eight paragraphs state three facts each: the name and an attribute with its value.
+All others state three such facts about one of three other people. Two of the eight paragraphs lie within the first 64
 tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they state is random. Three in four mention the
 name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but not all at
-once. No other paragraph has two words in a row of the target: so `cheating` finds all of them first.
+once. No other paragraph has two words in a row of the target, for which name and attribute count as words: so
+`cheating` finds all of them first. For a model, a fact is one token, which small models learn to look up in minutes.
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
@@ -48,8 +48,6 @@ _NUM_MENTIONING, _FOURTH_MENTION = 24, 0.3
 """Paragraphs that mention the name three times without a fact about it, and the probability that they do so again."""
 
 Item = TypeVar("Item")
-Fact = tuple[str, str]
-"""A name, and an attribute with its value."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def generate(split: str) -> Iterator[FactsExample]:
     for number in range(SPLITS[split]):
         rng = _generator(split, number)
         facts, *others = _sample_facts(rng)
-        yield FactsExample(facts[0][0], tuple(_sample_paragraphs(rng, facts, others)), _target(facts))
+        yield FactsExample(_name_in(facts), tuple(_sample_paragraphs(rng, facts, others)), "\t".join(facts))
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,8 @@ class FactsLines:
         if self.is_source:
             return (f"{example.source}\n".encode() for example in generate(self.split))
         numbers = range(SPLITS[self.split])
-        return (f"{_target(_sample_facts(_generator(self.split, number))[0])}\n".encode() for number in numbers)
+        facts = (_sample_facts(_generator(self.split, number))[0] for number in numbers)
+        return ("{}\n".format("\t".join(of_title)).encode() for of_title in facts)
 
 
 def fingerprint(split: str) -> str:
@@ -108,7 +107,7 @@ def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
         title = source.partition("\t")[0]
         read = " ".join(["", *source.replace("\t", " \t ").split(" ")[:length], ""])
         facts = target.split("\t")
-        assert all(fact.split()[0] == title for fact in facts)
+        assert all(fact.startswith(f"{title}.") for fact in facts)
         unseen += sum(f" {fact} " not in read for fact in facts)
         tokens += len(target.replace("\t", " \t ").split(" ")) + 1
     return math.log(len(VALUES)) * unseen / tokens
@@ -118,18 +117,18 @@ def _generator(split: str, number: int) -> Random:
     return Random(1_000_000 * _SEEDS[split] + number)
 
 
-def _sample_facts(rng: Random) -> list[list[Fact]]:
+def _sample_facts(rng: Random) -> list[list[str]]:
     """Return the facts about each person, in the order of attributes; those about the title first."""
     names = _sample(rng, NAMES, len(NAMES))
-    return [[(name, attribute + _pick(rng, VALUES)) for attribute in ATTRIBUTES] for name in names]
+    return [[f"{name}.{attribute}{_pick(rng, VALUES)}" for attribute in ATTRIBUTES] for name in names]
 
 
-def _target(facts: list[Fact]) -> str:
-    return "\t".join(map(" ".join, facts))
+def _name_in(facts: list[str]) -> str:
+    return facts[0].partition(".")[0]
 
 
-def _sample_paragraphs(rng: Random, facts: list[Fact], others: list[list[Fact]]) -> Iterator[str]:
-    name = facts[0][0]
+def _sample_paragraphs(rng: Random, facts: list[str], others: list[list[str]]) -> Iterator[str]:
+    name = _name_in(facts)
     positions = [position for zone in ZONES for position in _sample(rng, zone, _PARAGRAPHS_PER_ZONE)]
     shuffled = iter(_sample(rng, facts, len(facts)))
     facts_at = {position: list(islice(shuffled, _FACTS_PER_PARAGRAPH)) for position in positions}
@@ -149,8 +148,8 @@ def _sample_paragraphs(rng: Random, facts: list[Fact], others: list[list[Fact]])
         free = set(range(_PARAGRAPH_WORDS))
         for number, fact in enumerate(stated):
             start = 1 + 4 * number + int(rng.random() * 2)
-            words[start : start + 2] = fact
-            free -= {start, start + 1, start + 2}  # a name after a value would be two words in a row of some target
+            words[start] = fact
+            free -= {start, start + 1}  # a name after a value would be two words in a row of some target
         for index in _sample(rng, sorted(free), mentions):
             words[index] = name
         yield " ".join(words)
