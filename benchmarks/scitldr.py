@@ -56,11 +56,11 @@ dropout = 0.3
 sequences_per_update = 64
 schedule = "cosine"
 peak_learning_rate = 2e-3
-warmup_steps = 200
-max_steps = 1500
+warmup_steps = 100
+max_steps = 600
 validate_bleu = false
-validate_every_steps = 125
-checkpoint_every_steps = 125
+validate_every_steps = 100
+checkpoint_every_steps = 100
 keep_last = 1
 
 [decoding]
