@@ -221,7 +221,7 @@ def command(
                 set_threads(min(2, torch.get_num_threads()))
         request = TranslationRequest(
             n_best=mbr or n_best,
-            sampling=sampling_of(temperature, top_k, top_p, seed) if sample or mbr else None,
+            sampling=sampling_of(temperature, top_k, top_p, seed) if is_sampled else None,
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,

@@ -116,10 +116,10 @@ def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
 def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> list[Table]:
     """Return the paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as counted.
 
-    There is none for a text without a source.
+    There is none where nothing is translated: for a text without a source, or one language.
     """
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
-    if pair[0] == "und":
+    if pair[0] in ("und", cost.get("target_language")):
         return []
     pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
     names = [f"{source}-{target}".upper() for source, target in pairs]
