@@ -209,7 +209,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     weights = read_tensors(folder / "model.safetensors")
     # Check before building layers, which may take hours for wrong sizes.
     num_weights = sum(tensor.numel() for tensor in weights.values())
-    if count_parameters(config, *sizes) > 2 * num_weights or (config.share_embeddings == "all" and len(set(sizes)) > 1):
+    has_one = config.share_embeddings == "all" and config.head == "none"
+    if count_parameters(config, *sizes) > 2 * num_weights or (has_one and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
     with holding_model():
         model = build_model(config, *sizes)

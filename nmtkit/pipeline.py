@@ -15,6 +15,8 @@ import torch
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
+from nmtkit.decoding.classifier import Classifier
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
@@ -111,7 +113,7 @@ def run(
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
     """Translate the test sets to RUN/translations, unless they were translated with this model and these settings."""
     model = find_model(run_dir)
-    translator = None
+    translator: Engine | None = None
     for name in Run(run_dir).test_sets():
         source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
         made_from = {
@@ -123,7 +125,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             log.info("%s is up to date", output)
             continue
         if translator is None:
-            translator = Translator.load([model], device)
+            translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
             translator.decoding = recipe.decoding
         remove_pipe(output)
         job, title = TranslationJob(translator), f"translating {output.stem}"

@@ -183,7 +183,7 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            return PairLengths.of_data(training_data(run.data / "train", recipe).of_epoch(0)), sizes
+            return PairLengths.of_data(training_data(run.data / "train", recipe, tokenizer).of_epoch(0)), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )

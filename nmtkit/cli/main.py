@@ -27,6 +27,7 @@ COMMANDS = {
     "average": "3. Average checkpoints into one model.",
     "translate": "4. Translate text with a model.",
     "score": "5. Score translations with BLEU, chrF, TER and others.",
+    "classify": "Label text with a model trained for it.",
     "generate": "Continue a text with a language model.",
     "report": "Write a web page about one or more runs.",
     "compare": "Compare runs: settings, scores, cost, sentences.",

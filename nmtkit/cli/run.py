@@ -91,7 +91,9 @@ def command(
         sys.exit(result.exit_code)
     has_source = task_of(loaded.data).has_source
     use = f"nmtkit generate {shlex.quote(str(folder))} --prompt '...'"
-    if has_source:
+    if task_of(loaded.data).has_labels:
+        use = f"nmtkit classify {shlex.quote(str(folder))} --input FILE"
+    elif has_source:
         sentence = "..."
         for test in list(result.scores)[:1]:
             sentence = _print_translations(folder, test)

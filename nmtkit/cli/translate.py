@@ -240,9 +240,9 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            _translate_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
+            translate_to_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
         else:
-            _translate_stream(job, input_, output, status, strict=strict)
+            translate_stream(job, input_, output, status, strict=strict)
 
 
 def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":
@@ -252,7 +252,7 @@ def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None
     return LineConstraints(option, path, read_lines(path)) if path is not None else None
 
 
-def _translate_file(
+def translate_to_file(
     job: "TranslationJob", input_: Path, output: Path, status: Path | None, *, strict: bool, workers: "Workers | None"
 ) -> None:
     """Translate from file to file, possibly with other processes; record translations of test sets."""
@@ -278,7 +278,7 @@ def _translate_file(
             run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
 
-def _translate_stream(
+def translate_stream(
     job: "TranslationJob", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
     """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
@@ -342,7 +342,7 @@ def _prompted() -> Iterator[bytes]:
 
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
-    sys.stderr.write("type a line to translate it; Ctrl-D ends\n")
+    sys.stderr.write("type a line; Ctrl-D ends\n")
     while True:
         try:
             yield input("> ").encode("utf-8", errors="surrogateescape")

@@ -103,6 +103,8 @@ TREES = ("trees", "tagged-trees")
 
 
 LANGUAGE_MODEL, SUMMARY = "language-model", "summary"
+HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "choice": "choice"}
+"""The tasks whose output is a label and no text, and the head of their models (`ModelConfig.head`)."""
 
 
 def default_task(text: str) -> str:
@@ -141,15 +143,20 @@ class DataConfig(_Section):
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
     too; see parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation", "parsing", "summary" or "language-model". By default parsing where text is trees,
-    else translation. The source of a summary is a title and paragraphs with tabs between them; see summaries.md. A
-    language model continues text: its corpora are { text = "FILE" }, without a source."""
+    """Kind of work: "translation", "parsing", "summary", "language-model", or one whose output is a label: "label" (of a
+    text), "pair-label" and "similarity" (of two texts), "choice" (of one of several texts); see classification.md. By
+    default parsing where text is trees, else translation. The source of a summary is a title and paragraphs with tabs
+    between them; see summaries.md. A language model continues text: its corpora are { text = "FILE" }, without a
+    source."""
+    label_type: Literal["class", "number"] = "class"
+    """For tasks whose output is a label: class: one of a few names. number: a number, learned by regression."""
     max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Cut each source to its first tokens, this many, in training and in translation. Targets are not cut. By default
     there is no limit."""
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
     """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
-    another random offset in each epoch."""
+    another random offset in each epoch. For tasks whose output is a label: maximum length of a sequence; longer texts
+    are cut at their ends."""
     context: int = Field(default=0, ge=0, le=1000)
     """Number of sentences before each sentence, of the same document, that go before it in the sequence, with a token
     <sep> after each. Blank lines separate documents. See documents.md."""
@@ -194,6 +201,8 @@ class DataConfig(_Section):
             return {"source_language": "und", "normalize": (), **values}
         if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
             return {"source_language": values["target_language"], **values}
+        if isinstance(values, dict) and values.get("task") in HEADS:
+            return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
         return values
 
     @model_validator(mode="after")
@@ -202,11 +211,15 @@ class DataConfig(_Section):
             raise ValueError("a language model needs validation texts, not a number of lines")
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
+        if self.has_labels:
+            self._check_labels()
+        elif self.label_type == "number":
+            raise ValueError(f'label_type is for tasks whose output is a label, not "{self.task_name}"; leave it out')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
         if self.task_name == SUMMARY and isinstance(self.valid, int):
             raise ValueError("a summary needs validation corpora, not a number of pairs")
-        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing"):
+        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
         if self.source_language == self.target_language and self.task_name != SUMMARY:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}")
@@ -251,6 +264,19 @@ class DataConfig(_Section):
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
+    def _check_labels(self) -> None:
+        """Raise ValueError for keys that contradict a task whose output is a label."""
+        if self.share_vocab:
+            raise ValueError(f'task = "{self.task_name}": labels are no text; leave share_vocab out')
+        if self.subwords in ("wordpiece", "none") or self.has_trees:
+            raise ValueError(
+                f'task = "{self.task_name}" needs subwords = bpe, unigram or characters, and text, not trees'
+            )
+        if self.source_prefixes:
+            raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
+        if self.label_type == "number" and self.task_name == "choice":
+            raise ValueError('task = "choice" chooses one of several texts; leave label_type = "number" out')
+
     @property
     def source_prefixes(self) -> tuple[str, ...]:
         """The distinct tags of data.train, in the order of the corpora."""
@@ -274,6 +300,16 @@ class DataConfig(_Section):
     def has_fields(self) -> bool:
         """True if tabs divide a line into fields, and are tokens of their own."""
         return self.task_name == SUMMARY
+
+    @property
+    def has_labels(self) -> bool:
+        """True if the output is a label and no text."""
+        return self.task_name in HEADS
+
+    @property
+    def head(self) -> str:
+        """The head of the task's models, see `ModelConfig.head`."""
+        return "number" if self.label_type == "number" else HEADS.get(self.task_name, "none")
 
     @property
     def splits_scripts(self) -> bool:
@@ -402,6 +438,9 @@ class ModelConfig(_Section):
     """Dropout after the activation; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
+    head: Literal["none", "classes", "choice", "number"] = "none"
+    """A linear layer on the state of the last token, for tasks whose output is a label; set by [data] task. classes: a
+    logit per label. choice: a logit per text to choose from. number: a number."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -429,15 +468,16 @@ class ModelConfig(_Section):
     def embedding_sizes(self, source_vocab: int, target_vocab: int) -> dict[str, int]:
         """Return the entries of each embedding matrix."""
         if self.is_joined:
-            return (
-                {"shared": target_vocab}
-                if self.share_embeddings != "none"
-                else dict.fromkeys(("target", "output"), target_vocab)
-            )
+            vocab = target_vocab if self.head == "none" else source_vocab
+            return {"shared": vocab} if self.share_embeddings != "none" else dict.fromkeys(("target", "output"), vocab)
         if self.share_embeddings == "all":
             return {"shared": target_vocab}
         sizes = {"source": source_vocab, "target": target_vocab}
         return sizes if self.share_embeddings == "decoder" else {**sizes, "output": target_vocab}
+
+    def head_size(self, target_vocab: int) -> int:
+        """Return the number of outputs of the head; the vocabulary of the target has four special entries."""
+        return {"none": 0, "classes": target_vocab - 4}.get(self.head, 1)
 
     def attention_kind(self, layer: int) -> Literal["full", "local", "compressed", "window"]:
         """Return the self-attention of a layer of the stack that reads the source."""
@@ -670,11 +710,14 @@ class Recipe(_Section):
     @model_validator(mode="before")
     @classmethod
     def _long_lines(cls, values: Any) -> Any:
-        """Let no document be too long, and no line of a language model's text, which is cut into sequences."""
+        """Let no document be too long, and no line that is cut into sequences or to a length; set the head."""
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
-        if task not in (LANGUAGE_MODEL, SUMMARY) or not isinstance(cleaning, dict):
+        if task in HEADS and isinstance(model := values.get("model") or {}, dict):
+            head = "number" if values["data"].get("label_type") == "number" else HEADS[task]
+            values = {**values, "model": {"head": head, **model}}
+        if task not in (LANGUAGE_MODEL, SUMMARY, *HEADS) or not isinstance(cleaning, dict):
             return values
         own: dict[str, Any] = {"max_tokens": 0, "max_characters": 0}
         if task == LANGUAGE_MODEL:
@@ -690,9 +733,13 @@ class Recipe(_Section):
                 raise ValueError("[training] validate_bleu: BLEU cannot be computed for a text without a source")
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
-        if self.model.is_joined and not self.data.share_vocab:
+        if self.model.head != self.data.head:
+            raise ValueError(f'[model] head = "{self.model.head}" contradicts [data] task; leave head out')
+        if self.data.has_labels:
+            self._check_labels()
+        elif self.model.is_joined and not self.data.share_vocab:
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
-        if self.model.share_embeddings == "all" and not self.data.share_vocab:
+        if self.model.share_embeddings == "all" and not self.data.share_vocab and not self.data.has_labels:
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
@@ -714,7 +761,7 @@ class Recipe(_Section):
                 "leave out all longer sources; raise max_tokens, or set it to 0"
             )
         longest = self.model.max_positions - 1
-        if self.model.positions == "learned" and self.data.task_name == LANGUAGE_MODEL:
+        if self.model.positions == "learned" and (self.data.task_name == LANGUAGE_MODEL or self.data.has_labels):
             if self.data.sequence_length > self.model.max_positions:
                 raise ValueError(
                     f"[model] max_positions = {self.model.max_positions} is less than [data] sequence_length = "
@@ -742,6 +789,15 @@ class Recipe(_Section):
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
+
+    def _check_labels(self) -> None:
+        """Raise ValueError for settings that contradict a task whose output is a label."""
+        task = f'[data] task = "{self.data.task_name}"'
+        if not self.model.is_joined or self.model.source_attention != "causal":
+            raise ValueError(f'{task} needs [model] architecture = "decoder" and source_attention = "causal"')
+        refused = [key for key in ("validate_bleu", "subword_sampling", "r_drop") if getattr(self.training, key)]
+        if refused:
+            raise ValueError(f"[training] {' and '.join(refused)}: not for {task}; set to false or 0")
 
 
 SECTIONS: dict[str, type[_Section]] = {

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.data.shards import PairData
@@ -40,6 +40,11 @@ class Batch:
     target_lengths: Int[Tensor, " batch"]
     target_rows: Int[Tensor, " tokens"] | None
 
+    @property
+    def num_targets(self) -> int:
+        """Number of tokens, or labels, that the batch predicts."""
+        return int(self.target_lengths.sum())
+
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on another device; from pinned memory the copies do not block the host."""
         return replace(
@@ -55,9 +60,35 @@ class Batch:
         return replace(self, **{name: part.pin_memory() for name, part in vars(self).items() if part is not None})
 
 
+@dataclass(frozen=True)
+class LabelBatch(Batch):
+    """Examples as rows of sequences. ``target_in`` are the tokens, ``target_out`` those after them.
+
+    Attributes:
+        target_rows: indices of the positions that a next token follows.
+        last: position of the last token of each row [rows].
+        example: index of the example of each row [rows].
+        labels: index of the label of each example, or for choice of the right row of it; or the number [examples].
+    """
+
+    last: Int[Tensor, " rows"]
+    example: Int[Tensor, " rows"]
+    labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "LabelBatch":
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("last", "example", "labels")}
+        return replace(super().to(device), **moved)  # type: ignore[arg-type]
+
+
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
+    if data.extract_id is not None:
+        return label_batch(*data.joined_ids(0, chosen), data.extract_id, data.labels(chosen))
     sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
     return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
 
@@ -84,6 +115,36 @@ def batch_of_texts(ids: npt.NDArray, lengths: Lengths) -> Batch:
         target_lengths=sizes,
         target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
     )
+
+
+def label_batch(ids: npt.NDArray, sizes: Lengths, extract_id: int, labels: npt.NDArray) -> LabelBatch:
+    """Return the batch of examples whose ids stand in one row.
+
+    Args:
+        sizes: tokens of each example.
+        extract_id: id of the last token of a sequence.
+    """
+    ends = np.flatnonzero(ids == extract_id)
+    lengths = np.diff(ends, prepend=-1)
+    rows = _pad(ids, lengths)
+    following = torch.nn.functional.pad(rows[:, 1:], (0, 1), value=PAD)
+    has_next = np.arange(rows.size(1)) < lengths[:, None] - 1
+    return LabelBatch(
+        source=torch.full((len(lengths), 1), EOS),
+        source_lengths=torch.ones(len(lengths), dtype=torch.int64),
+        target_in=rows,
+        target_out=following,
+        target_lengths=torch.from_numpy(lengths),
+        target_rows=torch.from_numpy(has_next.ravel().nonzero()[0]),
+        last=torch.from_numpy(lengths - 1),
+        example=torch.from_numpy(np.searchsorted(np.cumsum(sizes), ends, side="right")),
+        labels=torch.from_numpy(labels),
+    )
+
+
+def batch_of_sequences(sequences: Sequence[Ids], extract_id: int) -> LabelBatch:
+    """Return the batch of examples with unknown labels, from the ids of each (`Tokenizer.sequences`)."""
+    return label_batch(*_join(sequences), extract_id, np.zeros(len(sequences), np.int64))
 
 
 def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, target_lengths: Lengths) -> Batch:

@@ -83,10 +83,11 @@ class BlockEncoder:
     def __call__(self, block: TextBlock) -> EncodedBlock:
         """Encode a block."""
         pairs = list(block.pairs())
-        texts, encoded = self._encode(block.corpus, pairs)
+        texts, encoded, cut_sources = self._encode(block.corpus, pairs)
         longest = self._max_source_tokens
-        cut_sources = sum(longest is not None and len(ids) > longest for ids in encoded[0])
-        encoded[0] = [ids[:longest] for ids in encoded[0]] if cut_sources else encoded[0]
+        if longest is not None:
+            cut_sources = sum(len(ids) > longest for ids in encoded[0])
+            encoded[0] = [ids[:longest] for ids in encoded[0]] if cut_sources else encoded[0]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
@@ -124,16 +125,20 @@ class BlockEncoder:
 
     def _encode(
         self, corpus: int, lines: Sequence[tuple[int, str, str]]
-    ) -> tuple[list[list[str]], list[list[list[int]]]]:
-        """Return the normalised text of numbered pairs, and their ids, for each side."""
+    ) -> tuple[list[list[str]], list[list[list[int]]], int]:
+        """Return the normalised text of numbered pairs, their ids, for each side, and the number of cut sequences."""
         texts = [
             [self._tokenizer.normalize(source, "source") for _, source, _ in lines],
             [self._tokenizer.normalize(target, "target") for _, _, target in lines],
         ]
+        if self._tokenizer.labels:
+            sequences = self._tokenizer.sequences(texts[0], threads=1)
+            targets = self._tokenizer.encode(texts[1], "target", threads=1)
+            return texts, [[ids for ids, _ in sequences], targets], sum(is_cut for _, is_cut in sequences)
         prefix = self._prefixes[corpus]
         sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
         sides = zip((sources, texts[1]), SIDES, strict=True)
-        return texts, [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides]
+        return texts, [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides], 0
 
     def _contexts(
         self, block: TextBlock, pairs: list[tuple[int, str, str]], encoded: list[list[list[int]]]
@@ -145,7 +150,7 @@ class BlockEncoder:
         """
         rows = {number: ids for (number, _, _), *ids in zip(pairs, *encoded, strict=True)}
         others = [line for line in (*block.before, *block.lines()) if line[0] not in rows]
-        _, other_ids = self._encode(block.corpus, others)
+        _, other_ids, _ = self._encode(block.corpus, others)
         rows |= {number: ids for (number, _, _), *ids in zip(others, *other_ids, strict=True)}
         size, sides = self._tokenizer.context, len(self._separators)
         longest = (self._cleaning and self._cleaning.max_tokens) or None

@@ -13,7 +13,7 @@ import difflib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ from nmtkit.files import (
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
-from nmtkit.text.tokenizer import Tokenizer, join_segments
+from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
 
 FORMAT = 1
 _SUBWORD_KEYS = (
@@ -144,7 +144,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
         begun = time.monotonic()
         preparer = _Preparer(recipe, corpora, workers, may_stop=True)
         text = preparer.read_text(run.stages / "text")
-        tokenizer = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
+        learned = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
+        tokenizer = preparer.finish_tokenizer(learned, text)
         with write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
@@ -243,7 +244,10 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         settings["data"].pop("wordpiece_characters")
     if recipe.data.task is None:
         settings["data"].pop("task")
-    settings["data"].pop("sequence_length")
+    if not data.has_labels:
+        settings["data"].pop("sequence_length")
+    if data.label_type == "class":
+        settings["data"].pop("label_type")
     if not data.context:
         settings["data"].pop("context")
         settings["data"].pop("context_sides")
@@ -319,7 +323,12 @@ class _Preparer:
         self._sample: dict[str, int] | None = None
         """Sizes of the sample from which subwords were learned; None if a tokenizer was given."""
         self._described: list[dict[str, Any]] = []
-        self._valid = [pair for corpus in corpora.valid for pair in self._read_set(corpus, "valid")]
+        self._valid = list[Pair]()
+        self._valid_places = list[str]()  # for messages
+        for corpus in corpora.valid:
+            pairs = self._read_set(corpus, "valid")
+            self._valid += pairs
+            self._valid_places += [f"{corpus.target.name}, line {number}" for number in range(1, len(pairs) + 1)]
         if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):
             raise DataError(_NO_VALIDATION)
         self._tests = {name: self._read_set(corpus, "test") for name, corpus in corpora.tests.items()}
@@ -336,6 +345,8 @@ class _Preparer:
             raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
         pairs = list(zip(sources, targets, strict=True))
+        for number, pair in enumerate(pairs, start=1):
+            task_of(self._data).check_pair(*pair, [source.name, target.name], number)
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
         return pairs
@@ -374,7 +385,8 @@ class _Preparer:
         for corpus, counts in zip(self._train, facts["corpora"], strict=True):
             self._describe(corpus, "train", counts)
         if facts["held_out"] is not None:
-            self._valid = [(source, target) for source, target in facts["held_out"]]
+            self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target in facts["held_out"]]
+            self._valid_places = [f"held-out pair {number}" for number in range(1, len(self._valid) + 1)]
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
@@ -423,6 +435,21 @@ class _Preparer:
         fingerprint = fingerprint_of("subwords", self._text_fingerprint, decisive, self._data.source_prefixes)
         self._sample = finished_stage(folder, fingerprint, make)["sample"]
         return Tokenizer.load(folder / "tokenizer")
+
+    def finish_tokenizer(self, learned: Tokenizer, text: TrainingText) -> Tokenizer:
+        """Return the tokenizer of the task; raise DataError for a validation label that is not in the training text."""
+        of_training = ((source, target) for block in text.blocks() for _, source, target in block.pairs())
+        valid = [(source, target.strip()) for source, target in self._valid if source.strip() and target.strip()]
+        has_numbers = self._data.label_type == "number"
+        tokenizer = task_of(self._data).tokenizer(learned, self._data, chain(of_training, valid if has_numbers else ()))
+        for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
+            if tokenizer.labels and source.strip() and target.strip() and target.strip() not in tokenizer.labels:
+                known = ", ".join(tokenizer.labels[:20])
+                raise DataError(
+                    f"{place}: the label {target.strip()!r} does not occur in the training data, whose labels are "
+                    f"{known}; correct it, or leave the line out"
+                )
+        return tokenizer
 
     def write_data(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
         """Fill RUN/data, and return the entries of the manifest that describe it."""
@@ -491,7 +518,12 @@ class _Preparer:
                 advance(done)
         if statistics.cut_sources:
             sources = f"{statistics.cut_sources:,} of {counted(done, 'source')}"
-            log.info("%s: %s cut to the first %d tokens (data.max_source_tokens)", name, sources, longest)
+            limit = (
+                "data.sequence_length"
+                if self._data.has_labels
+                else f"the first {longest} tokens (data.max_source_tokens)"
+            )
+            log.info("%s: %s cut to %s", name, sources, limit)
         return writer.num_pairs, statistics
 
     def _dropped_summary(self) -> str:

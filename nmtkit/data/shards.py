@@ -195,6 +195,16 @@ class PairData:
 
     is_running_text = False
     """Pairs are no sequences of running text, see `WindowData`."""
+    extract_id: int | None = None
+    """The last token of each sequence of an example with a label, see `LabelData`."""
+
+    def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
+        """Return the labels of examples; pairs have none."""
+        raise NotImplementedError
+
+    def sequence_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the lengths of source and target of all sequences that a model computes for some pairs."""
+        return self.source_lengths[indices], self.target_lengths[indices]
 
     @property
     def target_tokens(self) -> npt.NDArray[np.unsignedinteger]:

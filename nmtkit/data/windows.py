@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import Recipe
+from nmtkit.data.labels import LabelData
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
+from nmtkit.text.tokenizer import Tokenizer
 
 _OFFSET_STREAM = 2**33
 """Separates the random numbers of offsets from those of batches."""
@@ -77,12 +79,22 @@ class WindowData(PairData):
         return self._texts.target_tokens[np.arange(ends[-1]) - np.repeat(ends - lengths - starts, lengths)], lengths
 
 
-def training_data(folder: Path, recipe: Recipe) -> "PairData | WindowEpochs":
+def training_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> "PairData | WindowEpochs":
     """Open the prepared training data of a recipe, as they are without subword sampling."""
+    task = task_of(recipe.data)
+    if task.has_labels:
+        return LabelData(folder, tokenizer)
     data = PairData(folder, is_joined=recipe.model.is_joined)
-    if task_of(recipe.data).has_source:
-        return data
-    return WindowEpochs(data, recipe.data.sequence_length, recipe.training.seed)
+    return data if task.has_source else WindowEpochs(data, recipe.data.sequence_length, recipe.training.seed)
+
+
+def validation_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> PairData:
+    """Open the prepared validation data of a recipe."""
+    task = task_of(recipe.data)
+    if task.has_labels:
+        return LabelData(folder, tokenizer)
+    data = PairData(folder, is_joined=recipe.model.is_joined)
+    return data if task.has_source else WindowData(data, recipe.data.sequence_length)
 
 
 class WindowEpochs:

@@ -136,6 +136,7 @@ class Translation:
         is_cut: only the first tokens of the source were read.
         is_mended: the output of the model was no tree over the source words and was repaired; None for text.
         source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
+        probabilities: of each label, or for choice of each answer by its number; {} for a number, None for text.
     """
 
     text: str
@@ -151,6 +152,7 @@ class Translation:
     is_cut: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
+    probabilities: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,8 @@ class Engine(ABC):
         for number, line in enumerate(lines, request.first_line):
             if bad := _SURROGATE.search(line):
                 raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
+            if fault := self.task.source_fault(line):
+                raise DataError(f"line {number} {fault}")
         self._check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
@@ -302,7 +306,13 @@ class Engine(ABC):
                 has_prefix = bool(request.prefixes and request.prefixes[number].strip())
                 is_constrained = has_prefix or bool(request.required and request.required[number])
                 empty = () if request.attention else None
-                joined = [Translation("", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty)]
+                of_blank: dict[str, float] | None = {} if self.tokenizer.labels else None
+                joined = [
+                    Translation(
+                        "", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty,
+                        probabilities=of_blank,
+                    )
+                ]  # fmt: skip
             results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 

@@ -19,6 +19,13 @@ def format_output(output: OutputFormat, line: int, source: str, translations: Se
     text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, the format of
     Moses. json: one object with all fields.
     """
+    if output == "json" and (probabilities := translations[0].probabilities) is not None:
+        label = (
+            {"label": translations[0].text}
+            if probabilities or not source.strip()
+            else {"value": float(translations[0].text)}
+        )
+        return [json_line({"line": line, "source": source, **label, "probabilities": probabilities}).rstrip("\n")]
     if output == "text":
         return [translations[0].text]
     if output == "n-best":

@@ -76,6 +76,36 @@ class DecoderOnly(Transformer):
         of_target = lengths[:, None] + torch.arange(target, device=source.device)  # [batch, target]
         return Joined(states.gather(1, of_target[:, :, None].expand(-1, -1, x.size(2))), states, ids)
 
+    def label_output(
+        self,
+        states: Float[Tensor, "rows length width"],
+        last: Int[Tensor, " rows"],
+        example: Int[Tensor, " rows"],
+        num_examples: int,
+    ) -> Float[Tensor, "examples outputs"]:
+        """Return the head's logits of the labels, or of the rows of each example (choice), or a number.
+
+        The states at the last tokens of an example's rows are added, except for choice, where each row has a logit of
+        its own and missing rows have -inf. Dropout is the same for all rows of an example.
+
+        Source: Radford et al. 2018, section 3.3 and figure 1.
+
+        Args:
+            last: position of the last token of each row.
+            example: index of the example of each row, in ascending order.
+        """
+        chosen = states.gather(1, last[:, None, None].expand(-1, -1, states.size(2)))[:, 0]
+        mask = self.dropout(chosen.new_ones(num_examples, chosen.size(1)))
+        if self.config.head != "choice":
+            summed = chosen.new_zeros(num_examples, chosen.size(1)).index_add_(0, example, chosen)
+            output: Tensor = self.head(summed * mask)
+            return output
+        scores = self.head(chosen * mask[example])[:, 0]
+        first = torch.searchsorted(example, torch.arange(num_examples, device=example.device))
+        number = torch.arange(len(example), device=example.device) - first[example]
+        table = scores.new_full((num_examples, int(number.max()) + 1), -torch.inf)
+        return table.index_put((example, number), scores)
+
     def embed_at(
         self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"], count: int
     ) -> Float[Tensor, "batch length width"]:

@@ -60,6 +60,7 @@ def forward_flops(
     factor: int = 1,
     *,
     source_outputs: bool = False,
+    head_size: int = 0,
 ) -> Counters:
     """Return the counters of one forward pass over sentence pairs of those lengths, without padding.
 
@@ -67,6 +68,7 @@ def forward_flops(
         source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs].
         factor: by which the operations are multiplied, such as TRAINING_FACTOR.
         source_outputs: a model without encoder predicts the tokens of the source, too.
+        head_size: outputs of the head, for a model that predicts labels and no target tokens.
     """
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
@@ -83,7 +85,7 @@ def forward_flops(
         compression = kinds.count("compressed") * 2 * groups * config.compression * (keys**2 + values**2)
         return attention + compression + num_layers * 2 * int(lengths.sum()) * (projections + feed_forward), attention
 
-    outputs = target
+    outputs = 0 if config.head != "none" else target
     if config.is_joined:
         encoder = encoder_attention = 0
         joined, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
@@ -98,7 +100,7 @@ def forward_flops(
         decoder = decoder_attention + config.decoder_layers * (
             2 * target * (projections + feed_forward) + (target + source) * projections
         )
-    output = 2 * outputs * width * target_vocab
+    output = 2 * width * (outputs * target_vocab + len(source_lengths) * head_size)
     return Counters(
         target_tokens=target,
         flops=factor * (encoder + decoder + output),
@@ -164,4 +166,4 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
         total += stacks * config.max_positions * width
     if config.norm == "pre":
         total += stacks * norm
-    return total
+    return total + config.head_size(target_vocab) * (width + 1)

@@ -134,7 +134,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, source_vocab: int, target_vocab: int) -> None:
         super().__init__()
-        assert config.share_embeddings != "all" or source_vocab == target_vocab
+        assert config.share_embeddings != "all" or source_vocab == target_vocab or config.head != "none"
         self.config = config
         sizes = config.embedding_sizes(source_vocab, target_vocab)
         self.embeddings = nn.ParameterDict(
@@ -157,6 +157,8 @@ class Transformer(nn.Module):
             self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
             self.encoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
+        if config.head != "none":
+            self.head = nn.Linear(config.d_model, config.head_size(target_vocab))
         self.initialize()
 
     def initialize(self) -> None:
@@ -171,6 +173,11 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
         for table in (*self.embeddings.values(), *(self.positions or {}).values()):
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
+
+    @property
+    def head_size(self) -> int:
+        """Number of outputs of the head for tasks whose output is a label; 0 without a head."""
+        return self.head.out_features if self.config.head != "none" else 0
 
     @property
     def embedding_factor(self) -> float:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from nmtkit.config.schema import LANGUAGE_MODEL, SUMMARY, DataConfig, default_task
+from nmtkit.config.schema import HEADS, LANGUAGE_MODEL, SUMMARY, DataConfig, default_task
 from nmtkit.errors import RecipeError
+from nmtkit.tasks.labels import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.summary import SummaryTask
@@ -25,9 +26,12 @@ def task_of(owner: DataConfig | Tokenizer | str) -> Task:
         RecipeError: the task is unknown.
     """
     if isinstance(owner, str):
-        name, text = owner if owner in TASKS else default_task(owner), owner
+        name, text = owner if owner in (*TASKS, *HEADS) else default_task(owner), owner
     else:
         name, text = owner.task_name, owner.text
+    if name in HEADS:
+        return LabelTask(name, "class" if isinstance(owner, str) else owner.label_type)
     if name not in TASKS:
-        raise RecipeError(f'data.task = "{name}": no such task; choose one of {", ".join(sorted(TASKS))}')
+        choices = ", ".join(sorted([*TASKS, *HEADS]))
+        raise RecipeError(f'data.task = "{name}": no such task; choose one of {choices}')
     return TASKS[name](text)

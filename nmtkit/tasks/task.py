@@ -6,11 +6,13 @@
 No other module depends on the kind of work. docs/architecture.md shows how to add a task.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from nmtkit.config.schema import DataConfig
 from nmtkit.corpora.corpus import Corpus
+from nmtkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
     import torch
@@ -81,6 +83,7 @@ class Task:
         splits_sources: a source that is longer than any in training is translated in segments; False: only its first
             tokens are read.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
+        has_labels: the output is a label, which a head of the model predicts (`data/labels.py`).
     """
 
     description = "plain"
@@ -88,6 +91,7 @@ class Task:
     metrics: tuple[str, ...] | None = None
     own_metric: str | None = None
     has_source = True
+    has_labels = False
     splits_sources = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
@@ -109,6 +113,33 @@ class Task:
             DataError: the line is not a valid target of this task.
         """
         return line
+
+    def source_fault(self, line: str) -> str | None:
+        """Return why a source line is not valid for the task, as in "has 1 field; ..."; None if it is valid."""
+        return None
+
+    def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
+        """Check a pair of a validation or test set before anything is prepared.
+
+        Args:
+            names: names of the texts of both sides, for messages.
+            number: number of the line, for messages.
+
+        Raises:
+            DataError: the pair is not valid.
+        """
+
+    def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
+        """Return the tokenizer of a run.
+
+        Args:
+            learned: tokenizer with the subwords that were learned, or those of data.tokenizer.
+            pairs: source and target lines of the training text, without normalisation.
+
+        Raises:
+            DataError: nothing can be learned from the targets.
+        """
+        return learned
 
     def words(self, line: str) -> list[str]:
         """Return the words of a source line; without words there is nothing to translate."""

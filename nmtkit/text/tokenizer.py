@@ -5,6 +5,7 @@ The only module that uses sentencepiece. A tokenizer folder holds one model for 
     tokenizer.json      kind, normalisation, special ids, sizes
     joint.model         or source.model and target.model, by sentencepiece
     joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece per line
+    target.vocab        for tasks whose output is a label: the labels
 
 The four special ids are the same in every vocabulary.
 """
@@ -14,6 +15,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -39,6 +41,8 @@ _TAG_SIGN = "\ufdd1"
 text, even inside words, and the text may contain the name of the tag."""
 FIELD_MARK = "\ufdd4"
 """Another one, a word of its own, which stands for the tab between two fields of a line (`DataConfig.has_fields`)."""
+ADDED = ("<start>", "<delimiter>", "<extract>")
+"""Entries at the end of a vocabulary for tasks whose output is a label; no text is split into them."""
 _UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 _MAX_LEARNED_BYTES = 4192
@@ -237,6 +241,42 @@ class _SegmentedPieces(_ListedPieces):
         return join_segments(" ".join(pieces), self._mark)
 
 
+class _Extended:
+    """A vocabulary with the entries ADDED at its end."""
+
+    def __init__(self, base: _Vocabulary) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base) + len(ADDED)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return self.base.encode(lines, threads)
+
+    def decode(self, ids: list[int]) -> str:
+        return self.base.decode([index for index in ids if index < len(self.base)])
+
+    def piece(self, index: int) -> str:
+        return self.base.piece(index) if index < len(self.base) else ADDED[index - len(self.base)]
+
+    def id_of(self, piece: str) -> int:
+        return len(self.base) + ADDED.index(piece) if piece in ADDED else self.base.id_of(piece)
+
+    def to_bytes(self) -> bytes:
+        return self.base.to_bytes()
+
+
+class _Labels(_ListedPieces):
+    """The labels of a task, each of them one entry."""
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        index = {label: number for number, label in enumerate(self._pieces) if number >= self._num_special}
+        return [[index.get(line, UNK)] if line else [] for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self._pieces[index] for index in ids if index >= self._num_special)
+
+
 def join_segments(line: str, mark: str) -> str:
     """Join pieces that end in ``mark`` with the next ones: "lo@@ w" becomes "low"."""
     return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line
@@ -255,6 +295,8 @@ class Tokenizer:
         self._normalizations = {
             side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
         }
+        if self.labels:
+            self._normalizations["target"] = Normalization(("blanks",), settings["target_language"])
         source = self._side("source")
         self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
 
@@ -283,7 +325,10 @@ class Tokenizer:
         if data.context:
             special |= {"context": data.context, "context_sides": data.context_sides}
         vocabularies: dict[str, _Vocabulary]
-        if data.share_vocab:
+        if data.has_labels:
+            fields = (field.strip(" ") for source, _ in pairs() for field in source.split(FIELD_MARK))
+            vocabularies = {"joint": learn(fields, ())}
+        elif data.share_vocab:
             vocabularies = {"joint": learn((line for pair in pairs() for line in pair), _tags(special, "source"))}
         else:
             vocabularies = {
@@ -304,6 +349,41 @@ class Tokenizer:
             settings["task"] = data.task
         return cls({**settings, **special}, vocabularies)
 
+    def with_labels(self, data: DataConfig, labels: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer of the same subwords for a task whose output is one of the labels.
+
+        The vocabulary of the source is this one's with the entries ADDED at its end, that of the target the labels.
+        """
+        base = self._side("target" if self.task_name == LANGUAGE_MODEL else "source")
+        base = base.base if isinstance(base, _Extended) else base
+        vocabularies: dict[str, _Vocabulary] = {
+            "source": _Extended(base), "target": _Labels([*SPECIAL_PIECES, *labels], ())
+        }  # fmt: skip
+        settings = {
+            **{key: self.settings[key] for key in ("subwords", "normalize", "text", "segment_mark", "special_ids")},
+            "source_language": data.source_language,
+            "target_language": data.target_language,
+            "task": data.task_name,
+            "label_type": data.label_type,
+            "sequence_length": data.sequence_length,
+            "base_sha256": self.base_fingerprint,
+            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
+        }
+        return Tokenizer(settings, vocabularies)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of a task whose output is one; () for others."""
+        if "base_sha256" not in self.settings:
+            return ()
+        target = self._vocabularies["target"]
+        return tuple(target.piece(index) for index in range(len(SPECIAL_PIECES), len(target)))
+
+    @property
+    def base_fingerprint(self) -> str:
+        """The fingerprint without added entries and labels."""
+        return str(self.settings.get("base_sha256") or self.fingerprint())
+
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
 
@@ -316,6 +396,11 @@ class Tokenizer:
     def task_name(self) -> str:
         """Task of the models with this tokenizer."""
         return str(self.settings.get("task") or default_task(self.text))
+
+    @property
+    def label_type(self) -> str:
+        """Kind of labels, as in `data.label_type`."""
+        return str(self.settings.get("label_type", "class"))
 
     @property
     def tag_ids(self) -> frozenset[int]:
@@ -368,11 +453,55 @@ class Tokenizer:
         Raises:
             DataError: a line contains half of a surrogate pair.
         """
+        if side == "source" and self.labels:
+            return [ids for ids, _ in self.sequences(lines, threads)]
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
         tags, texts = zip(*(self._split_tag(line) for line in lines), strict=True) if lines else ((), ())
         encoded = self._side(side).encode(list(texts), threads)
         return [[self._tags[tag], *ids] if tag else ids for tag, ids in zip(tags, encoded, strict=True)]
+
+    def sequences(self, lines: Sequence[str], threads: int | None = None) -> list[tuple[list[int], bool]]:
+        """Return the ids of normalised lines for a task whose output is a label, and whether a field was cut.
+
+            label                    <start> text <extract>
+            pair-label               <start> first <delimiter> second <extract>
+            similarity               the same in both orders, one after the other
+            choice                   <start> context <delimiter> answer <extract>, for each answer in turn
+
+        FIELD_MARK stands between the fields of a line. The fields of a sequence are cut to an equal share of the tokens
+        that `data.sequence_length` leaves for them. A line without text has no ids.
+
+        Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1; their code
+        cuts the fields of a pair to half of the positions minus 2.
+        """
+        start, delimiter, extract = (self._side("source").id_of(entry) for entry in ADDED)
+        fields = [[field.strip(" ") for field in line.split(FIELD_MARK)] if line else [] for line in lines]
+        encoded = iter(self._side("source").encode([field for row in fields for field in row], threads))
+        found = []
+        for row in fields:
+            ids = [next(encoded) for _ in row]
+            size = 1 if self.task_name == "label" else 2  # fields in a sequence
+            longest = (int(self.settings["sequence_length"]) - 1 - size) // size
+            is_cut = any(len(field) > longest for field in ids)
+            ids = [field[:longest] for field in ids]
+            chosen = [ids]
+            if self.task_name == "similarity":
+                chosen = [ids, ids[::-1]]
+            elif self.task_name == "choice":
+                chosen = [[ids[0], answer] for answer in ids[1:]]
+            sequences = [
+                [start, *chain.from_iterable([*field, delimiter] for field in parts[:-1]), *parts[-1], extract]
+                for parts in chosen
+                if parts
+            ]
+            found.append((list(chain.from_iterable(sequences)), is_cut))
+        return found
+
+    @property
+    def extract_id(self) -> int:
+        """Id of the entry that ends a sequence, for a task whose output is a label."""
+        return self._side("source").id_of(ADDED[-1])
 
     def _split_tag(self, line: str) -> tuple[str, str]:
         """Return the tag at the beginning of a line, "" if there is none, and the rest."""
@@ -425,7 +554,7 @@ class Tokenizer:
         sums = {side: hashlib.sha256(content).hexdigest() for side, content in contents.items()}
         write_json(folder / "tokenizer.json", {**self.settings, "sha256": sums})
         for side, content in contents.items():
-            with write_bytes_atomically(folder / _file_name(self.settings["subwords"], side)) as file:
+            with write_bytes_atomically(folder / _file_name(self.settings, side)) as file:
                 file.write(content)
 
     @classmethod
@@ -440,12 +569,16 @@ class Tokenizer:
             if set(sums) not in ({"joint"}, {"source", "target"}):
                 raise ModelError(f"{folder / 'tokenizer.json'}: damaged (sha256 has no sums of vocabularies)")
             for side, expected in sums.items():
-                path = folder / _file_name(settings["subwords"], side)
+                path = folder / _file_name(settings, side)
                 content = content_of(path)
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
                 tags = _tags(settings, "target" if side == "target" else "source")
-                if settings["subwords"] not in _LISTED_KINDS:
+                if "base_sha256" in settings and side == "target":
+                    vocabularies[side] = _Labels(content.decode("utf-8").split("\n")[:-1], ())
+                elif "base_sha256" in settings:
+                    vocabularies[side] = _Extended(_SentencePiece(content))
+                elif settings["subwords"] not in _LISTED_KINDS:
                     vocabularies[side] = _SentencePiece(content)
                 elif settings["subwords"] == "wordpiece":
                     vocabularies[side] = _WordPieces(content.decode("utf-8").split("\n")[:-1], tags)
@@ -475,6 +608,10 @@ class Tokenizer:
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         own["context"] = self.context
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
+        if data.has_labels:  # the subwords of any model of the language
+            keys = ["text", "normalize", "subwords"]
+            if data.source_language not in (own["source_language"], own["target_language"]):
+                keys.append("source_language")
         if data.context:
             keys.append("context_sides")
         if data.subwords == "none":
@@ -505,7 +642,7 @@ class Tokenizer:
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
-    "vocab_sizes": {str: int},
+    "vocab_sizes": {str: int}, "label_type?": str, "sequence_length?": int, "base_sha256?": str, "special_ids?": dict,
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
@@ -518,5 +655,6 @@ def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
     return (*settings.get("source_prefixes", ()), *([SEPARATOR] if settings.get("context") else []))
 
 
-def _file_name(subwords: str, side: str) -> str:
-    return f"{side}.vocab" if subwords in _LISTED_KINDS else f"{side}.model"
+def _file_name(settings: Mapping[str, Any], side: str) -> str:
+    is_listed = settings["subwords"] in _LISTED_KINDS or ("base_sha256" in settings and side == "target")
+    return f"{side}.vocab" if is_listed else f"{side}.model"

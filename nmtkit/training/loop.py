@@ -26,7 +26,7 @@ from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, Counters, forward_flops, padding_flops
 from nmtkit.training.epochs import TrainingPairs
-from nmtkit.training.loss import CompiledLoss, Loss, batch_loss, r_drop_loss
+from nmtkit.training.loss import CompiledLoss, Loss, batch_loss, label_loss, r_drop_loss
 from nmtkit.training.nonfinite import count_skipped, reason_to_skip
 from nmtkit.training.optimizer import learning_rate, step_if
 from nmtkit.training.state import TrainingState
@@ -175,6 +175,8 @@ def train_updates(
 
 def training_loss(training: TrainingConfig, model: ModelConfig) -> Loss:
     """Return the loss of a recipe, not compiled."""
+    if model.head != "none":
+        return partial(label_loss, source_loss=training.source_loss)
     if training.r_drop:
         return partial(r_drop_loss, alpha=training.r_drop)
     return partial(batch_loss, source_loss=training.source_loss) if model.is_joined else batch_loss
@@ -361,12 +363,9 @@ def _update(
             "from now on they have at most %s tokens, which changes only the dropout masks",
             step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
         )  # fmt: skip
-    config, vocab = state.model.config, state.model.output_embedding.size(0)
-    source_lengths, target_lengths = data.source_lengths[planned.pairs], data.target_lengths[planned.pairs]
-    factor = training_factor(training)
-    counters = forward_flops(
-        config, vocab, source_lengths, target_lengths, factor, source_outputs=training.source_loss > 0
-    )
+    config, factor = state.model.config, training_factor(training)
+    counters = update_work(state, data.sequence_lengths(planned.pairs), training)
+    counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
     counters.flops_padding = factor * padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
     return Update(
         step=step,
@@ -414,6 +413,13 @@ def step_optimizer(
 def loss_scale(state: TrainingState, workers: Workers) -> float:
     """Return the factor of losses that keeps gradients of fp16 from vanishing; 1 in other precisions."""
     return state.progress.loss_scale if workers.precision == "fp16" else 1.0
+
+
+def update_work(state: TrainingState, lengths: tuple[Indices, Indices], training: TrainingConfig) -> Counters:
+    """Return the counters of the forward and backward passes over sequences with these lengths of source and target."""
+    model, factor, has_source_loss = state.model, training_factor(training), training.source_loss > 0
+    vocab, head_size = model.output_embedding.size(0), model.head_size
+    return forward_flops(model.config, vocab, *lengths, factor, source_outputs=has_source_loss, head_size=head_size)
 
 
 def training_factor(training: TrainingConfig) -> int:

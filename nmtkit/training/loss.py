@@ -1,6 +1,7 @@
 """The loss: label-smoothed cross entropy summed over target tokens, beside the plain negative log-likelihood (nll).
 
 batch_loss      one forward pass over a batch
+label_loss      the same for examples with labels
 r_drop_loss     two of them with different dropout, whose predictions are drawn together
 CompiledLoss    either of them with the model's layers compiled by torch.compile
 """
@@ -11,11 +12,12 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.console import duration, log
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, LabelBatch
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.transformer import Transformer
 
@@ -99,6 +101,7 @@ class _SmoothedLoss(torch.autograd.Function):
         targets: Int[Tensor, " tokens"],
         label_smoothing: float,
         needs_gradient: bool,
+        weights: Float[Tensor, " tokens"] | None,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         output = ChunkedLogits(states, table)
         sums = torch.zeros(2, dtype=output.dtype, device=states.device)
@@ -110,21 +113,22 @@ class _SmoothedLoss(torch.autograd.Function):
             probs = logits.sub_(largest).exp_()
             total = probs.sum(1, keepdim=True)
             log_total = total.log() + largest
-            sums += torch.cat([log_total - mean, log_total - truth], 1).sum(0)
+            of_tokens = torch.cat([log_total - mean, log_total - truth], 1)  # [tokens, 2]
+            sums += of_tokens.sum(0) if weights is None else (of_tokens * weights[chunk, None]).sum(0)
             if needs_gradient:
                 # d loss / d logits = softmax(logits) - (1 - e) * truth - e / vocab
                 gradient = probs.div_(total).sub_(label_smoothing / len(table))
                 gradient.scatter_add_(1, truths, gradient.new_full(truth.shape, label_smoothing - 1))
-                output.backward(chunk, gradient)
+                output.backward(chunk, gradient if weights is None else gradient.mul_(weights[chunk, None]))
         uniform, nll = sums.unbind()
         ctx.save_for_backward(output.states_gradient.to(states.dtype), output.table_gradient)
         ctx.mark_non_differentiable(nll)
         return (1 - label_smoothing) * nll + label_smoothing * uniform, nll
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, None, None, None, None]:
         states_gradient, table_gradient = ctx.saved_tensors
-        return states_gradient * gradients[0], table_gradient * gradients[0], None, None, None
+        return states_gradient * gradients[0], table_gradient * gradients[0], None, None, None, None
 
 
 def smoothed_loss(
@@ -132,8 +136,9 @@ def smoothed_loss(
     table: Float[Tensor, "vocab width"],
     targets: Int[Tensor, " tokens"],
     label_smoothing: float,
+    weights: Float[Tensor, " tokens"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return the sums of loss and nll (nats) over all tokens; only the loss has a gradient.
+    """Return the sums of loss and nll (nats) over all tokens, or weighted sums; only the loss has a gradient.
 
     The loss is the cross entropy of the logits ``states @ table.T`` with the mixture (1 - e) * truth + e * uniform over
     the vocabulary, as in torch.
@@ -141,7 +146,7 @@ def smoothed_loss(
     Source: section 5.4; Szegedy et al. 2016 (arXiv 1512.00567), section 7.
     """
     needs_gradient = torch.is_grad_enabled() and (states.requires_grad or table.requires_grad)
-    loss, nll = _SmoothedLoss.apply(states, table, targets, label_smoothing, needs_gradient)
+    loss, nll = _SmoothedLoss.apply(states, table, targets, label_smoothing, needs_gradient, weights)
     return loss, nll
 
 
@@ -180,6 +185,38 @@ def batch_loss(
         return loss, nll
     states, targets = joined.states.flatten(0, 1).index_select(0, rows), joined.ids.flatten().index_select(0, rows + 1)
     return loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing)[0], nll
+
+
+def label_loss(
+    model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the sums of the loss and of the head's nll (for numbers: squared error) over the examples of a batch.
+
+    The loss of an example is that of its label, plus ``source_loss`` times the mean loss of predicting each token of
+    its sequences from those before it.
+
+    Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", equation 5.
+    """
+    assert isinstance(model, DecoderOnly)
+    assert isinstance(batch, LabelBatch)
+    states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+    output = model.label_output(states, batch.last, batch.example, len(batch.labels))
+    if model.config.head == "number":
+        loss = nll = F.mse_loss(output[:, 0].float(), batch.labels.float(), reduction="sum")
+    else:
+        logits = output.float()
+        nll = F.cross_entropy(logits, batch.labels, reduction="sum")
+        smooths = label_smoothing and model.config.head == "classes"  # examples of choice differ in their answers
+        loss = (
+            F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=label_smoothing) if smooths else nll
+        )
+    if source_loss:
+        states, targets = _without_padding(states, batch)
+        of_row = 1 / (batch.last * torch.bincount(batch.example)[batch.example])  # mean over the rows of an example
+        assert batch.target_rows is not None
+        weights = of_row[batch.target_rows // batch.target_in.size(1)].to(states.dtype)
+        loss = loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing, weights)[0]
+    return loss, nll.detach()
 
 
 class _RDropLoss(torch.autograd.Function):

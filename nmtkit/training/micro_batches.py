@@ -19,7 +19,6 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, row_lengths
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, is_out_of_memory
-from nmtkit.model.flops import forward_flops
 from nmtkit.training.epochs import TrainingPairs
 from nmtkit.training.loop import (
     lower_limit,
@@ -31,8 +30,8 @@ from nmtkit.training.loop import (
     shares_of,
     step_optimizer,
     too_large,
-    training_factor,
     training_loss,
+    update_work,
 )
 from nmtkit.training.state import TrainingState
 
@@ -159,12 +158,9 @@ def first_update_rate(
     plan = plan_of(data, training, 0)
     if not plan.updates:
         return None
-    config, vocab = state.model.config, state.model.output_embedding.size(0)
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
     for pairs in shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
-        lengths = data.source_lengths[pairs], data.target_lengths[pairs]
-        factor, has_source_loss = training_factor(training), training.source_loss > 0
-        flops = forward_flops(config, vocab, *lengths, factor, source_outputs=has_source_loss).flops
+        flops = update_work(state, data.sequence_lengths(pairs), training).flops
         all_flops += flops
         if tried_seconds <= TRIED_SECONDS:
             begun = time.perf_counter()

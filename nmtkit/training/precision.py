@@ -15,7 +15,7 @@ import numpy as np
 
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import amount, log
-from nmtkit.data.batch import batch_of
+from nmtkit.data.batch import Batch, batch_of, label_batch
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.model.flops import forward_flops
@@ -102,7 +102,11 @@ def trial_rates(
     length = min(_TRIAL_TOKENS, config.max_positions)
     for num_pairs in _TRIAL_PAIRS:
         ids = np.random.default_rng(1).integers(len(SPECIAL_PIECES), smallest, (num_pairs, length - 1))
-        batch = batch_of(list(ids), list(ids))
+        batch: Batch = batch_of(list(ids), list(ids))
+        if config.head != "none":
+            ids[ids == vocab - 1] -= 1
+            ids[:, -1] = vocab - 1  # the last token of a sequence
+            batch = label_batch(ids.ravel(), np.full(num_pairs, length - 1), vocab - 1, np.zeros(num_pairs, np.int64))
         seconds = dict.fromkeys(precisions, math.inf)
         for round_ in range(_ROUNDS):
             for precision in seconds:

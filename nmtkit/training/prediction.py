@@ -206,14 +206,16 @@ def predict(
     training, is_prepared = recipe.training, lengths.num_pairs is not None
     plan = lengths.plan(training, 0)
     plan.check(training.tokens_per_update)
-    per_epoch = len(plan.updates)
+    per_epoch, output_vocab = len(plan.updates), vocab_sizes[0 if recipe.data.has_labels else 1]
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
         factor = training_factor(training)
         of_pairs = lengths.source[pairs], lengths.target[pairs]
-        has_source_loss = training.source_loss > 0
-        return forward_flops(recipe.model, vocab_sizes[1], *of_pairs, factor, source_outputs=has_source_loss)
+        return forward_flops(
+            recipe.model, output_vocab, *of_pairs, factor, source_outputs=training.source_loss > 0,
+            head_size=recipe.model.head_size(vocab_sizes[1]),
+        )  # fmt: skip
 
     epoch_work = work(plan.updates)
     updates, limit = _num_updates(training, is_prepared, per_epoch, epoch_work.flops / per_epoch / hardware.speed)
@@ -231,7 +233,7 @@ def predict(
     # A sample has far too much padding: the larger the corpus, the more alike the lengths in a micro-batch.
     padding = None
     if is_prepared:
-        share = _share_of_padding(recipe, vocab_sizes[1], lengths, plan, per_micro_batch, hardware)
+        share = _share_of_padding(recipe, output_vocab, lengths, plan, per_micro_batch, hardware)
         padding = round(total.flops * share)
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
     first_update_bytes = (3 if hardware.devices > 1 else 2) * weights  # Adam's moments, and the exchange of gradients

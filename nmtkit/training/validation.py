@@ -13,8 +13,7 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.prepare import stored_bleu_tokenizer
-from nmtkit.data.shards import PairData
-from nmtkit.data.windows import WindowData
+from nmtkit.data.windows import validation_data
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, is_out_of_memory
@@ -22,9 +21,8 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run
-from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.loss import batch_loss
+from nmtkit.training.loss import batch_loss, label_loss
 
 NUM_SAMPLES = 3
 
@@ -74,9 +72,8 @@ class Validator:
 
     def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
-        self._data = PairData(run.data / "valid", is_joined=recipe.model.is_joined)
-        if not task_of(recipe.data).has_source:
-            self._data = WindowData(self._data, recipe.data.sequence_length)
+        self._data = validation_data(run.data / "valid", recipe, tokenizer)
+        self._loss = label_loss if recipe.model.head != "none" else batch_loss
         self._sources, self._references = run.valid_text.read()
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]
@@ -137,12 +134,12 @@ class Validator:
         """Return the sums of nll and target tokens [2]; in halves where memory is too small for all pairs at once."""
         try:
             batch = make_batch(self._data, pairs).to(self._workers.device)
-            nll = float(batch_loss(model, batch, 0.0)[1])
+            nll = float(self._loss(model, batch, 0.0)[1])
         except RuntimeError as error:
             if not is_out_of_memory(error) or len(pairs) == 1:
                 raise
         else:
-            return torch.tensor([nll, float(batch.target_lengths.sum())], dtype=torch.float64)
+            return torch.tensor([nll, float(batch.num_targets)], dtype=torch.float64)
         self._workers.free_memory()
         middle = len(pairs) // 2
         return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])

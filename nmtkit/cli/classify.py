@@ -1,0 +1,64 @@
+"""`nmtkit classify`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files
+
+
+def command(
+    *,
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="Model or run folders; probabilities of several are averaged.", show_default=False
+        ),
+    ],
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
+        ),
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Write a JSON object per line: label and probabilities of all labels.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Label text: one label for each line of input, in order; an empty line has an empty label.
+
+    A line holds what the model was trained with: a text; two texts with a tab between them; or a context and two answers
+    or more with tabs between them, for which the label is the number of an answer.
+
+    Example: echo "What is the capital of Yugoslavia ?" | nmtkit classify runs/trec
+    """
+    from nmtkit import console
+    from nmtkit.cli.translate import translate_stream, translate_to_file
+    from nmtkit.decoding.classifier import Classifier
+    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
+    from nmtkit.decoding.file_translation import TranslationJob
+    from nmtkit.distributed.workers import Workers
+    from nmtkit.files import is_stream
+
+    check_files([("--output", output)], [("--input", input_)])
+    console.set_up(quiet=quiet)
+    with Workers.start(device, "float32", threads, for_decoding=True) as workers:
+        classifier = Classifier.load(models, workers.device)
+        batching = Batching(tokens=batch_tokens or BATCH_TOKENS)
+        job = TranslationJob(classifier, TranslationRequest(), batching, "json" if json_ else "text")
+        if input_ is not None and output is not None and input_.is_file() and not is_stream(output):
+            translate_to_file(job, input_, output, None, strict=strict, workers=None)
+        else:
+            translate_stream(job, input_, output, None, strict=strict)

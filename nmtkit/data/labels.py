@@ -1,0 +1,44 @@
+"""Examples with labels, for tasks whose output is a label (tasks/labels.py).
+
+    source.ids   <start> text <extract>, possibly several such sequences one after the other
+    target.ids   the label
+
+A batch has a row for each sequence (`batch.LabelBatch`).
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.data.shards import PairData
+from nmtkit.text.tokenizer import SPECIAL_PIECES, Tokenizer
+
+
+class LabelData(PairData):
+    """A folder of shards with labels.
+
+    Attributes:
+        source_lengths: tokens of all sequences of each example, int64; target_lengths: 1 for each.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super().__init__(folder, is_joined=True)
+        self.source_lengths = self.source_lengths - 1  # a sequence has no end symbol
+        self.target_lengths = np.ones_like(self.source_lengths)
+        self.extract_id = tokenizer.extract_id
+        self._values = None
+        if tokenizer.label_type == "number":
+            self._values = np.array([float(label) for label in tokenizer.labels], np.float32)
+        elif tokenizer.task_name == "choice":
+            self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
+
+    def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
+        """Return the label of each of these examples as a batch has it, see `LabelBatch.labels`."""
+        labels = self.joined_ids(1, examples)[0].astype(np.int64) - len(SPECIAL_PIECES)
+        return labels if self._values is None else self._values[labels]
+
+    def sequence_lengths(self, examples: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        ids, _ = self.joined_ids(0, examples)
+        sizes = np.diff(np.flatnonzero(ids == self.extract_id), prepend=-1)
+        return sizes, np.ones_like(sizes)

@@ -1,0 +1,113 @@
+"""Labels: a label for a text, for a pair of texts, or for the choice of one of several texts.
+
+    task         source line                       target line
+    label        text                              label
+    pair-label   first TAB second                  label, such as that of an entailment
+    similarity   first TAB second                  label; the order of the texts has no meaning
+    choice       context TAB answer TAB answer     number of the right answer, from 1
+
+Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", sections 3.2 and 3.3.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Literal
+
+from nmtkit.config.schema import DataConfig
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.errors import DataError
+from nmtkit.tasks.task import Task
+from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer
+
+
+class LabelTask(Task):
+    """Labels of one kind."""
+
+    averaging_metric: Literal["bleu", "nll"] = "nll"
+    splits_sources = False
+    has_labels = True
+
+    def __init__(self, name: str, label_type: str = "class") -> None:
+        self.name, self._has_numbers = name, label_type == "number"
+        self.own_metric = "numbers" if self._has_numbers else "labels"
+        self.description = f"text, whose label is predicted (task {name})"
+
+    def training_corpus(self, corpus: Corpus) -> Corpus:
+        sides = [replace(side, raw_lines=_CheckedLines(corpus, number, self))
+                 for number, side in enumerate((corpus.source, corpus.target))]  # fmt: skip
+        return replace(corpus, source=sides[0], target=sides[1])
+
+    def model_source(self, line: str) -> str:
+        return FIELD_MARK.join(field.strip(" ") for field in line.split("\t")) if line.strip() else ""
+
+    def model_target(self, line: str, name: str, number: int = 1) -> str:
+        return line.strip()
+
+    def words(self, line: str) -> list[str]:
+        return line.replace(FIELD_MARK, " ").split()
+
+    def source_fault(self, line: str) -> str | None:
+        count = line.count("\t") + 1
+        if not line.strip():
+            return None
+        if self.name == "label":
+            return None if count == 1 else f"has {count} fields with tabs between them, not one text"
+        if self.name == "choice":
+            return (
+                None if count > 2 else f"has {count} fields; a context and two answers or more need tabs between them"
+            )
+        return None if count == 2 else f"has {count} fields; two texts need one tab between them"
+
+    def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
+        if fault := self.source_fault(source):
+            raise DataError(f"{names[0]}, line {number}: {fault} (task {self.name})")
+        label, where = target.strip(), f"{names[1]}, line {number}: the label {target.strip()!r}"
+        if not label or not source.strip():
+            return
+        if self._has_numbers and not _is_number(label):
+            raise DataError(f'{where} is no number; correct it, or set data.label_type = "class"')
+        answers = source.count("\t")
+        if self.name == "choice" and not (label.isascii() and label.isdigit() and 1 <= int(label) <= answers):
+            raise DataError(f"{where} is not the number of an answer, 1 to {answers}")
+
+    def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
+        labels = sorted(
+            {target for _, target in pairs}, key=lambda label: (len(label), label) if label.isdigit() else (0, label)
+        )
+        if len(labels) == 1:
+            raise DataError(f"all training examples have the label {labels[0]!r}, so there is nothing to learn")
+        return learned.with_labels(data, labels)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class _CheckedLines:
+    """Lines of one side of a corpus as the model reads them, after a check of both sides."""
+
+    corpus: Corpus
+    side: int
+    task: LabelTask
+
+    def __iter__(self) -> Iterator[bytes]:
+        sides = (self.corpus.source, self.corpus.target)
+        names = [side.name for side in sides]
+        for number, lines in enumerate(zip_longest(*(side.raw_lines for side in sides)), start=1):
+            if lines[self.side] is None:
+                return
+            texts = [
+                (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+                for line in lines
+            ]
+            if None not in lines:
+                self.task.check_pair(texts[0], texts[1], names, number)
+            text = self.task.model_target(texts[1], names[1]) if self.side else self.task.model_source(texts[0])
+            end = b"\r\n" if lines[self.side].endswith(b"\r\n") else b"\n"
+            yield text.encode("utf-8", "surrogateescape") + end
