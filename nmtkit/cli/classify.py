@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Label text: one label for each line of input, in order; an empty line has an empty label.
 
-    A line holds what the model was trained with: a text; two texts with a tab between them; or a context and two answers
-    or more with tabs between them, for which the label is the number of an answer.
+    A line holds what the model was trained with: a text; two texts with a tab between them; or a context and two or
+    more answers with tabs between them, for which the label is the number of an answer.
 
     Example: echo "What is the capital of Yugoslavia ?" | nmtkit classify runs/trec
     """

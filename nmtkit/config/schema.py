@@ -143,8 +143,8 @@ class DataConfig(_Section):
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
     too; see parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation", "parsing", "summary", "language-model", or one whose output is a label: "label" (of a
-    text), "pair-label" and "similarity" (of two texts), "choice" (of one of several texts); see classification.md. By
+    """Kind of work: "translation", "parsing", "summary", "language-model", or one whose output is a label: "label" (of
+    a text), "pair-label" and "similarity" (of two texts), "choice" (of one of several texts); see classification.md. By
     default parsing where text is trees, else translation. The source of a summary is a title and paragraphs with tabs
     between them; see summaries.md. A language model continues text: its corpora are { text = "FILE" }, without a
     source."""

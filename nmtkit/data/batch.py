@@ -16,6 +16,8 @@ from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import BOS, EOS, PAD
 
 T = TypeVar("T")
+B = TypeVar("B", bound="Batch")
+L = TypeVar("L", bound="LabelBatch")
 Ids = Sequence[int] | npt.NDArray
 Lengths = npt.NDArray[np.int64]
 
@@ -45,7 +47,7 @@ class Batch:
         """Number of tokens, or labels, that the batch predicts."""
         return int(self.target_lengths.sum())
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self: B, device: torch.device) -> B:
         """Return the batch on another device; from pinned memory the copies do not block the host."""
         return replace(
             self,
@@ -79,9 +81,9 @@ class LabelBatch(Batch):
     def num_targets(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> "LabelBatch":
+    def to(self: L, device: torch.device) -> L:
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("last", "example", "labels")}
-        return replace(super().to(device), **moved)  # type: ignore[arg-type]
+        return replace(super().to(device), **moved)
 
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:

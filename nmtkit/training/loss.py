@@ -201,10 +201,10 @@ def label_loss(
     assert isinstance(batch, LabelBatch)
     states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
     output = model.label_output(states, batch.last, batch.example, len(batch.labels))
+    logits = output.to(torch.promote_types(output.dtype, torch.float32))
     if model.config.head == "number":
-        loss = nll = F.mse_loss(output[:, 0].float(), batch.labels.float(), reduction="sum")
+        loss = nll = F.mse_loss(logits[:, 0], batch.labels.to(logits.dtype), reduction="sum")
     else:
-        logits = output.float()
         nll = F.cross_entropy(logits, batch.labels, reduction="sum")
         smooths = label_smoothing and model.config.head == "classes"  # examples of choice differ in their answers
         loss = (
@@ -212,9 +212,9 @@ def label_loss(
         )
     if source_loss:
         states, targets = _without_padding(states, batch)
-        of_row = 1 / (batch.last * torch.bincount(batch.example)[batch.example])  # mean over the rows of an example
         assert batch.target_rows is not None
-        weights = of_row[batch.target_rows // batch.target_in.size(1)].to(states.dtype)
+        tokens = (batch.last * torch.bincount(batch.example)[batch.example]).to(logits.dtype)
+        weights = (1 / tokens)[batch.target_rows // batch.target_in.size(1)]  # means over tokens and over rows
         loss = loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing, weights)[0]
     return loss, nll.detach()
 

@@ -1,0 +1,378 @@
+"""Tasks whose output is a label, from text files to labels and scores."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
+from nmtkit.data.labels import LabelData
+from nmtkit.data.prepare import prepare
+from nmtkit.decoding.classifier import Classifier
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.model.decoder_only import DecoderOnly, build_model
+from nmtkit.model.flops import TRAINING_FACTOR, count_parameters, forward_flops
+from nmtkit.model_folder import load_model
+from nmtkit.pipeline import run as run_recipe
+from nmtkit.run import Run, find_model
+from nmtkit.tasks.known import task_of
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.loss import label_loss
+from nmtkit.training.resume import verify_resume
+from nmtkit.training.session import train
+from tests.decoding.models import TEXT, data_config, model_for
+
+RECIPE = """
+[data]
+task = "{task}"
+source_language = "en"
+train = [{{ source = "train.txt", target = "train.label" }}]
+valid = [{{ source = "valid.txt", target = "valid.label" }}]
+test = [{{ source = "test.txt", target = "test.label" }}]
+subwords = "characters"
+vocab_size = 100
+sequence_length = 24
+[model]
+architecture = "decoder"
+decoder_layers = 1
+d_model = 32
+d_ff = 64
+num_heads = 2
+dropout = 0.0
+positions = "learned"
+max_positions = 24
+[training]
+sequences_per_update = 32
+schedule = "constant"
+peak_learning_rate = 0.01
+warmup_steps = 5
+max_steps = {steps}
+source_loss = 0.5
+label_smoothing = 0.0
+validate_bleu = false
+validate_every_steps = 20
+checkpoint_every_steps = 20
+precision = "float32"
+keep_last = 1
+[decoding]
+average_last = 1
+"""
+LETTERS = "abcdefgh"
+
+
+def word(rng: random.Random) -> str:
+    return "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, 4)))
+
+
+def of_text(rng: random.Random) -> tuple[str, str]:
+    text = word(rng)
+    return text, "yes" if "a" in text else "no"
+
+
+def of_pair(rng: random.Random) -> tuple[str, str]:
+    first, second = word(rng), word(rng)
+    return f"{first}\t{second}", "yes" if ("a" in first) and ("b" not in second) else "no"
+
+
+def of_similar(rng: random.Random) -> tuple[str, str]:
+    first, second = word(rng), word(rng)
+    return f"{first}\t{second}", "same" if "a" in first and "a" in second else "other"
+
+
+def of_choice(rng: random.Random) -> tuple[str, str]:
+    count = rng.randint(2, 4)
+    right = rng.randint(1, count)
+    answers = [("z" if number == right else "") + word(rng) for number in range(1, count + 1)]
+    return "\t".join([word(rng), *answers]), str(right)
+
+
+def of_number(rng: random.Random) -> tuple[str, str]:
+    text = word(rng)
+    return text, f"{text.count('a') + text.count('b'):.1f}"
+
+
+def write_project(
+    folder: Path,
+    task: str = "label",
+    example: Callable[[random.Random], tuple[str, str]] = of_text,
+    steps: int = 80,
+    **texts: tuple[str, str],
+) -> str:
+    rng = random.Random(7)
+    for name, count in (("train", 400), ("valid", 40), ("test", 60)):
+        pairs = [example(rng) for _ in range(count)]
+        source, target = ("".join(f"{line}\n" for line in side) for side in zip(*pairs, strict=True))
+        source, target = texts.get(name, (source, target))
+        (folder / f"{name}.txt").write_text(source, encoding="utf-8")
+        (folder / f"{name}.label").write_text(target, encoding="utf-8")
+    (folder / "mine.toml").write_text(RECIPE.format(task=task, steps=steps), encoding="utf-8")
+    return str(folder / "mine.toml")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labels")
+    recipe = load_recipe(write_project(folder))
+    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    return folder / "run"
+
+
+def right_share(run: Path) -> float:
+    _, labels, found = Run(run).read_translated("test")
+    return sum(one == two for one, two in zip(labels, found, strict=True)) / len(labels)
+
+
+def test_labels_of_texts_are_learned(trained: Path) -> None:
+    assert right_share(trained) > 0.9
+    assert Run(trained).tokenizer().labels == ("no", "yes")
+    scores = json.loads(Run(trained).scores.read_text(encoding="utf-8"))["test"]
+    assert scores["accuracy"]["score"] == pytest.approx(100 * right_share(trained))
+
+
+@pytest.mark.parametrize(
+    ("task", "example", "steps"),
+    [("pair-label", of_pair, 150), ("similarity", of_similar, 200), ("choice", of_choice, 120)],
+)
+def test_labels_of_several_texts_are_learned(
+    tmp_path: Path, task: str, example: Callable[[random.Random], tuple[str, str]], steps: int
+) -> None:
+    recipe = load_recipe(write_project(tmp_path, task, example, steps))
+    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    assert right_share(tmp_path / "run") > 0.85
+    classifier = Classifier.load([tmp_path / "run"], "cpu")
+    sources, _, found = Run(tmp_path / "run").read_translated("test")
+    results = [best for best, *_ in classifier.translations(sources, TranslationRequest())]
+    assert [best.text for best in results] == found
+    for source, best in zip(sources, results, strict=True):
+        assert best.probabilities is not None
+        assert sum(best.probabilities.values()) == pytest.approx(1)
+        if task == "choice":
+            assert list(best.probabilities) == [str(number) for number in range(1, source.count("\t") + 1)]
+        if task == "similarity":
+            ((swapped, *_),) = classifier.translations(["\t".join(reversed(source.split("\t")))], TranslationRequest())
+            assert swapped.probabilities == pytest.approx(best.probabilities)
+
+
+def test_numbers_are_learned_by_regression(tmp_path: Path) -> None:
+    path = write_project(tmp_path, "label", of_number, 200)
+    recipe = load_recipe(path, ["data.label_type=number"])
+    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    _, labels, found = Run(tmp_path / "run").read_translated("test")
+    expected, given = np.array(labels, float), np.array(found, float)
+    assert np.corrcoef(expected, given)[0, 1] > 0.9
+    scores = json.loads(Run(tmp_path / "run").scores.read_text(encoding="utf-8"))["test"]
+    assert scores["pearson"]["score"] == pytest.approx(100 * np.corrcoef(expected, given)[0, 1])
+
+
+def test_sequences_have_the_added_entries_and_an_equal_share_for_each_field(tmp_path: Path) -> None:
+    tokenizers = {}
+    for task, example in (
+        ("label", of_text),
+        ("pair-label", of_pair),
+        ("similarity", of_similar),
+        ("choice", of_choice),
+    ):
+        (tmp_path / task).mkdir()
+        recipe = load_recipe(write_project(tmp_path / task, task, example))
+        prepare(recipe, tmp_path / task / "run")
+        tokenizers[task] = Run(tmp_path / task / "run").tokenizer()
+
+    def pieces(task: str, line: str) -> tuple[list[str], bool]:
+        tokenizer = tokenizers[task]
+        ((ids, is_cut),) = tokenizer.sequences([tokenizer.normalize(task_of(tokenizer).model_source(line))])
+        return tokenizer.pieces(ids, "source"), is_cut
+
+    assert pieces("label", " abc") == (["<start>", "a", "b", "c", "<extract>"], False)
+    assert pieces("pair-label", " a \tb") == (["<start>", "a", "<delimiter>", "b", "<extract>"], False)
+    assert pieces("similarity", "a\tb")[0] == [
+        "<start>", "a", "<delimiter>", "b", "<extract>", "<start>", "b", "<delimiter>", "a", "<extract>"
+    ]  # fmt: skip
+    assert pieces("choice", "a\tb\tc")[0] == [
+        "<start>", "a", "<delimiter>", "b", "<extract>", "<start>", "a", "<delimiter>", "c", "<extract>"
+    ]  # fmt: skip
+    long, is_cut = pieces("label", "a" * 100)
+    assert (len(long), long[-1], is_cut) == (24, "<extract>", True)
+    long, is_cut = pieces("pair-label", f"{'a' * 100}\tb")
+    assert (long.count("a"), long.count("b"), is_cut) == (24 // 2 - 2, 1, True)  # as in the authors' code
+    assert pieces("label", "a" * 22) == (["<start>", *"a" * 22, "<extract>"], False)
+    assert tokenizers["label"].sequences([""]) == [([], False)]
+
+
+def model_of(head: str, vocab: int = 20, labels: int = 3) -> DecoderOnly:
+    torch.manual_seed(3)
+    config = ModelConfig.model_validate(
+        {"architecture": "decoder", "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "head": head}
+    )
+    model = build_model(config, vocab, labels + 4)
+    assert isinstance(model, DecoderOnly)
+    assert count_parameters(config, vocab, labels + 4) == sum(parameter.numel() for parameter in model.parameters())
+    return model.eval()
+
+
+EXAMPLES = [[17, 5, 6, 19], [17, 7, 18, 8, 9, 19, 17, 8, 9, 18, 7, 19], [17, 5, 19, 17, 5, 6, 7, 19, 17, 6, 19]]
+
+
+def expected_loss(model: DecoderOnly, labels: Sequence[int], source_loss: float) -> torch.Tensor:
+    """Compute the loss example by example and sequence by sequence."""
+    total = torch.zeros(())
+    for ids, label in zip(EXAMPLES, labels, strict=True):
+        ends = [index + 1 for index, token in enumerate(ids) if token == 19]
+        rows = [ids[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+        states = [model.decode(torch.tensor([row]), torch.tensor([[3]]), torch.tensor([0]))[0] for row in rows]
+        if model.config.head == "choice":
+            output = torch.stack([model.head(state[-1])[0] for state in states])
+        else:
+            output = model.head(torch.stack([state[-1] for state in states]).sum(0))
+        if model.config.head == "number":
+            total = total + (output[0] - label) ** 2
+        else:
+            total = total + F.cross_entropy(output[None], torch.tensor([label]))
+        of_rows = [
+            F.cross_entropy(model.logits(state[:-1]), torch.tensor(row[1:]))
+            for state, row in zip(states, rows, strict=True)
+        ]
+        total = total + source_loss * torch.stack(of_rows).mean()
+    return total
+
+
+@pytest.mark.parametrize(("head", "labels"), [("classes", [0, 2, 1]), ("choice", [0, 1, 2]), ("number", [0, 2, 5])])
+def test_the_loss_and_its_gradient_are_those_of_each_sequence_by_itself(head: str, labels: list[int]) -> None:
+    model = model_of(head).double()
+    batch = batch_of_sequences(EXAMPLES, 19)
+    batch = replace(batch, labels=torch.tensor(labels))
+    assert isinstance(batch, LabelBatch)
+    loss, nll = label_loss(model, batch, 0.0, 0.5)
+    loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    expected = expected_loss(model, labels, 0.5)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    assert nll.item() == pytest.approx(expected_loss(model, labels, 0.0).item(), rel=1e-9)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, gradients[name], atol=1e-9), name
+
+
+def test_operations_of_labels_are_those_that_torch_counts() -> None:
+    model = model_of("classes")
+    batch = batch_of_sequences([[17, 5, 6, 7, 19]] * 3, 19)
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+        model.logits(states[:, :-1])
+        model.label_output(states, batch.last, batch.example, 3)
+    lengths, ones = np.full(3, 5), np.ones(3, np.int64)
+    counted = forward_flops(model.config, 20, lengths, ones, source_outputs=True, head_size=3)
+    assert counted.flops == counter.get_total_flops()
+    trained = forward_flops(model.config, 20, lengths, ones, TRAINING_FACTOR, source_outputs=True, head_size=3)
+    assert trained.flops == TRAINING_FACTOR * counted.flops
+
+
+def test_a_label_does_not_depend_on_the_other_lines(trained: Path) -> None:
+    classifier = Classifier.load([trained], "cpu")
+    sources, _, found = Run(trained).read_translated("test")
+    assert [classifier.translate([source])[0] for source in sources[:10]] == found[:10]
+    assert classifier.translate(["", *sources[:3], " \t "]) == ["", *found[:3], ""]
+
+
+def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path))
+    prepare(recipe, tmp_path / "run")
+    workers = Workers.start("cpu", "float32", 1, for_training=True)
+    train(load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=37"]), tmp_path / "run", workers)
+    train(recipe, tmp_path / "run", workers)
+    whole, resumed = (load_model(find_model(folder)).model.state_dict() for folder in (trained, tmp_path / "run"))
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
+    first, last = verify_resume(recipe, tmp_path / "run", workers)
+    assert first < last == 80
+
+
+def test_training_data_are_examples_with_their_labels(trained: Path) -> None:
+    run = Run(trained)
+    tokenizer = run.tokenizer()
+    data = LabelData(run.data / "valid", tokenizer)
+    sources, labels = run.valid_text.read()
+    batch = make_batch(data, range(len(data)))
+    assert isinstance(batch, LabelBatch)
+    assert [tokenizer.labels[int(label)] for label in batch.labels] == labels
+    texts = [
+        tokenizer.decode(row[:length].tolist(), "source")
+        for row, length in zip(batch.target_in, batch.target_lengths, strict=True)
+    ]
+    assert texts == sources
+    assert data.source_lengths.tolist() == batch.target_lengths.tolist()
+
+
+def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: Path) -> None:
+    with pytest.raises(ModelError, match="use `nmtkit classify`"):
+        Translator.load([trained], "cpu")
+    tokenizer = Tokenizer.learn(data_config(), lambda: TEXT)
+    with pytest.raises(ModelError, match="use `nmtkit translate`"):
+        Classifier([model_for(tokenizer)], tokenizer, DecodingConfig())
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "message"),
+    [
+        ("label", {"train": ("a\nb\n", "x\nx\n")}, "all training examples have the label 'x'"),
+        ("label", {"valid": ("a\nb\n", "yes\nmaybe\n")}, r"valid.label, line 2: the label 'maybe' does not occur in"),
+        ("label", {"train": ("a\nb\tc\n", "x\ny\n")}, "line 2: has 2 fields with tabs between them, not one"),
+        ("label", {"train": ("a\nb\n", "x\n")}, "train"),
+        ("label", {"train": ("", "")}, "empty"),
+        ("pair-label", {"train": ("a\tb\nc\n", "x\ny\n")}, "train.txt, line 2: has 1 fields; two texts need one tab"),
+        ("similarity", {"test": ("a\tb\tc\n", "x\n")}, "test.txt, line 1: has 3 fields; two texts need one tab"),
+        ("choice", {"train": ("a\tb\tc\nd\te\n", "1\n1\n")}, "line 2: has 2 fields; a context and two answers"),
+        ("choice", {"train": ("a\tb\tc\n", "3\n")}, "line 1: the label '3' is not the number of an answer"),
+        ("choice", {"train": ("a\tb\tc\n", "b\n")}, "line 1: the label 'b' is not the number of an answer"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line(
+    tmp_path: Path, task: str, texts: dict[str, tuple[str, str]], message: str
+) -> None:
+    examples = {"label": of_text, "pair-label": of_pair, "similarity": of_similar, "choice": of_choice}
+    recipe = load_recipe(write_project(tmp_path, task, examples[task], **texts))
+    with pytest.raises(DataError, match=message) as caught:
+        prepare(recipe, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "data").exists()
+
+
+def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
+    path = write_project(tmp_path, valid=("a\nb\n", "1.5\nhigh\n"), train=("a\nb\n", "1\n2\n"), test=("a\n", "1\n"))
+    with pytest.raises(DataError, match=r"valid.label, line 2: the label 'high' is no number"):
+        prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('model.architecture="encoder-decoder"', 'needs [model] architecture = "decoder"'),
+        ('model.source_attention="full"', 'source_attention = "causal"'),
+        ("training.validate_bleu=true", "validate_bleu: not for"),
+        ("training.r_drop=1.0", "r_drop: not for"),
+        ('model.head="none"', "contradicts [data] task; leave head out"),
+        ("data.share_vocab=true", "labels are no text; leave share_vocab out"),
+        ('data.subwords="none"', "needs subwords = bpe, unigram or characters"),
+        ("data.max_source_tokens=5", "max_source_tokens cannot be used"),
+        ("model.max_positions=20", "max_positions = 20 is less than [data] sequence_length = 24"),
+    ],
+)
+def test_settings_that_contradict_a_label_are_refused(tmp_path: Path, override: str, message: str) -> None:
+    path = write_project(tmp_path)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, [override])
+    assert message in str(caught.value)
