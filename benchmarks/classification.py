@@ -1,7 +1,7 @@
 """Fine-tunes a pre-trained model on labelled sentences, beside the same model from nothing, and compares them.
 
-    python benchmarks/classification.py --work DIR --init RUN [--mirror DIR] [--tasks trec mr sst2 cola] [--seeds 1 2 3 4 5]
-        [--arms nothing pre-trained no-auxiliary layers-0 layers-1 ...] [--set SECTION.KEY=VALUE]
+    python benchmarks/classification.py --work DIR --init RUN [--mirror DIR] [--tasks trec mr sst2 cola]
+        [--seeds 1 2 3 4 5] [--arms nothing pre-trained no-auxiliary layers-0 ...] [--set SECTION.KEY=VALUE]
 
 RUN is one of the recipe gpt-gutenberg. All arms have its subwords and the same settings. The scores are those of the
 test sets (mr: a fixed tenth; cola: its development set), accuracy x 100, of cola Matthews' correlation x 100, of the
@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 
 import torch
+from nmtkit.evaluation.labels import mcnemar
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.console import print_table
-from nmtkit.evaluation.labels import mcnemar
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run
 

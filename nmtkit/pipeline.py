@@ -104,7 +104,11 @@ def run(
         log.info("4/5 translate: skipped, as a language model has no source")
         log.info("5/5 score: predict the test texts, and add up the cost")
         return RunResult(0, score_run(run_dir, device=device))
-    log.info("4/5 translate: %s with beam %d", counted(len(recipe.data.test), "test set"), recipe.decoding.beam)
+    sets = counted(len(recipe.data.test), "test set")
+    if task_of(recipe.data).has_labels:
+        log.info("4/5 translate: label %s", sets)
+    else:
+        log.info("4/5 translate: %s with beam %d", sets, recipe.decoding.beam)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the translations with the references, and add up the cost")
     return RunResult(0, score_run(run_dir))

@@ -84,6 +84,8 @@ class ForcedDecoder:
     ) -> None:
         if not task_of(tokenizer).has_source:
             raise ModelError("this is a language model, which has no source; leave out --source")
+        if tokenizer.labels:
+            raise ModelError("this model predicts labels; use `nmtkit classify --json` for their probabilities")
         self._models = models
         self._lengths = lengths
         self.tokenizer = tokenizer

@@ -104,13 +104,20 @@ def _ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
     if task.has_source:
-        raise ModelError("this model translates, and does not continue text; use `nmtkit translate`")
+        raise _wrong_task(loaded)
     texts = [tokenizer.normalize(line, "target") for line in lines]
     marked = [task.model_target(text, "the text") for text in texts]
     if not ends and marked:
         marked[-1] = marked[-1].removesuffix(NEWLINE)
     rows = tokenizer.encode(marked, "target")
     return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
+
+
+def _wrong_task(loaded: LoadedModel) -> ModelError:
+    use = "predicts labels, and does not continue text; use `nmtkit classify`"
+    if not loaded.tokenizer.labels:
+        use = "translates, and does not continue text; use `nmtkit translate`"
+    return ModelError(f"this model {use}")
 
 
 class Generator:
@@ -123,7 +130,7 @@ class Generator:
     def __init__(self, loaded: LoadedModel, length: int, decoding: DecodingConfig) -> None:
         """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once."""
         if task_of(loaded.tokenizer).has_source or not isinstance(loaded.model, DecoderOnly):
-            raise ModelError("this model translates, and does not continue text; use `nmtkit translate`")
+            raise _wrong_task(loaded)
         self.decoding = decoding
         self._loaded, self._length = loaded, length
         self._decoder = JoinedStepDecoder(loaded.model)

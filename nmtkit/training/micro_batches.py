@@ -133,9 +133,9 @@ def _report_plan(
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
     most = "" if training.sequences_per_update else f" (at most {training.tokens_per_update:,})"
     log.info(
-        "updates average %s target tokens%s and %s, in %.1f micro-batches on %s "
+        "updates average %s %s%s and %s, in %.1f micro-batches on %s "
         "(up to %s tokens, %s); %.1f %% of all tokens are padding; %s per epoch",
-        f"{tokens / count:,.0f}", most,
+        f"{tokens / count:,.0f}", "target tokens" if data.extract_id is None else "labels", most,
         counted(round(sum(len(pairs) for pairs in plan.updates) / count), "pair"),
         len(micro_batches) / len(sample) / processes,
         "one device" if processes == 1 else f"each of {processes} devices",
