@@ -427,10 +427,9 @@ class ModelConfig(_Section):
     """Activation of the feed-forward sub-layers; gelu is its tanh approximation, as in GPT."""
     embedding_scale: bool = True
     """Multiply embeddings by sqrt(d_model) before positions are added, as in the paper."""
-    initialization: Literal["xavier", "normal", "scaled-normal"] = "xavier"
+    initialization: Literal["xavier", "normal"] = "xavier"
     """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
-    in GPT. scaled-normal: the same, but the last layer of each sub-layer divided by the square root of their number, as
-    in GPT-2. Biases are 0."""
+    in GPT. Biases are 0."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the output of each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)

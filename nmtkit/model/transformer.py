@@ -163,7 +163,7 @@ class Transformer(nn.Module):
 
     def initialize(self) -> None:
         """Set the weights of linear layers and the embeddings as `initialization` says, and biases 0."""
-        is_normal = self.config.initialization != "xavier"
+        is_normal = self.config.initialization == "normal"
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 if is_normal:
@@ -173,12 +173,6 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
         for table in (*self.embeddings.values(), *(self.positions or {}).values()):
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
-        for stack in (self.encoder, self.decoder) if self.config.initialization == "scaled-normal" else ():
-            scale = math.sqrt(sum(isinstance(module, Residual) for module in stack.modules()))
-            last = [module.output for module in stack.modules() if isinstance(module, MultiHeadAttention)]
-            last += [module.outer for module in stack.modules() if isinstance(module, FeedForward)]
-            for linear in last:
-                linear.weight.data /= scale
 
     @property
     def head_size(self) -> int:
