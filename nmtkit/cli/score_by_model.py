@@ -9,7 +9,7 @@ from nmtkit import console
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
-from nmtkit.decoding.running_text import score_text, trained_length
+from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
 from nmtkit.distributed.cpu import set_threads
 from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import DataError, ModelError
@@ -17,6 +17,7 @@ from nmtkit.files import LineReader, json_line
 from nmtkit.model_folder import load_model
 from nmtkit.run import find_model
 from nmtkit.tasks.known import task_of
+from nmtkit.text.tokenizer import Tokenizer
 
 WINDOW_LINES = 2000
 
@@ -35,7 +36,7 @@ def score_by_model(
     device: str,
     threads: int | None,
 ) -> None:
-    """Write the score of each pair of lines.
+    """Write the score of each pair of lines; a language model continues the source by the hypothesis.
 
     Raises:
         NmtkitError: the files have different numbers of lines, or a model cannot be read.
@@ -45,7 +46,12 @@ def score_by_model(
         # This also checks the numbers of lines before a large model is loaded.
         total = sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
     set_threads(threads)
-    decoder = ForcedDecoder.load(models, choose_device(device), precision)
+    chosen_device = choose_device(device)
+    decoder: ForcedDecoder | ContinuationScorer
+    if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
+        decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device))
+    else:
+        decoder = ForcedDecoder.load(models, chosen_device, precision)
     readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:

@@ -17,7 +17,7 @@ from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.constraints import no_repeated_ngrams
 from nmtkit.decoding.engine import Sampling
-from nmtkit.decoding.forced import token_log_probs
+from nmtkit.decoding.forced import ForcedScore, token_log_probs
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
@@ -90,6 +90,73 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         raise ModelError("the model's probabilities are not finite: its weights are damaged or its training diverged")
     characters = sum(len(line) + 1 for line in lines)
     return TextScore(total, len(ids) - 1, sum(len(line.split()) for line in lines), characters, int((ids == UNK).sum()))
+
+
+class ContinuationScorer:
+    """Scorer of given continuations, with the part of the interface of `ForcedDecoder` that scores lines.
+
+    Attributes:
+        tokenizer: tokenizer of the model.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Store a language model; raise ModelError for another model."""
+        if task_of(loaded.tokenizer).has_source:
+            raise _wrong_task(loaded)
+        self.tokenizer = loaded.tokenizer
+        self._model, self._length = loaded.model, trained_length(loaded)
+        self._newline = self.tokenizer.encode([NEWLINE], "target")[0]
+
+    @torch.inference_mode()
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        before: object = (),
+        *,
+        batch_tokens: int = _BATCH_TOKENS,
+        max_tokens: int = 1024,
+        first_line: int = 1,
+    ) -> list[ForcedScore]:
+        """Return the score of each hypothesis as the continuation of a source, with a blank between them.
+
+        An empty source is the beginning of a line. The end of a hypothesis is not scored, but that of an empty one is.
+        Sources are cut at their beginnings and hypotheses at their ends where both are longer than a training sequence.
+
+        Args:
+            max_tokens: maximum length of both together, at most that of a training sequence.
+        """
+        length = min(self._length, max_tokens)
+        texts = [[self.tokenizer.normalize(line, "target").strip() for line in pair] for pair in pairs]
+        sources = self.tokenizer.encode([source for source, _ in texts], "target")
+        joined = [f" {text}" if source and text else text for source, text in texts]
+        rows, found, remarks = [], [], []
+        for source, hypothesis in zip(sources, self.tokenizer.encode(joined, "target"), strict=True):
+            scored = (hypothesis or self._newline)[:length]
+            context = [*self._newline, *source]
+            kept = context[-max(1, length + 1 - len(scored)) :]
+            rows.append(np.array([*kept, *scored], np.int64))
+            found.append(scored)
+            is_cut = {
+                "empty_hypothesis": not hypothesis,
+                "cut_source": len(kept) < len(source),
+                "cut_hypothesis": len(hypothesis) > length,
+            }
+            remarks.append(tuple(name for name, applies in is_cut.items() if applies))
+        scores: list[tuple[float, ...]] = [()] * len(rows)
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        for start, stop in cut_by_padded_tokens([len(rows[row]) for row in order], batch_tokens):
+            chosen = order[start:stop]
+            sizes = np.array([len(rows[row]) for row in chosen], np.int64)
+            batch = batch_of_texts(np.concatenate([rows[row] for row in chosen]), sizes)
+            log_probs = token_log_probs([self._model], batch.to(self._model.output_embedding.device)).tolist()
+            if not all(map(math.isfinite, log_probs)):
+                raise ModelError(
+                    "the model's probabilities are not finite: its weights are damaged or its training diverged"
+                )
+            for row, end in zip(chosen, np.cumsum(sizes - 1).tolist(), strict=True):
+                scores[row] = tuple(log_probs[end - len(found[row]) : end])
+        by_row = zip(found, scores, remarks, strict=True)
+        return [ForcedScore(tuple(ids), log_probs, remark) for ids, log_probs, remark in by_row]
 
 
 def trained_length(loaded: LoadedModel) -> int:

@@ -92,7 +92,6 @@ def test_contradicting_options_are_wrong_usage(
     ("arguments", "message"),
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
-        (["score", "--model", "MODEL", "--source", "text.txt", "--hypothesis", "text.txt"], "leave out --source"),
         (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models with a source"),
         (["compare", "MODEL", "MODEL/../other"], "`nmtkit report RUN RUN`"),
         (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),

@@ -16,7 +16,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.windows import WindowData, WindowEpochs
 from nmtkit.decoding.engine import Sampling
-from nmtkit.decoding.running_text import Generator, score_text, trained_length
+from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.model_folder import load_model
@@ -158,6 +158,30 @@ def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path)
     assert '"bits-per-character"' in scores
     assert score.bits_per_character == pytest.approx(score.nll / math.log(2) / len(text))
     assert score.perplexity < 10  # of 30 characters, so it has learned something
+
+
+def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    scorer, tokenizer = ContinuationScorer(loaded), loaded.tokenizer
+    pairs = [("abcde", "fghij"), ("", "abc"), ("klmno", ""), ("a" * 50, "bcd"), ("ab", "c" * 50)]
+    scores = scorer.score(pairs)
+    newline = tokenizer.encode(["\ufdd2"], "target")[0]
+    for (source, hypothesis), score in zip(pairs[:2], scores, strict=False):
+        given = [*newline, *tokenizer.encode([source], "target")[0]] if source else newline
+        wanted = tokenizer.encode([f" {hypothesis}" if source else hypothesis], "target")[0]
+        row = torch.tensor([[*given, *wanted]])
+        states = loaded.model.decode(row[:, :-1], torch.tensor([[3]]), torch.tensor([0]))
+        expected = torch.log_softmax(loaded.model.logits(states), 2).gather(2, row[:, 1:, None])[0, -len(wanted) :, 0]
+        assert score.ids == tuple(wanted)
+        assert score.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert score.remarks == ()
+    assert [score.remarks for score in scores[2:]] == [
+        ("empty_hypothesis",),
+        ("cut_source",),
+        ("cut_source", "cut_hypothesis"),
+    ]
+    assert [len(score.ids) for score in scores] == [6, 3, 1, 4, 16]
+    assert scorer.score(pairs[:1])[0].log_probs == pytest.approx(scores[0].log_probs, abs=1e-6)
 
 
 def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
