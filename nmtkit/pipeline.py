@@ -25,7 +25,16 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.metrics import Score, Scorer, default_metrics, plain_text, resamples_for, score, scores_as_json
+from nmtkit.evaluation.metrics import (
+    Score,
+    Scorer,
+    default_metrics,
+    plain_text,
+    resamples_for,
+    score,
+    scores_as_json,
+    task_metric,
+)
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
@@ -169,6 +178,8 @@ def score_run(
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
+        if (own := task_metric(data.text, metrics)) is not None:
+            own.check(hypotheses, str(Run(run_dir).translation(name)))
         for fault in text_faults(
             hypotheses,
             [references],

@@ -20,12 +20,13 @@ def command(
         typer.Option(
             metavar="M",
             help="Metric; may be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; for "
-            "parsing, evalb]",
+            "parsing, evalb; for labels and numbers, labels or numbers]",
         ),
     ] = None,
     paired: Annotated[
-        Literal["bootstrap", "randomization"], typer.Option(help="Significance test to use.")
-    ] = "bootstrap",
+        Literal["bootstrap", "randomization", "mcnemar"] | None,
+        typer.Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
+    ] = None,
     trials: TrialsOption = None,
     sentences: Annotated[int, typer.Option(min=0, help="Number of changed sentences to show.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all results as JSON.")] = None,
@@ -45,6 +46,8 @@ def command(
     owned = [
         path for run in map(Run, runs) for path in (run.recipe_file, run.metrics, run.prediction, run.scores, run.cost)
     ]
+    if trials and paired == "mcnemar":
+        raise typer.BadParameter("McNemar's test has no trials", param_hint="--trials")
     check_files([("--json", json_file)], [("a run", path) for path in owned])
     console.set_up(quiet=quiet)
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)

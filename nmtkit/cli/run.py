@@ -33,7 +33,8 @@ _MOST_CHARACTERS = 500
 """Longer sources are not shown to their end."""
 _MAIN_METRICS = (
     "sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall", "nll", "perplexity",
-    "bits-per-character", "rouge1", "rouge2", "rougeLsum",
+    "bits-per-character", "rouge1", "rouge2", "rougeLsum", "accuracy", "f1", "macro-f1", "matthews",
+    "pearson", "spearman",
 )  # fmt: skip
 
 
@@ -131,7 +132,10 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
 
     tests = list(scores.values())
     metrics = [name for name in _MAIN_METRICS if name in tests[0]]
-    rows = [[test, *(shown(entries[name]) for name in metrics)] for test, entries in scores.items()]
+    rows = [
+        [test, *(shown(entries[name]) if name in entries else "" for name in metrics)]
+        for test, entries in scores.items()
+    ]
     notes = [f"Signature of {name}: {tests[0][name].signature}" for name in metrics[:1]]
     if is_made_up:
         notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")

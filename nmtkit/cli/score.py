@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class PairedTest(StrEnum):
-    """A significance test of sacreBLEU."""
+    """A significance test, one of `significance.Method`."""
 
     BOOTSTRAP = "bootstrap"
     RANDOMIZATION = "randomization"
+    MCNEMAR = "mcnemar"
 
 
 def command(
@@ -68,7 +69,8 @@ def command(
         typer.Option(
             metavar="M",
             help="Compute only this metric. May be repeated. evalb is for parsing; rouge1, rouge2, rougeL and "
-            "rougeLsum are for summaries.",
+            "rougeLsum are for summaries; labels (accuracy, F1, Matthews) and numbers (Pearson, Spearman) are for one "
+            "label or number per line.",
         ),
     ] = None,
     stemmer: Annotated[bool, typer.Option("--stemmer", help="Strip suffixes of English words for ROUGE.")] = False,
@@ -88,7 +90,10 @@ def command(
     ] = None,
     paired: Annotated[
         list[PairedTest] | None,
-        typer.Option(help="Significance test of each system against the first. May be given twice."),
+        typer.Option(
+            help="Significance test of each system against the first. May be repeated. mcnemar is for the accuracy of "
+            "--metric labels."
+        ),
     ] = None,
     trials: TrialsOption = None,
     comet: Annotated[
@@ -138,6 +143,7 @@ def command(
       nmtkit score --hypothesis a.de --hypothesis b.de --paired bootstrap \\
           --test-set sacrebleu:wmt14/full --source-language en --target-language de
       nmtkit score --hypothesis out.txt --reference test.txt --metric rouge1 --metric rougeLsum --stemmer
+      nmtkit score --hypothesis a.txt --hypothesis b.txt --reference labels.txt --metric labels --paired mcnemar
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
       nmtkit score --model runs/shakespeare --hypothesis text.txt
     """
@@ -206,8 +212,8 @@ def command(
         raise typer.BadParameter("--source-language needs --test-set")
     if paired and len(hypotheses) < 2:
         raise typer.BadParameter("--paired compares systems; give --hypothesis at least twice")
-    if trials and not paired:
-        raise typer.BadParameter("--trials needs --paired")
+    if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
+        raise typer.BadParameter("--trials needs --paired bootstrap or randomization")
     if metric and "evalb" in metric and target_language:
         raise typer.BadParameter("--target-language cannot be used with trees (--metric evalb)")
     if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):

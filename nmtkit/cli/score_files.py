@@ -25,10 +25,10 @@ from nmtkit.evaluation.metrics import (
     left_out,
     resamples_for,
     scores_as_json,
-    single_scores,
+    task_metric,
 )
 from nmtkit.evaluation.rouge import Rouge
-from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test
+from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
 from nmtkit.files import as_text, json_line, write_atomically, write_json
 
 Differences = dict[tuple[Method, str], dict[str, PairedResult]]
@@ -126,11 +126,15 @@ def score_files(
         trials: number of trials of these tests; None for sacreBLEU's defaults.
 
     Raises:
-        DataError: a metric is unknown or cannot be computed.
+        DataError: a metric is unknown or cannot be computed, a line cannot be scored, or a test is for none of the
+            metrics.
     """
     scorer = Scorer(texts.references, target_language=target_language, text=text, test_set=texts.test_set, rouge=rouge)
     possible = scorer.possible(metrics)
+    tests = [(method, metric) for method in paired for metric in testable(method, scorer.tested(metrics))]
     for system, lines in texts.systems.items():
+        if (own := task_metric(text, metrics)) is not None:
+            own.check(lines, system)
         for fault in text_faults(
             lines,
             texts.references,
@@ -147,7 +151,6 @@ def score_files(
         line_scores = {system: scorer.sentence_scores(lines, possible) for system, lines in texts.systems.items()}
     if comet is not None:
         _add_comet(texts, comet, scores, line_scores)
-    tests = [(method, metric) for method in paired for metric in single_scores(possible)]
     differences: Differences = {}
     with console.progress("comparing", len(tests)) as advance:
         for done, (method, metric) in enumerate(tests):
@@ -238,9 +241,11 @@ def print_differences(differences: Differences) -> None:
     rows = []
     for system in others:
         for metric in metrics:
-            results = [differences[method, metric][system] for method in methods]
-            p_values = [f"{result.p_value:.4f}{'*' if result.is_significant else ''}" for result in results]
-            rows.append([short[system], metric, f"{results[0].score:.2f}", f"{results[0].difference:+.2f}", *p_values])
+            results = {m: differences[m, metric][system] for m in methods if (m, metric) in differences}
+            p_values = {m: f"{found.p_value:.4f}{'*' if found.is_significant else ''}" for m, found in results.items()}
+            first = next(iter(results.values()))
+            cells = [p_values.get(method, "") for method in methods]
+            rows.append([short[system], metric, f"{first.score:.2f}", f"{first.difference:+.2f}", *cells])
     notes = [f"* p < {SIGNIFICANT_BELOW}: chance alone would hardly make so large a difference on these lines."]
     notes += [
         f"  {method}, {metric}  {next(iter(results.values())).signature}"

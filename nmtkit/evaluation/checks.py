@@ -68,6 +68,9 @@ def text_faults(
         target_language: without it a wrong script is not found.
         text: the stated value of ``data.text``.
         metrics: the metrics to compute, by default those of the text.
+
+    Raises:
+        DataError: by one of TASK_METRICS: a line of the reference is none of the task.
     """
     if (own := task_metric(text, metrics)) is not None:
         found = [TextFault("not_counted", *own.unscored(references[0], hypotheses))]

@@ -16,8 +16,8 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, single_scores
-from nmtkit.evaluation.significance import Method, PairedResult, paired_test
+from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics
+from nmtkit.evaluation.significance import Method, PairedResult, default_method, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -74,7 +74,7 @@ def compare_runs(
     run_dirs: Sequence[Path],
     *,
     metrics: Sequence[str] | None = None,
-    method: Method = "bootstrap",
+    method: Method | None = None,
     trials: int | None = None,
     num_sentences: int = 5,
 ) -> Comparison:
@@ -82,11 +82,13 @@ def compare_runs(
 
     Args:
         metrics: by default those of DEFAULT_METRICS that are possible, or the task's own.
-        method, trials: of the paired test, see `significance.py`.
+        method: of the paired test; by default `default_method` of each score. Scores that it cannot test are left out.
+        trials: see `paired_test`.
         num_sentences: the number of changed sentences to keep per run and test set.
 
     Raises:
-        DataError: one is no run with translations, their test sets differ, or a metric is unknown.
+        DataError: one is no run with translations, their test sets differ, a metric is unknown, or the test is for none
+            of the scores.
     """
     names = run_names(run_dirs)
     runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
@@ -95,11 +97,12 @@ def compare_runs(
     data = next(iter(recipes.values())).data
     for name, recipe in recipes.items():
         own = task_of(data).own_metric
-        same_text = recipe.data.text == data.text or (own is not None and task_of(recipe.data).own_metric == own)
-        if not same_text or recipe.data.target_language != data.target_language:
+        same_text = recipe.data.text == data.text or own is not None
+        same_metrics = task_of(recipe.data).own_metric == own and same_text
+        if not same_metrics or recipe.data.target_language != data.target_language:
             raise DataError(
-                f"{names[0]} and {name} cannot be compared: data.text or data.target_language differ, so that scores "
-                "are computed differently"
+                f"{names[0]} and {name} cannot be compared: data.task, data.text or data.target_language differ, so "
+                "that scores are computed differently"
             )
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
@@ -108,11 +111,18 @@ def compare_runs(
         sources, references = _same_test_set(runs, test)
         systems = {name: run.read_translated(test)[2] for name, run in runs.items()}
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        possible = single_scores(scorer.possible(metrics or default_metrics(data)))
-        chosen = possible if metrics else [name for name in possible if name in DEFAULT_METRICS or name not in METRICS]
-        scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
+        wanted = metrics or default_metrics(data)
+        chosen = scorer.tested(wanted)
+        if not metrics:
+            chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
+        if method is not None:
+            chosen = testable(method, chosen)
+        scores[test] = {
+            metric: paired_test(scorer, systems, metric, method or default_method(metric), trials=trials)
+            for metric in chosen
+        }
         if num_sentences:
-            changes[test] = _changes(scorer, systems, sources, references, num_sentences)
+            changes[test] = _changes(scorer, wanted, systems, sources, references, num_sentences)
     values = [settings_of(recipe) for recipe in recipes.values()]
     for run, of_run in zip(runs.values(), values, strict=True):
         fingerprint = read_manifest(run.data)["fingerprint"]
@@ -180,6 +190,7 @@ def _same_test_set(runs: Mapping[str, Run], test: str) -> tuple[list[str], list[
 
 def _changes(
     scorer: Scorer,
+    metrics: Sequence[str] | None,
     systems: Mapping[str, list[str]],
     sources: Sequence[str],
     references: Sequence[str],
@@ -187,10 +198,10 @@ def _changes(
 ) -> dict[str, list[Change]]:
     """Return for each run but the first the sentences that changed most, in either direction."""
     lines, *others = systems.values()
-    metric, before = scorer.sentence_quality(lines)
+    metric, before = scorer.sentence_quality(lines, metrics)
     found = {}
     for name, translations in zip(list(systems)[1:], others, strict=True):
-        _, after = scorer.sentence_quality(translations)
+        _, after = scorer.sentence_quality(translations, metrics)
         columns = zip(sources, references, lines, translations, before, after, strict=True)
         changes = [
             Change(number, source, reference, baseline_line, translation, metric, was, now)

@@ -113,12 +113,12 @@ class Evalb(TaskMetric):
         """Return the gold, test and matched brackets of each sentence."""
         return [[one.gold, one.test, one.matched] for one in evaluate(gold, parses).sentences]
 
-    def value(self, score: str, counts: Sequence[int]) -> float:
-        gold, test, matched = counts
+    def value(self, score: str, counts: Sequence[int | float]) -> float:
+        gold, test, matched = map(round, counts)
         return _value(score, Totals(gold=gold, test=test, matched=matched))
 
-    def signature(self, num_lines: int) -> str:
-        return _signature(num_lines)
+    def signature(self, gold: Sequence[str]) -> str:
+        return _signature(len(gold))
 
     def unscored(self, gold: Sequence[str], parses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
         """Return the error and skipped sentences."""

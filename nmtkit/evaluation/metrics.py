@@ -10,7 +10,8 @@ A metric reads the text in one of three forms:
     compounds   bleu-compound-split                      punctuation, Moses, split compounds  split compounds
     as it is    rouge1, rouge2, rougeL, rougeLsum        as it is                             as it is
 
-sacreBLEU computes all but ROUGE. A task whose output is no running text has a metric of its own (TASK_METRICS) instead.
+sacreBLEU computes all but ROUGE. A task whose output is no running text has a metric of its own (TASK_METRICS) instead:
+`default_metrics` names it.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ from nmtkit.config.schema import DataConfig
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
+from nmtkit.evaluation.labels import LabelMetric, NumberMetric
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.files import read_json
 from nmtkit.tasks.known import task_of
@@ -79,7 +81,7 @@ _COMPARABLE_TO = {
     "comet": "other COMET scores of the same model and reference; its scale is the model's own",
 }
 
-TASK_METRICS: dict[str, TaskMetric] = {Evalb.name: Evalb()}
+TASK_METRICS: dict[str, TaskMetric] = {own.name: own for own in (Evalb(), LabelMetric(), NumberMetric())}
 """The metrics that a task has in place of these, see `Task.own_metric`."""
 
 
@@ -170,7 +172,7 @@ class Scorer:
         Args:
             hypotheses: as many lines as the references have; a line may be empty.
             metrics: names from METRICS or ON_REQUEST, by default all of METRICS that are possible (see ``left_out``);
-                or one of TASK_METRICS alone, the default for text of its task.
+                or one of TASK_METRICS alone, the default of trees.
             resamples: number of bootstrap resamples for the confidence intervals; 0: none.
 
         Raises:
@@ -182,7 +184,7 @@ class Scorer:
             scores = {name: Score(*entry) for name, entry in own.scores(self.references[0], hypotheses).items()}
             if resamples > 1:
                 counts = own.counts(self.references[0], hypotheses)
-                for name in own.tested:
+                for name in own.tested_on(self.references[0]):
                     interval = _interval(self.metric(name), counts, resamples)
                     scores[name] = dataclasses.replace(scores[name], interval=interval)
             return scores
@@ -200,8 +202,7 @@ class Scorer:
         self.check_lines(hypotheses)
         names = self.possible(metrics)
         if (own := task_metric(self.text, metrics)) is not None:
-            counts = own.counts(self.references[0], hypotheses)
-            return [{name: own.value(name, of_line) for name in own.tested} for of_line in counts]
+            return own.line_scores(self.references[0], hypotheses)
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
         for name in names:
             metric = _build(name, None, self._tokenizer, self._rouge, of_sentences=True)
@@ -210,14 +211,14 @@ class Scorer:
                 of_line[name] = float(metric.sentence_score(line, line_references).score)
         return scores
 
-    def sentence_quality(self, hypotheses: list[str]) -> tuple[str, list[float]]:
+    def sentence_quality(self, hypotheses: list[str], metrics: Sequence[str] | None = None) -> tuple[str, list[float]]:
         """Return the name of the score that ranks sentences, and that score of each line.
 
-        It is chrF2, as BLEU is 0 without a common phrase, or a task's own.
+        It is chrF2, as BLEU is 0 without a common phrase, or the first of one of TASK_METRICS.
         """
-        own = task_metric(self.text)
-        name = own.tested[0] if own else "chrf2"
-        scores = self.sentence_scores(hypotheses, None if own else [name])
+        own = task_metric(self.text, metrics)
+        scores = self.sentence_scores(hypotheses, [own.name if own else "chrf2"])
+        name = next(iter(scores[0]))
         return name, [of_line[name] for of_line in scores]
 
     def in_form_of(self, metric: str, lines: list[str]) -> list[str]:
@@ -238,7 +239,7 @@ class Scorer:
             of_metric.update("test", test)
             of_metric.update("lang", languages)
         if (own := _task_metric_with(name)) is not None:
-            return f"{own.signature(len(self.references[0]))}|{of_metric.format()}"
+            return f"{own.signature(self.references[0])}|{of_metric.format()}"
         if name in ROUGE_METRICS:
             of_metric.update("version", f"nmtkit-{version('nmtkit')}")  # not sacreBLEU's, which computes no ROUGE
             return f"{self._rouge.signature(name)}|{of_metric.format()}"
@@ -266,6 +267,16 @@ class Scorer:
             if name in impossible:
                 raise DataError(f"{name} cannot be computed: {impossible[name]}")
         return list(dict.fromkeys(metrics))
+
+    def tested(self, metrics: Sequence[str] | None) -> list[str]:
+        """Return the scores that paired tests compare: the metrics of `possible`, or the scores of one of TASK_METRICS.
+
+        Raises:
+            DataError: as `possible`.
+        """
+        names = self.possible(metrics)
+        own = task_metric(self.text, names)
+        return names if own is None else list(own.tested_on(self.references[0]))
 
     def check_lines(self, hypotheses: list[str]) -> None:
         """Raise DataError where a system has no lines, or not as many as the references."""
@@ -351,7 +362,7 @@ class _OwnMetric:
         return Signature({"num_refs": len(self._references or ())})
 
 
-def _interval(metric: "Metric", statistics: list[Any], resamples: int) -> Interval:
+def _interval(metric: "Metric", statistics: Sequence[Any], resamples: int) -> Interval:
     """Return the confidence interval that ``corpus_score(n_bootstrap=resamples)`` gives, to the last digit."""
     # Not by that call: it holds all resamples in memory, and fails where their scores are partly numpy's numbers and
     # partly Python's, as they are when some resamples have not one match (sacreBLEU 2.6).
@@ -455,13 +466,16 @@ def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
 
 
 def default_metrics(data: DataConfig) -> list[str] | None:
-    """Return the metrics of a recipe's task that are possible in its language; None: those of its kind of text."""
+    """Return the task's own metric, or its text metrics that are possible in the language; None: those of METRICS."""
+    task = task_of(data)
+    if task.own_metric is not None:
+        return [task.own_metric]
     impossible = left_out(target_language=data.target_language, text=data.text)
-    return [name for name in task_of(data).metrics or () if name not in impossible] or None
+    return [name for name in task.metrics or () if name not in impossible] or None
 
 
 def task_metric(text: str, metrics: Sequence[str] | None = None) -> TaskMetric | None:
-    """Return the task's own metric among the given ones, else that of the task of such text; None: there is none."""
+    """Return the one of TASK_METRICS among the given metrics, else that of trees for trees; None: there is none."""
     names = [*(metrics or ()), task_of(text).own_metric]
     return next((TASK_METRICS[name] for name in names if name in TASK_METRICS), None)
 
@@ -471,7 +485,7 @@ def _task_metric_with(score: str) -> TaskMetric | None:
 
 
 def single_scores(metrics: list[str]) -> list[str]:
-    """Return the scores that paired tests compare: the metrics themselves, or the tested scores of TASK_METRICS."""
+    """Return the metrics, with the tested scores of TASK_METRICS in their places."""
     return [score for name in metrics for score in (TASK_METRICS[name].tested if name in TASK_METRICS else (name,))]
 
 
@@ -504,6 +518,8 @@ def _require_known(metric: str) -> None:
     known = (*METRICS, *ON_REQUEST, *TASK_METRICS)
     if metric.lower() == "comet":
         raise DataError("COMET needs a model: ask for it with --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
+    if (own := _task_metric_with(metric)) is not None:
+        raise DataError(f"{metric} is one of the scores of {own.name}: ask for it with --metric {own.name}")
     if metric not in known:
         nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]
         raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
@@ -546,7 +562,7 @@ def _build(
             name,
             references,
             lambda of_references, hypotheses: own.counts(of_references[0], hypotheses),
-            lambda sums: own.value(name, [round(count) for count in sums]),
+            lambda sums: own.value(name, sums),
         )
     if name in ROUGE_METRICS:
         counts = partial(rouge.counts, name)

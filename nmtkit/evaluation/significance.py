@@ -1,6 +1,8 @@
-"""Paired tests of systems, as in sacreBLEU: could their difference be chance? On the text as each metric reads it.
+"""Paired tests of systems: could their difference be chance? On the text as each metric reads it.
 
-scorer, {system: hypotheses}, metric --> paired_test --> {system: PairedResult}, the first system being the baseline
+    scorer, {system: hypotheses}, metric --> paired_test --> {system: PairedResult}, the first system being the baseline
+
+Bootstrap and randomisation are sacreBLEU's; McNemar's test is for the accuracy of labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.metrics import RESAMPLES, TASK_METRICS, Interval, Scorer, check_seed, single_scores
+from nmtkit.evaluation.metrics import RESAMPLES, TASK_METRICS, Interval, Scorer, check_seed, resamples_for
 
-Method = Literal["bootstrap", "randomization"]
+Method = Literal["bootstrap", "randomization", "mcnemar"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
-"""Default numbers of trials, as in sacreBLEU."""
+"""Default numbers of trials, as in sacreBLEU; McNemar's test has none."""
 _TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
 SIGNIFICANT_BELOW = 0.05
 """The p-value below which a difference is marked, as in sacreBLEU's table."""
@@ -42,6 +44,60 @@ class PairedResult:
         return self.p_value is not None and self.p_value < SIGNIFICANT_BELOW
 
 
+@dataclass(frozen=True)
+class McNemar:
+    """The result of McNemar's test of two systems on the same lines.
+
+    Attributes:
+        losses: lines with the right label from the baseline alone.
+        wins: lines with the right label from the other system alone.
+        p_value: probability of so uneven a division of these lines, or a more uneven one, if each were as likely to be
+            a win as a loss; 1 where there are none.
+    """
+
+    losses: int
+    wins: int
+    p_value: float
+
+
+def mcnemar(reference: Sequence[str], baseline: Sequence[str], system: Sequence[str]) -> McNemar:
+    """Test whether two systems have the same accuracy, by McNemar's test in its exact form, two-sided.
+
+    To test several training seeds together, concatenate their lines, and repeat the reference as often. The lines of
+    different seeds are not independent of each other, so p is then too small for a statement about new test lines.
+
+    Args:
+        reference, baseline, system: labels, as many in each; blanks at their ends do not count.
+
+    Source: McNemar (1947), "Note on the sampling error of the difference between correlated proportions"; Dietterich
+    (1998) recommends the test for classifiers. Both approximate the binomial distribution, which is computed here, by
+    chi-square: p = min(1, 2 * sum of C(n, i) for i = 0 ... min(losses, wins) / 2^n), n = losses + wins.
+    """
+    labels = [tuple(map(str.strip, line)) for line in zip(reference, baseline, system, strict=True)]
+    losses = sum(before == gold != after for gold, before, after in labels)
+    wins = sum(after == gold != before for gold, before, after in labels)
+    ways, total = 1, 0
+    for count in range(min(losses, wins) + 1):
+        total += ways
+        ways = ways * (losses + wins - count) // (count + 1)
+    return McNemar(losses, wins, min(1.0, 2 * total / 2 ** (losses + wins)))
+
+
+def default_method(metric: str) -> Method:
+    """Return the test that a score is compared by unless another one is chosen."""
+    return "mcnemar" if metric == "accuracy" else "bootstrap"
+
+
+def testable(method: Method, metrics: Sequence[str]) -> list[str]:
+    """Return the scores among these that a test can compare; raise DataError where there are none."""
+    found = [metric for metric in metrics if method != "mcnemar" or metric == "accuracy"]
+    if not found:
+        raise DataError(
+            f"McNemar's test compares the accuracy of labels, not {', '.join(metrics)}; use bootstrap or randomization"
+        )
+    return found
+
+
 def paired_test(
     scorer: Scorer, systems: Mapping[str, list[str]], metric: str, method: Method, *, trials: int | None = None
 ) -> dict[str, PairedResult]:
@@ -51,24 +107,29 @@ def paired_test(
         systems: the lines of each system by its name, as many as the references have.
         metric: a name from METRICS or ON_REQUEST, or a tested score of TASK_METRICS.
         method: paired bootstrap resampling (Koehn 2004) or paired approximate randomisation (Riezler and Maxwell 2005),
-            both as sacreBLEU has them.
-        trials: resamples or shuffles; by default as in TRIALS.
+            both as sacreBLEU has them; or `mcnemar`, for accuracy only.
+        trials: resamples or shuffles; by default as in TRIALS. McNemar's test has none.
 
     Returns:
         one result per system, in order.
 
     Raises:
-        DataError: there is only one system, the line counts differ, or the metric is unknown or impossible.
+        DataError: there is only one system, the line counts differ, the metric is unknown or impossible, or the test is
+            not for it.
     """
     from sacrebleu.significance import PairedTest
 
     check_seed()
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
-    if metric not in single_scores(list(TASK_METRICS)):
-        scorer.possible([metric])
+    of_metric = next((name for name, own in TASK_METRICS.items() if metric in own.tested), metric)
+    if metric not in scorer.tested([of_metric]):
+        raise DataError(f"{metric} is not defined for this reference, see the metric {of_metric}")
     for lines in systems.values():
         scorer.check_lines(lines)
+    testable(method, [metric])
+    if method == "mcnemar":
+        return _by_mcnemar(scorer, systems)
     number = trials or TRIALS[method]
     named: list[tuple[str, Sequence[str]]] = [
         (name, scorer.in_form_of(metric, lines)) for name, lines in systems.items()
@@ -77,10 +138,10 @@ def paired_test(
         named, {metric: scorer.metric(metric)}, references=None, test_type=_TEST_TYPES[method], n_samples=number
     )
     signatures, by_metric = test()
-    ((of_metric, signature),) = signatures.items()
+    ((title, signature),) = signatures.items()
     seed = str(signature.info["seed"])
     stated = scorer.signature(metric, signature)
-    results = [result for result in by_metric[of_metric] if not isinstance(result, str)]  # names stand under "System"
+    results = [result for result in by_metric[title] if not isinstance(result, str)]  # names stand under "System"
     baseline = float(results[0].score)
     found = {}
     for name, result in zip(systems, results, strict=True):
@@ -93,6 +154,21 @@ def paired_test(
         if p_value is not None and score == baseline and p_value < 1.5 / (number + 1):
             p_value = 1.0
         found[name] = PairedResult(score, score - baseline, p_value, interval, stated)
+    return found
+
+
+def _by_mcnemar(scorer: Scorer, systems: Mapping[str, list[str]]) -> dict[str, PairedResult]:
+    """Compare the accuracy of labels with the first system's."""
+    (reference,), (baseline, *_) = scorer.references, systems.values()
+    found: dict[str, PairedResult] = {}
+    for name, lines in systems.items():
+        score = scorer.score(lines, ["labels"], resamples=resamples_for(len(lines)))["accuracy"]
+        difference, p_value = 0.0, None
+        if found:
+            difference = score.score - next(iter(found.values())).score
+            p_value = mcnemar(reference, baseline, lines).p_value
+        signature = f"{score.signature}|test:mcnemar-exact"
+        found[name] = PairedResult(score.score, difference, p_value, score.interval, signature)
     return found
 
 

@@ -178,7 +178,9 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
         return str(error)
     # chrF ignores blanks, so tokenised text need not be detokenised, which takes a language
     text = "plain" if run.text == "tokenized" else run.text
-    metric, qualities = Scorer([references], target_language=None, text=text).sentence_quality(hypotheses)
+    own = run.task.own_metric
+    scorer = Scorer([references], target_language=None, text=text)
+    metric, qualities = scorer.sentence_quality(hypotheses, [own] if own else None)
     lines = zip(sources, references, hypotheses, qualities, strict=True)
     found = [
         RankedTranslation(number, source, reference, hypothesis, metric, quality)

@@ -20,7 +20,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to, single_scores, task_metric
+from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to, single_scores
 from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import OVER, averages, figures, is_number, reports_shown, spacing_of_reports
@@ -41,14 +41,14 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
     drawn, averaged = figures(runs), averages(runs)
     names = [run.name for run in runs]
     ranked = [_ranked(run, name) for run in runs for name in Run(run.folder).test_sets()]
-    own_metrics = {task_metric(run.text) for run in runs}
+    own_metrics = {run.task.own_metric for run in runs}
     body = _TEMPLATE.render(
         runs=runs,
         names=names,
         with_attention=with_attention,
         test_sets=_test_sets(runs),
         ranked=ranked,
-        ranked_by=" and ".join(sorted("chrF2" if own is None else own.title for own in own_metrics)),
+        ranked_by=" and ".join(sorted("chrF2" if own is None else TASK_METRICS[own].title for own in own_metrics)),
         figures=drawn["figures"],
         curve_switches=Markup(_curve_switches(names)),
         averages=averaged,

@@ -45,8 +45,8 @@ class TaskMetric(Protocol):
 
     Attributes:
         name: name for `--metric` and `Task.own_metric`.
-        title: description of the score that ranks sentences.
-        tested: scores with confidence intervals and paired tests; the first one ranks sentences.
+        title: description of the score that ranks lines, the first of `line_scores`.
+        tested: scores with confidence intervals and paired tests.
         comparable_to: for each score, the published scores that it can be compared with.
     """
 
@@ -58,17 +58,35 @@ class TaskMetric(Protocol):
     def scores(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> dict[str, tuple[float, str, str]]:
         """Return all scores of a text: score, signature, and details or ""."""
 
-    def counts(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> list[list[int]]:
+    def counts(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> Sequence[Sequence[int | float]]:
         """Return the counts of each line; the tested scores are functions of their sums."""
 
-    def value(self, score: str, counts: Sequence[int], /) -> float:
-        """Return one of the tested scores, computed from the counts of a line or from their sums over lines."""
+    def value(self, score: str, counts: Sequence[int | float], /) -> float:
+        """Return one of the tested scores, computed from the sums of counts over lines.
 
-    def signature(self, num_lines: int, /) -> str:
+        Sums over resampled lines are float32.
+        """
+
+    def tested_on(self, reference: Sequence[str], /) -> tuple[str, ...]:
+        """Return the tested scores that are defined for a reference."""
+        return self.tested
+
+    def line_scores(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> list[dict[str, float]]:
+        """Return the scores of each line by itself; higher is better."""
+        counts = self.counts(reference, hypotheses)
+        return [{name: self.value(name, of_line) for name in self.tested} for of_line in counts]
+
+    def signature(self, reference: Sequence[str], /) -> str:
         """Return the signature of the tested scores."""
 
     def unscored(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> tuple[str, tuple[int, ...], str]:
-        """Return the fault of the lines that no score includes, their numbers from 1, and the remedy."""
+        """Return the fault of the lines that count in no score or are always wrong, their numbers from 1, and the
+        remedy."""
+        return "", (), ""
+
+    def check(self, hypotheses: Sequence[str], name: str, /) -> None:
+        """Raise DataError where a line cannot be scored; `name` is that of the text, for the message."""
+        return
 
 
 class Task:

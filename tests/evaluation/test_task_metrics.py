@@ -12,17 +12,17 @@ from nmtkit.tasks.known import TASKS
 from nmtkit.tasks.task import Task, TaskMetric
 
 
-class Accuracy(TaskMetric):
+class ShareRight(TaskMetric):
     """The share of lines with the right label."""
 
-    name = "accuracy"
-    title = "accuracy"
-    tested = ("accuracy",)
-    comparable_to = {"accuracy": "accuracy on the same lines"}  # noqa: RUF012
+    name = "share-right"
+    title = "share-right"
+    tested = ("share-right",)
+    comparable_to = {"share-right": "share-right on the same lines"}  # noqa: RUF012
 
     def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
         right = [sum(counts) for counts in zip(*self.counts(reference, hypotheses), strict=True)]
-        return {"accuracy": (self.value("accuracy", right), self.signature(len(reference)), "")}
+        return {"share-right": (self.value("share-right", right), self.signature(len(reference)), "")}
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[list[int]]:
         return [[int(one == other), 1] for one, other in zip(reference, hypotheses, strict=True)]
@@ -30,8 +30,8 @@ class Accuracy(TaskMetric):
     def value(self, score: str, counts: Sequence[int]) -> float:
         return 100 * counts[0] / counts[1]
 
-    def signature(self, num_lines: int) -> str:
-        return f"accuracy|lines:{num_lines}"
+    def signature(self, reference: Sequence[str]) -> str:
+        return f"share-right|lines:{len(reference)}"
 
     def unscored(self, reference: Sequence[str], hypotheses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
         empty = tuple(number for number, line in enumerate(hypotheses, start=1) if not line)
@@ -39,13 +39,13 @@ class Accuracy(TaskMetric):
 
 
 class Labels(Task):
-    own_metric = "accuracy"
+    own_metric = "share-right"
 
 
 @pytest.fixture(autouse=True)
 def labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "labels", lambda text: Labels())
-    monkeypatch.setitem(TASK_METRICS, "accuracy", Accuracy())
+    monkeypatch.setitem(TASK_METRICS, "share-right", ShareRight())
 
 
 REFERENCE = ["good", "bad"] * 20
@@ -56,13 +56,13 @@ def test_a_tasks_own_metric_scores_its_text_alone() -> None:
     scorer = Scorer([REFERENCE], target_language=None, text="labels")
     scores = scorer.score(SYSTEMS["most"], resamples=200)
     assert {name: (one.score, one.signature) for name, one in scores.items()} == {
-        "accuracy": (90.0, "accuracy|lines:40")
+        "share-right": (90.0, "share-right|lines:40")
     }
-    interval = scores["accuracy"].interval
+    interval = scores["share-right"].interval
     assert interval is not None and abs(interval.mean - 90) < 3 and interval.half_width > 0
-    assert scorer.sentence_quality(["good"] * 40) == ("accuracy", [100.0, 0.0] * 20)
-    with pytest.raises(DataError, match="accuracy cannot be combined with other metrics"):
-        scorer.score(SYSTEMS["most"], ["accuracy", "chrf2"])
+    assert scorer.sentence_quality(["good"] * 40) == ("share-right", [100.0, 0.0] * 20)
+    with pytest.raises(DataError, match="share-right cannot be combined with other metrics"):
+        scorer.score(SYSTEMS["most"], ["share-right", "chrf2"])
 
 
 def test_a_tasks_own_metric_is_tested_in_pairs_and_checked() -> None:
@@ -70,13 +70,13 @@ def test_a_tasks_own_metric_is_tested_in_pairs_and_checked() -> None:
     (metric,) = single_scores(scorer.possible(None))
     found = paired_test(scorer, SYSTEMS, metric, "bootstrap", trials=100)
     assert [(one.score, one.is_significant) for one in found.values()] == [(50.0, False), (90.0, True)]
-    assert comparable_to(metric) == "accuracy on the same lines"
+    assert comparable_to(metric) == "share-right on the same lines"
     (fault,) = text_faults(SYSTEMS["most"], [REFERENCE], sources=None, target_language=None, text="labels")
     assert str(fault) == "no label in 2 lines: 37, 39; label them"
 
 
 def test_a_metric_of_another_task_is_computed_on_plain_text_by_name() -> None:
     scorer = Scorer([REFERENCE], target_language=None, text="plain")
-    assert list(scorer.score(SYSTEMS["half"], ["accuracy"])) == ["accuracy"]
-    assert "accuracy" not in scorer.score(SYSTEMS["half"])
-    assert "accuracy" not in left_out(target_language=None, text="plain")
+    assert list(scorer.score(SYSTEMS["half"], ["share-right"])) == ["share-right"]
+    assert "share-right" not in scorer.score(SYSTEMS["half"])
+    assert "share-right" not in left_out(target_language=None, text="plain")
