@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from nmtkit.config.schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
-from nmtkit.text.normalization import Normalization
+from nmtkit.text.normalization import NEWLINE, TAB, Normalization
 from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.wordpieces import WordPieces
 
@@ -252,8 +252,10 @@ class Tokenizer:
     def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
         self.settings = settings
         self._vocabularies = vocabularies
+        self._ends_lines = settings.get("line_end") == SPECIAL_PIECES[EOS]
         self._normalizations = {
-            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
+            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"], self._ends_lines)
+            for side in SIDES
         }
         source = self._side("source")
         self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
@@ -304,6 +306,17 @@ class Tokenizer:
             settings["task"] = data.task
         return cls({**settings, **special}, vocabularies)
 
+    def for_recipe(self, data: DataConfig) -> "Tokenizer":
+        """Return the tokenizer of a recipe whose `data.tokenizer` this is.
+
+        A language model with the subwords of a translation model has no entries for line ends and tabs. A line ends in
+        the end symbol, as a translation does, and a tab is read as a blank.
+        """
+        if data.task_name != LANGUAGE_MODEL or self.task_name == LANGUAGE_MODEL:
+            return self
+        own = {"task": LANGUAGE_MODEL, "source_language": data.source_language, "line_end": SPECIAL_PIECES[EOS]}
+        return Tokenizer({**self.settings, **own}, self._vocabularies)
+
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
 
@@ -316,6 +329,11 @@ class Tokenizer:
     def task_name(self) -> str:
         """Task of the models with this tokenizer."""
         return str(self.settings.get("task") or default_task(self.text))
+
+    @property
+    def ends_lines(self) -> bool:
+        """True if the end symbol ends each line of a text without a source, see `for_recipe`."""
+        return self._ends_lines
 
     @property
     def tag_ids(self) -> frozenset[int]:
@@ -368,6 +386,9 @@ class Tokenizer:
         Raises:
             DataError: a line contains half of a surrogate pair.
         """
+        if self._ends_lines:
+            rows = self._side(side).encode([line.removesuffix(NEWLINE).replace(TAB, " ") for line in lines], threads)
+            return [[*ids, EOS] if line.endswith(NEWLINE) else ids for line, ids in zip(lines, rows, strict=True)]
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
         tags, texts = zip(*(self._split_tag(line) for line in lines), strict=True) if lines else ((), ())
@@ -394,8 +415,20 @@ class Tokenizer:
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
-        """Return the text of ids; special ids except <unk> have no text."""
-        return self._side(side).decode([int(index) for index in ids])
+        """Return the text of ids; special ids have no text, except <unk>, and </s> where it ends lines."""
+        rest, decode = [int(index) for index in ids], self._side(side).decode
+        text = ""
+        while self._ends_lines and EOS in rest:
+            end = rest.index(EOS)
+            text, rest = text + decode(rest[:end]) + NEWLINE, rest[end + 1 :]
+        return text + decode(rest)
+
+    def decode_after(self, before: int, ids: Sequence[int]) -> str:
+        """Return the text of ids that follow the id ``before`` in a text, with the blank between two words."""
+        if not self._ends_lines or before == EOS:
+            return self.decode(ids)
+        blank = self._side("target").id_of(_BLANK_SIGN)  # a vocabulary may drop the first blank of a line
+        return self.decode([blank, *ids])[len(self.decode([blank])) :]
 
     def translation(self, ids: Sequence[int]) -> str:
         """Return the restored text of a translation as one line, even if byte pieces encode line ends."""
@@ -475,6 +508,8 @@ class Tokenizer:
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         own["context"] = self.context
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
+        if data.task_name == LANGUAGE_MODEL and self.task_name == "translation":
+            keys = [key for key in keys if key not in ("task", "source_language")]  # see for_recipe
         if data.context:
             keys.append("context_sides")
         if data.subwords == "none":
@@ -496,7 +531,20 @@ class Tokenizer:
 
     def fingerprint(self) -> str:
         """Return the sha256 of everything that decides the meaning of ids."""
-        digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())
+        return self._sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])))
+
+    @property
+    def base_fingerprint(self) -> str:
+        """The fingerprint of the tokenizer to whose vocabulary this one added entries; its own if it added none."""
+        return str(self.settings.get("base_sha256") or self.fingerprint())
+
+    @property
+    def vocabulary_sha256(self) -> str:
+        """The sha256 of the vocabularies alone, whatever the task and the languages."""
+        return self._sha256("")
+
+    def _sha256(self, settings: str) -> str:
+        digest = hashlib.sha256(settings.encode())
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
         return digest.hexdigest()
@@ -505,7 +553,7 @@ class Tokenizer:
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
-    "vocab_sizes": {str: int},
+    "vocab_sizes": {str: int}, "line_end?": str,
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
