@@ -598,7 +598,11 @@ class TrainingConfig(_Section):
     """Parts of the model that are not trained, given as the beginnings of parameter names: "encoder", "decoder.0",
     "embeddings"."""
     init: Path | None = None
-    """Model (model folder, run or checkpoint) with the same sizes and tokenizer, from whose weights training starts."""
+    """Model (model folder, run or checkpoint) with the same sizes and tokenizer, from whose weights training starts. A
+    decoder-only model can be the start of the decoder of an encoder-decoder."""
+    init_layers: int | None = Field(default=None, ge=0, le=1_000)
+    """With init: copy only the embeddings, the positions and the first N layers (of encoder and decoder each); the
+    others, and the norms after the stacks, keep their initial values. By default everything is copied."""
 
     @model_validator(mode="before")
     @classmethod
@@ -629,6 +633,8 @@ class TrainingConfig(_Section):
             raise ValueError("final_learning_rate needs schedule = cosine or linear, and is at most peak_learning_rate")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
+        if self.init_layers is not None and self.init is None:
+            raise ValueError("init_layers needs init, the model whose layers are copied")
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule in ENDING_SCHEDULES and self.max_steps is None:

@@ -120,6 +120,7 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
         tokenizer.check_recipe(recipe.data)
+        tokenizer = tokenizer.for_recipe(recipe.data)
     corpora = _open_corpora(recipe.data, mirror)
     fingerprint, _ = _fingerprints(recipe, corpora, tokenizer)
 
@@ -295,7 +296,7 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
                 changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]
             changes += [f"data.{key}: {name} holds another text than when the run was prepared" for name in changed]
     given = data.tokenizer if data.tokenizer is not None and data.tokenizer.exists() else None
-    if given is not None and Tokenizer.of_model(given).fingerprint() != manifest["tokenizer_sha256"]:
+    if given is not None and Tokenizer.of_model(given).for_recipe(data).fingerprint() != manifest["tokenizer_sha256"]:
         changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
     return changes
 

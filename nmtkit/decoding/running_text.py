@@ -27,7 +27,8 @@ from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.known import task_of
-from nmtkit.tasks.language_model import NEWLINE, text_of
+from nmtkit.tasks.language_model import text_of
+from nmtkit.text.normalization import NEWLINE
 from nmtkit.text.tokenizer import EOS, UNK
 
 _BATCH_TOKENS = 8192
@@ -204,7 +205,7 @@ class Generator:
 
     @torch.inference_mode()
     def continuations(self, prompt: str, max_tokens: int, sampling: Sampling | None, count: int = 1) -> Iterator[str]:
-        """Yield continuations of a prompt, each of ``max_tokens`` tokens.
+        """Yield continuations of a prompt, each of ``max_tokens`` tokens, or up to the end symbol where it ends lines.
 
         Args:
             sampling: None to search for the ``count`` most probable ones instead.
@@ -223,8 +224,8 @@ class Generator:
                     f"{self._length:,}; take a smaller --max-tokens, or sample"
                 )
             for found in self._search(ids, [], max_tokens, best_continuations)[:count]:
-                _warn_of_end(found, max_tokens)
-                yield text_of(tokenizer.decode(found))
+                self._warn_of_end(found, max_tokens)
+                yield text_of(tokenizer.decode_after(ids[-1], found))
             return
         for number in range(count):
             written: list[int] = []
@@ -241,15 +242,15 @@ class Generator:
                 written += added
                 if len(added) < room:
                     break
-            _warn_of_end(written, max_tokens)
-            yield text_of(tokenizer.decode(written))
+            self._warn_of_end(written, max_tokens)
+            yield text_of(tokenizer.decode_after(ids[-1], written))
 
     def _search(
         self, context: list[int], written: list[int], num_tokens: int, select: CandidateSelection
     ) -> list[list[int]]:
         """Return continuations of ``num_tokens`` tokens, best first; only one if it is sampled.
 
-        They are shorter only where no_repeat_ngram forbids all tokens.
+        They are shorter only where no_repeat_ngram forbids all tokens, or the end symbol ends a line.
 
         Args:
             written: what was generated before, the end of the context.
@@ -270,7 +271,7 @@ class Generator:
             constraints.append(constrain)
         options = SearchOptions(
             n_best=1 if is_sampled else self.decoding.beam,
-            min_tokens=num_tokens,  # a running text has no end
+            min_tokens=0 if self._loaded.tokenizer.ends_lines else num_tokens,  # a running text has no end
             constraints=tuple(constraints),
             select=select,
             sampled=is_sampled,
@@ -287,9 +288,9 @@ class Generator:
         )
         return [list(hypothesis.ids) for hypothesis in hypotheses]
 
-
-def _warn_of_end(generated: list[int], num_tokens: int) -> None:
-    if len(generated) < num_tokens:
-        log.warning(
-            "the text ends after %s: --no-repeat-ngram forbids every further token", counted(len(generated), "token")
-        )
+    def _warn_of_end(self, generated: list[int], num_tokens: int) -> None:
+        if len(generated) < num_tokens and not self._loaded.tokenizer.ends_lines:
+            log.warning(
+                "the text ends after %s: --no-repeat-ngram forbids every further token",
+                counted(len(generated), "token"),
+            )

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.tasks.task import Output, Task
-
-NEWLINE, _TAB = "\ufdd2", "\ufdd3"
-"""Stand for a line end and a tab in the vocabulary: characters that Unicode promises never to assign."""
+from nmtkit.text.normalization import NEWLINE, TAB
 
 
 class LanguageModelTask(Task):
@@ -31,7 +29,7 @@ class LanguageModelTask(Task):
         return NEWLINE
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
-        return line.replace("\t", _TAB) + NEWLINE
+        return line.replace("\t", TAB) + NEWLINE
 
     def output(self, source: str, generated: str) -> Output:
         return Output(text_of(generated))
@@ -39,7 +37,7 @@ class LanguageModelTask(Task):
 
 def text_of(generated: str) -> str:
     """Return generated text with its line ends and tabs."""
-    return generated.replace(NEWLINE, "\n").replace(_TAB, "\t")
+    return generated.replace(NEWLINE, "\n").replace(TAB, "\t")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class _Marked:
     keeps_text: bool = True
 
     def __iter__(self) -> Iterator[bytes]:
-        mark, tab = NEWLINE.encode(), _TAB.encode()
+        mark, tab = NEWLINE.encode(), TAB.encode()
         for line in self.lines:
             text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if self.keeps_text else b""
             yield text + mark + b"\n"

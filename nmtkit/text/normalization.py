@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from nmtkit.text import moses
 
+NEWLINE, TAB = "\ufdd2", "\ufdd3"
+"""Stand for the line ends and tabs of a text without a source: characters that Unicode promises never to assign."""
 MOSES_STEPS = ("moses-punctuation", "moses-tokenize")
 """Steps with separate rules for each language; they take 50 times as long as the others."""
 
@@ -47,19 +49,33 @@ def without_moses(steps: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Normalization:
-    """The normalisation of one side: the steps of `data.normalize` in its language."""
+    """The normalisation of one side: the steps of `data.normalize` in its language.
+
+    Attributes:
+        keeps_newline: NEWLINE at the end of a line is kept apart from its text, and TAB is a blank.
+    """
 
     steps: tuple[str, ...]
     language: str
+    keeps_newline: bool = False
 
     def __call__(self, line: str) -> str:
         """Return the text of a line to split into subwords."""
-        return normalize(line, self.steps, self.language)
+        return self._convert(line, lambda text: normalize(text, self.steps, self.language))
+
+    def _convert(self, line: str, conversion: Callable[[str], str]) -> str:
+        if not self.keeps_newline:
+            return conversion(line)
+        text = line.removesuffix(NEWLINE)
+        return conversion(text.replace(TAB, " ")) + line[len(text) :]
 
     def restore(self, text: str) -> str:
         """Return a translation with the tokenisation of Moses undone, if it was applied."""
-        return moses.detokenize([text], self.language, unescape=False)[0] if "moses-tokenize" in self.steps else text
+        if "moses-tokenize" not in self.steps:
+            return text
+        return self._convert(text, lambda text: moses.detokenize([text], self.language, unescape=False)[0])
 
     def expected(self, line: str) -> str:
         """Return the text that `restore` would give for a line if detokenisation were exact."""
-        return normalize(line, [step for step in self.steps if step != "moses-tokenize"], self.language)
+        steps = [step for step in self.steps if step != "moses-tokenize"]
+        return self._convert(line, lambda text: normalize(text, steps, self.language))

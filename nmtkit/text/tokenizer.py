@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from nmtkit.config.schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
-from nmtkit.text.normalization import Normalization
+from nmtkit.text.normalization import NEWLINE, TAB, Normalization
 from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.wordpieces import WordPieces
 
@@ -292,8 +292,10 @@ class Tokenizer:
     def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
         self.settings = settings
         self._vocabularies = vocabularies
+        self._ends_lines = settings.get("line_end") == SPECIAL_PIECES[EOS]
         self._normalizations = {
-            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"]) for side in SIDES
+            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"], self._ends_lines)
+            for side in SIDES
         }
         if self.labels:
             self._normalizations["target"] = Normalization(("blanks",), settings["target_language"])
@@ -379,10 +381,16 @@ class Tokenizer:
         target = self._vocabularies["target"]
         return tuple(target.piece(index) for index in range(len(SPECIAL_PIECES), len(target)))
 
-    @property
-    def base_fingerprint(self) -> str:
-        """The fingerprint without added entries and labels."""
-        return str(self.settings.get("base_sha256") or self.fingerprint())
+    def for_recipe(self, data: DataConfig) -> "Tokenizer":
+        """Return the tokenizer of a recipe whose `data.tokenizer` this is.
+
+        A language model with the subwords of a translation model has no entries for line ends and tabs. A line ends in
+        the end symbol, as a translation does, and a tab is read as a blank.
+        """
+        if data.task_name != LANGUAGE_MODEL or self.task_name == LANGUAGE_MODEL:
+            return self
+        own = {"task": LANGUAGE_MODEL, "source_language": data.source_language, "line_end": SPECIAL_PIECES[EOS]}
+        return Tokenizer({**self.settings, **own}, self._vocabularies)
 
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
@@ -401,6 +409,11 @@ class Tokenizer:
     def label_type(self) -> str:
         """Kind of labels, as in `data.label_type`."""
         return str(self.settings.get("label_type", "class"))
+
+    @property
+    def ends_lines(self) -> bool:
+        """True if the end symbol ends each line of a text without a source, see `for_recipe`."""
+        return self._ends_lines
 
     @property
     def tag_ids(self) -> frozenset[int]:
@@ -455,6 +468,9 @@ class Tokenizer:
         """
         if side == "source" and self.labels:
             return [ids for ids, _ in self.sequences(lines, threads)]
+        if self._ends_lines:
+            rows = self._side(side).encode([line.removesuffix(NEWLINE).replace(TAB, " ") for line in lines], threads)
+            return [[*ids, EOS] if line.endswith(NEWLINE) else ids for line, ids in zip(lines, rows, strict=True)]
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
         tags, texts = zip(*(self._split_tag(line) for line in lines), strict=True) if lines else ((), ())
@@ -523,8 +539,20 @@ class Tokenizer:
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
-        """Return the text of ids; special ids except <unk> have no text."""
-        return self._side(side).decode([int(index) for index in ids])
+        """Return the text of ids; special ids have no text, except <unk>, and </s> where it ends lines."""
+        rest, decode = [int(index) for index in ids], self._side(side).decode
+        text = ""
+        while self._ends_lines and EOS in rest:
+            end = rest.index(EOS)
+            text, rest = text + decode(rest[:end]) + NEWLINE, rest[end + 1 :]
+        return text + decode(rest)
+
+    def decode_after(self, before: int, ids: Sequence[int]) -> str:
+        """Return the text of ids that follow the id ``before`` in a text, with the blank between two words."""
+        if not self._ends_lines or before == EOS:
+            return self.decode(ids)
+        blank = self._side("target").id_of(_BLANK_SIGN)  # a vocabulary may drop the first blank of a line
+        return self.decode([blank, *ids])[len(self.decode([blank])) :]
 
     def translation(self, ids: Sequence[int]) -> str:
         """Return the restored text of a translation as one line, even if byte pieces encode line ends."""
@@ -612,6 +640,8 @@ class Tokenizer:
             keys = ["text", "normalize", "subwords"]
             if data.source_language not in (own["source_language"], own["target_language"]):
                 keys.append("source_language")
+        if data.task_name == LANGUAGE_MODEL and self.task_name == "translation":
+            keys = [key for key in keys if key not in ("task", "source_language")]  # see for_recipe
         if data.context:
             keys.append("context_sides")
         if data.subwords == "none":
@@ -633,7 +663,20 @@ class Tokenizer:
 
     def fingerprint(self) -> str:
         """Return the sha256 of everything that decides the meaning of ids."""
-        digest = hashlib.sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])).encode())
+        return self._sha256(repr(sorted(self.settings.items(), key=lambda item: item[0])))
+
+    @property
+    def base_fingerprint(self) -> str:
+        """The fingerprint of the tokenizer to whose vocabulary this one added entries; its own if it added none."""
+        return str(self.settings.get("base_sha256") or self.fingerprint())
+
+    @property
+    def vocabulary_sha256(self) -> str:
+        """The sha256 of the vocabularies alone, whatever the task and the languages."""
+        return self._sha256("")
+
+    def _sha256(self, settings: str) -> str:
+        digest = hashlib.sha256(settings.encode())
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
         return digest.hexdigest()
@@ -643,6 +686,7 @@ _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
     "vocab_sizes": {str: int}, "label_type?": str, "sequence_length?": int, "base_sha256?": str, "special_ids?": dict,
+    "line_end?": str,
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""

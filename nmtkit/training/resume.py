@@ -20,7 +20,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import read_json, remove_folder, sha256_of, versions, write_json_lines
-from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors, same_bits, step_of
+from nmtkit.model_folder import read_description, read_provenance, read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
@@ -36,6 +36,7 @@ from nmtkit.training.state import (
     remove_old_states,
     whole_states,
 )
+from nmtkit.training.transfer import initial_weights
 from nmtkit.training.validation import Validator
 
 
@@ -88,44 +89,10 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
     """Give a new state the weights of the model that training.init names, if it names one.
 
     Raises:
-        ModelError: there is no such model, or it is damaged.
-        NmtkitError: its shape or its tokenizer is not that of the run.
+        ModelError, NmtkitError: see `initial_weights`.
     """
-    path = recipe.training.init
-    if path is None:
-        return
-    folder = find_model(path)
-    description = read_description(folder)
-    shape, wanted = _shape(ModelConfig.model_validate(description["model"])), _shape(recipe.model)
-    for key in shape:
-        if shape[key] != wanted[key]:
-            raise NmtkitError(
-                f"training.init: {folder} has a different shape (model.{key} = {shape[key]} and not {wanted[key]}); "
-                "use the same [model], or take its recipe as base"
-            )
-    if description["tokenizer_sha256"] != tokenizer.fingerprint():
-        raise NmtkitError(
-            f"training.init: {folder} and the data of this run have different tokenizers; set data.tokenizer = "
-            f'"{path}" and prepare the run again'
-        )
-    check_sum(folder, read_provenance(folder))
-    state.start_from(read_tensors(folder / "model.safetensors"))
-
-
-def _shape(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings on which the shapes of the weights depend."""
-    free = ("initialization", "source_attention", "local_block", "local_previous_block", "attention_window")
-    shape = {
-        key: value for key, value in config.model_dump().items() if not key.endswith("dropout") and key not in free
-    }
-    shape |= {"d_k": config.key_width, "d_v": config.value_width}
-    if config.positions != "learned":
-        shape.pop("max_positions")
-    if config.is_joined:
-        shape.pop("encoder_layers")
-    if "compressed" not in config.self_attention:
-        shape.pop("compression")
-    return shape
+    if recipe.training.init is not None:
+        state.start_from(initial_weights(find_model(recipe.training.init), recipe, tokenizer, state.model.state_dict()))
 
 
 def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
@@ -136,7 +103,13 @@ def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | 
     own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
     if own is not None and not task_of(recipe.data).has_source:
         return own.model_copy(update={"longest_source": recipe.data.sequence_length})
-    before = read_description(find_model(path)).get("training_lengths") if path is not None and path.exists() else None
+    before = None
+    if path is not None and path.exists():
+        folder = find_model(path)
+        description = read_description(folder)
+        has_source = task_of(Tokenizer.load(folder / "tokenizer")).has_source
+        if has_source and ModelConfig.model_validate(description["model"]).is_joined == recipe.model.is_joined:
+            before = description.get("training_lengths")
     if own is None or before is None:
         return own
     longest = {key: max(value, before.get(key) or 0) for key, value in own.model_dump().items() if "longest" in key}

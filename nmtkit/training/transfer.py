@@ -1,0 +1,162 @@
+"""The initial weights of a run that starts from another model (`training.init`).
+
+model of the same sizes           all its weights
+entries added to the vocabulary   the rows of the others; the new rows keep their initial values
+head that the model lacks         keeps its initial values
+training.init_layers = n          embeddings, positions and the first n layers of each stack
+decoder-only -> encoder-decoder   embeddings and decoder; encoder and attention to the source keep their initial values
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nmtkit.config.schema import LANGUAGE_MODEL, ModelConfig, Recipe
+from nmtkit.console import log
+from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors
+from nmtkit.text.tokenizer import Tokenizer
+
+_OF_DECODER = (
+    "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "norm", "positions", "max_positions", "activation",
+    "embedding_scale",
+)  # fmt: skip
+"""Settings that a decoder-only model has in common with the decoder of an encoder-decoder."""
+
+
+def initial_weights(
+    folder: Path, recipe: Recipe, tokenizer: Tokenizer, initial: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the initial weights of a run, those of a model where it has them, and log what is not copied.
+
+    Args:
+        folder: model folder.
+        tokenizer: that of the run.
+        initial: all weights of the run's model, with their random initial values.
+
+    Raises:
+        ModelError: the model is damaged.
+        NmtkitError: its sizes or its tokenizer do not fit the run, or it has fewer layers than training.init_layers.
+    """
+    description = read_description(folder)
+    given, layers = ModelConfig.model_validate(description["model"]), recipe.training.init_layers
+    is_of_decoder = given.is_joined and not recipe.model.is_joined
+    _check_sizes(folder, given, recipe, is_of_decoder)
+    _check_tokenizer(folder, description["tokenizer_sha256"], recipe, tokenizer)
+    check_sum(folder, read_provenance(folder))
+    stored, weights, kept = read_tensors(folder / "model.safetensors"), dict[str, Tensor](), dict[str, int]()
+    for name, values in initial.items():
+        origin = _origin(name, stored, is_of_decoder)
+        if origin is None or not _is_transferred(name, layers):
+            weights[name], num_copied = values, 0
+        elif origin not in stored:
+            raise ModelError(f"{folder / 'model.safetensors'}: damaged (it has no {origin})")
+        else:
+            weights[name] = stored[origin]
+            if name.startswith("embeddings.") and len(values) > len(stored[origin]):
+                weights[name] = values.clone()
+                weights[name][: len(stored[origin])] = stored[origin]
+            num_copied = stored[origin].numel()
+        if num_copied < values.numel():
+            part = name.partition(".")[0]
+            kept[part] = kept.get(part, 0) + values.numel() - num_copied
+    if kept:
+        total = sum(values.numel() for values in initial.values())
+        log.info(
+            "training.init: %s of %s parameters are those of %s; initial values: %s",
+            f"{total - sum(kept.values()):,}", f"{total:,}", folder,
+            ", ".join(f"{part} {number:,}" for part, number in kept.items()),
+        )  # fmt: skip
+    return weights
+
+
+def _is_transferred(name: str, layers: int | None) -> bool:
+    """Return whether a parameter is copied with training.init_layers = ``layers``."""
+    if layers is None or name.startswith(("embeddings.", "positions.")):
+        return True
+    layer = re.match(r"(?:encoder|decoder)\.(\d+)\.", name)
+    return layer is not None and int(layer[1]) < layers
+
+
+def _origin(name: str, stored: Mapping[str, Tensor], is_of_decoder: bool) -> str | None:
+    """Return the parameter of the model from which a parameter of the run is copied; None: it has none.
+
+    Args:
+        is_of_decoder: the model is decoder-only, and the run's model an encoder-decoder.
+    """
+    if name.startswith("head."):
+        return name if name in stored else None
+    if not is_of_decoder:
+        return name
+    if name.startswith(("encoder", "positions.source", "embeddings.source")) or ".source_attention." in name:
+        return None
+    if name.startswith("embeddings.") and name not in stored:
+        return "embeddings.shared"
+    residual = re.fullmatch(r"(decoder\.\d+\.residuals\.)(\d)(\..*)", name)
+    if residual is None:
+        return name
+    before, number, after = residual.groups()
+    # A layer of a decoder-only model has no residual connection around an attention to the source, which is number 1.
+    return {"0": f"{before}0{after}", "1": None, "2": f"{before}1{after}"}[number]
+
+
+def _check_sizes(folder: Path, given: ModelConfig, recipe: Recipe, is_of_decoder: bool) -> None:
+    """Raise NmtkitError if the model's sizes differ from those of the run, or it has too few layers."""
+    shape, wanted = _shape(given), _shape(recipe.model)
+    layers = recipe.training.init_layers
+    if is_of_decoder:
+        shape, wanted = ({key: each[key] for key in _OF_DECODER if key in each} for each in (shape, wanted))
+        kind = "full" if recipe.model.attention_window is None else "window"
+        kinds = {given.attention_kind(number) for number in range(given.decoder_layers)}
+        shape["self_attention"], wanted["self_attention"] = ", ".join(sorted(kinds)), kind
+        if given.share_embeddings == "none":  # which of its two matrices would a shared one be?
+            shape["share_embeddings"], wanted["share_embeddings"] = "none", recipe.model.share_embeddings
+    if layers is not None:
+        wanted |= {key: shape[key] for key in shape if key.endswith("_layers")}
+    for key in shape:
+        if shape[key] != wanted[key]:
+            raise NmtkitError(
+                f"training.init: {folder} has a different shape (model.{key} = {shape[key]} and not {wanted[key]}); "
+                "use the same [model], or take its recipe as base"
+            )
+    for owner, config in ((str(folder), given), ("the run", recipe.model)):
+        for key in ["decoder_layers"] if given.is_joined else ["encoder_layers", "decoder_layers"]:
+            number = getattr(config, key)
+            if layers is not None and number < layers:
+                message = f"training.init_layers = {layers}, but {owner} has model.{key} = {number}"
+                raise NmtkitError(f"{message}; choose at most {number}")
+
+
+def _shape(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings on which the shapes of the weights depend, without the head."""
+    free = ("initialization", "source_attention", "local_block", "local_previous_block", "attention_window", "head")
+    shape = {
+        key: value for key, value in config.model_dump().items() if not key.endswith("dropout") and key not in free
+    }
+    shape |= {"d_k": config.key_width, "d_v": config.value_width}
+    if config.positions != "learned":
+        shape.pop("max_positions")
+    if config.is_joined:
+        shape.pop("encoder_layers")
+    if "compressed" not in config.self_attention:
+        shape.pop("compression")
+    return shape
+
+
+def _check_tokenizer(folder: Path, fingerprint: str, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """Raise NmtkitError unless the ids of the run mean the same in the model.
+
+    They do with the same tokenizer, with entries added to it, and where a language model has the subwords of the run.
+    """
+    if fingerprint in (tokenizer.fingerprint(), tokenizer.base_fingerprint):
+        return
+    own, run_task = Tokenizer.load(folder / "tokenizer"), recipe.data.task_name
+    advice = f'set data.tokenizer = "{recipe.training.init}" and prepare the run again'
+    if own.task_name == LANGUAGE_MODEL and run_task == "translation":
+        if own.vocabulary_sha256 == tokenizer.vocabulary_sha256:
+            return
+        advice = "prepare the language model with the run of the translation as its data.tokenizer, and train it"
+    raise NmtkitError(f"training.init: {folder} and the data of this run have different tokenizers; {advice}")

@@ -1,0 +1,420 @@
+"""What a run takes from the model that training.init names, tensor by tensor, and what it refuses."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
+from nmtkit.data.prepare import prepare
+from nmtkit.data.shards import PairData
+from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.running_text import Generator, score_text
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import ModelError, NmtkitError, RecipeError
+from nmtkit.files import sha256_of
+from nmtkit.model.decoder_only import build_model
+from nmtkit.model_folder import load_model, read_provenance, read_tensors, save_model
+from nmtkit.run import Run, find_model
+from nmtkit.tasks.language_model import text_of
+from nmtkit.text.normalization import NEWLINE, TAB
+from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.training.resume import lengths_seen, verify_resume
+from nmtkit.training.session import TrainingResult, train
+from nmtkit.training.transfer import initial_weights
+from tests.conftest import TinyProject, determined, write_corpus
+
+SIZES = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 8, "d_ff": 16, "num_heads": 2}
+DECODER = {**SIZES, "architecture": "decoder"}
+Weights = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_project: TinyProject) -> Tokenizer:
+    return Run(tiny_project.prepared).tokenizer()
+
+
+def with_added_entries(base: Tokenizer) -> Tokenizer:
+    """A tokenizer whose settings say that entries were added to ``base``."""
+    return Tokenizer({**base.settings, "base_sha256": base.fingerprint()}, base._vocabularies)
+
+
+def weights_of(seed: int, entries: int, **model: Any) -> Weights:
+    """Initial weights of a model, all of them random."""
+    torch.manual_seed(seed)
+    weights = build_model(ModelConfig(**model), entries, entries).state_dict()
+    return {name: torch.randn_like(weight) for name, weight in weights.items()}
+
+
+def saved(folder: Path, tokenizer: Tokenizer, **model: Any) -> tuple[Path, Weights]:
+    """A model folder and its weights."""
+    weights = weights_of(1, tokenizer.vocab_size("target"), **model)
+    save_model(folder, weights, ModelConfig(**model), tokenizer, DecodingConfig(), {})
+    return folder, weights
+
+
+def recipe_of(tiny_project: TinyProject, folder: Path, model: dict[str, Any], layers: int | None = None) -> Recipe:
+    recipe = load_recipe(str(tiny_project.recipe))
+    training = recipe.training.model_copy(update={"init": folder, "init_layers": layers})
+    return recipe.model_copy(update={"model": ModelConfig(**model), "training": training})
+
+
+def check(found: Weights, initial: Weights, origin: dict[str, Tensor]) -> None:
+    """Every weight is exactly that of the model, or else its initial value."""
+    assert list(found) == list(initial)
+    for name, values in found.items():
+        assert torch.equal(values, origin.get(name, initial[name])), name
+
+
+@pytest.mark.parametrize("model", [SIZES, {**DECODER, "norm": "pre", "positions": "learned", "max_positions": 20}])
+def test_a_model_of_the_same_sizes_gives_all_its_weights(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, model: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    folder, stored = saved(tmp_path / "model", tokenizer, **model)
+    initial = weights_of(2, tokenizer.vocab_size("target"), **model)
+    with caplog.at_level(logging.INFO, "nmtkit"):
+        check(initial_weights(folder, recipe_of(tiny_project, folder, model), tokenizer, initial), initial, stored)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("share", ["all", "none"])
+def test_entries_added_to_the_vocabulary_and_a_new_head_keep_their_initial_values(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, share: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = {**DECODER, "share_embeddings": share}
+    folder, stored = saved(tmp_path / "model", tokenizer, **model)
+    entries = tokenizer.vocab_size("target")
+    initial = weights_of(2, entries + 3, **model)
+    initial |= {"head.weight": torch.randn(2, 8), "head.bias": torch.randn(2)}
+    recipe = recipe_of(tiny_project, folder, model)
+    with caplog.at_level(logging.INFO, "nmtkit"):
+        found = initial_weights(folder, recipe, with_added_entries(tokenizer), initial)
+    tables = [name for name in initial if name.startswith("embeddings.")]
+    assert len(tables) == (1 if share == "all" else 2)
+    expected = {**stored, **{name: torch.cat([stored[name], initial[name][entries:]]) for name in tables}}
+    check(found, initial, expected)
+    total = sum(values.numel() for values in initial.values())
+    new = 24 * len(tables)
+    assert f"{total - new - 18:,} of {total:,} parameters" in caplog.text
+    assert f"embeddings {new}, head 18" in caplog.text
+
+
+def test_a_head_that_both_have_is_copied(tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    stored = {**weights_of(1, tokenizer.vocab_size("target"), **DECODER), "head.bias": torch.randn(2)}
+    save_model(tmp_path / "m", stored, ModelConfig(**DECODER), tokenizer, DecodingConfig(), {})
+    initial = {**weights_of(2, tokenizer.vocab_size("target"), **DECODER), "head.bias": torch.randn(2)}
+    recipe = recipe_of(tiny_project, tmp_path / "m", DECODER)
+    check(initial_weights(tmp_path / "m", recipe, tokenizer, initial), initial, stored)
+
+
+@pytest.mark.parametrize("model", [SIZES, {**DECODER, "positions": "learned", "max_positions": 20}])
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_init_layers_copies_the_first_layers_of_each_stack(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, model: dict[str, Any], layers: int
+) -> None:
+    model = {**model, "norm": "pre"}
+    folder, stored = saved(tmp_path / "model", tokenizer, **model)
+    smaller = {**model, "decoder_layers": 2}
+    initial = weights_of(2, tokenizer.vocab_size("target"), **smaller)
+    recipe = recipe_of(tiny_project, folder, smaller, layers)
+    parts = ("embeddings.", "positions.", *(f"{stack}.{n}." for stack in ("encoder", "decoder") for n in range(layers)))
+    expected = {name: stored[name] for name in initial if name.startswith(parts)}
+    assert len({name.split(".")[1] for name in expected if name.startswith("decoder.")}) == layers
+    check(initial_weights(folder, recipe, tokenizer, initial), initial, expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "norm", "layers"), [("all", "post", None), ("decoder", "pre", None), ("none", "pre", 1)]
+)
+def test_a_decoder_only_model_is_the_start_of_a_decoder(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, share: str, norm: str, layers: int | None
+) -> None:
+    common = {"norm": norm, "positions": "learned", "max_positions": 20}
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER, **common)
+    model = {**SIZES, **common, "encoder_layers": 2, "share_embeddings": share}
+    initial = weights_of(2, tokenizer.vocab_size("target"), **model)
+    expected = {"positions.target": stored["positions.target"]}
+    for name in ("embeddings.shared",) if share == "all" else ("embeddings.target", "embeddings.output"):
+        if name in initial:
+            expected[name] = stored["embeddings.shared"]
+    for layer in range(3 if layers is None else layers):
+        for name, values in stored.items():
+            if name.startswith(f"decoder.{layer}."):
+                expected[name.replace("residuals.1", "residuals.2")] = values
+    if layers is None:
+        expected |= {name: stored[name] for name in stored if name.startswith("decoder_norm.")}
+    assert expected.keys() <= initial.keys()
+    found = initial_weights(folder, recipe_of(tiny_project, folder, model, layers), tokenizer, initial)
+    check(found, initial, expected)
+
+
+def test_such_a_decoder_continues_text_as_the_model_does_where_it_ignores_the_source(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER, norm="pre")
+    model = {**SIZES, "norm": "pre"}
+    entries = tokenizer.vocab_size("target")
+    initial = weights_of(2, entries, **model)
+    found = initial_weights(folder, recipe_of(tiny_project, folder, model), tokenizer, initial)
+    found = {
+        name: torch.zeros_like(values) if ".source_attention.output" in name else values
+        for name, values in found.items()
+    }
+    assert sum(".source_attention.output" in name for name in found) == 6
+    alone, whole = (
+        build_model(ModelConfig(**DECODER, norm="pre"), entries, entries),
+        build_model(ModelConfig(**model), entries, entries),
+    )
+    alone.load_state_dict(stored)
+    whole.load_state_dict(found)
+    target = torch.randint(4, entries, (2, 7))
+    empty, source = torch.full((2, 1), EOS), torch.randint(4, entries, (2, 5))
+    with torch.inference_mode():
+        expected = alone.eval()(empty, torch.tensor([1, 1]), target)
+        torch.testing.assert_close(whole.eval()(source, torch.tensor([5, 5]), target), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "change", "layers", "message"),
+    [
+        (DECODER, {"d_ff": 32}, None, r"different shape \(model\.d_ff = 16 and not 32\)"),
+        (DECODER, {"norm": "pre"}, None, r"model\.norm = post and not pre"),
+        (DECODER, {"activation": "gelu"}, None, r"model\.activation = relu and not gelu"),
+        (DECODER, {"num_heads": 4}, None, r"model\.num_heads = 2 and not 4"),
+        (DECODER, {"d_model": 16}, None, r"model\.d_model = 8 and not 16"),
+        (DECODER, {"positions": "learned"}, None, r"model\.positions = sinusoidal and not learned"),
+        (DECODER, {"attention_window": 4}, None, r"model\.self_attention = full and not window"),
+        (DECODER, {"decoder_layers": 2}, None, r"model\.decoder_layers = 3 and not 2"),
+        (DECODER, {"decoder_layers": 2}, 3, r"init_layers = 3, but the run has model\.decoder_layers = 2; choose"),
+        ({**DECODER, "share_embeddings": "none"}, {}, None, r"model\.share_embeddings = none and not all"),
+        ({**DECODER, "self_attention": ["local", "compressed"]}, {}, None, r"self_attention = compressed, local and"),
+        (SIZES, {"encoder_layers": 2, "decoder_layers": 9}, 3, r"but the run has model\.encoder_layers = 2"),
+        (SIZES, {"encoder_layers": 9, "decoder_layers": 9}, 4, r"but .*/model has model\.encoder_layers = 3"),
+        (SIZES, {"architecture": "decoder"}, None, r"model\.architecture = encoder-decoder and not decoder"),
+    ],
+)  # fmt: skip
+def test_other_sizes_and_too_many_layers_are_refused_in_one_line(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, given: dict[str, Any], change: dict[str, Any],
+    layers: int | None, message: str,
+) -> None:  # fmt: skip
+    folder, _ = saved(tmp_path / "model", tokenizer, **given)
+    with pytest.raises(NmtkitError, match=message) as caught:
+        initial_weights(folder, recipe_of(tiny_project, folder, {**SIZES, **change}, layers), tokenizer, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_other_subwords_and_a_missing_weight_are_refused(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER)
+    recipe = recipe_of(tiny_project, folder, DECODER)
+    other = Tokenizer({**tokenizer.settings, "base_sha256": "0" * 64}, tokenizer._vocabularies)
+    # Equal subwords are not enough: other settings, such as normalisation, change what the ids stand for.
+    changed = Tokenizer({**tokenizer.settings, "normalize": ["nfc"]}, tokenizer._vocabularies)
+    save_model(tmp_path / "changed", stored, ModelConfig(**DECODER), changed, DecodingConfig(), {})
+    assert changed.vocabulary_sha256 == tokenizer.vocabulary_sha256 == other.vocabulary_sha256
+    with pytest.raises(NmtkitError, match=r'different tokenizers; set data\.tokenizer = ".*/model" and prepare'):
+        initial_weights(folder, recipe, with_added_entries(changed), stored)
+    with pytest.raises(NmtkitError, match="different tokenizers"):
+        initial_weights(tmp_path / "changed", recipe, tokenizer, stored)
+    del stored["decoder.1.feed_forward.inner.bias"]
+    save_model(folder, stored, ModelConfig(**DECODER), tokenizer, DecodingConfig(), {})
+    with pytest.raises(ModelError, match=r"damaged \(it has no decoder\.1\.feed_forward\.inner\.bias\)"):
+        initial_weights(folder, recipe, tokenizer, weights_of(2, tokenizer.vocab_size("target"), **DECODER))
+
+
+def test_init_layers_needs_init(tiny_project: TinyProject) -> None:
+    with pytest.raises(RecipeError, match="init_layers needs init, the model whose layers are copied"):
+        load_recipe(str(tiny_project.recipe), ["training.init_layers=1"])
+
+
+# ---- from a language model to a translation, by files
+
+
+COMMON = """
+subwords = "bpe"
+vocab_size = 70
+[training]
+schedule = "constant"
+peak_learning_rate = 0.003
+warmup_steps = 3
+max_steps = 4
+precision = "float32"
+validate_bleu = false
+validate_every_steps = 2
+checkpoint_every_steps = 2
+keep_last = 2
+[decoding]
+average_last = 1
+[model]
+encoder_layers = 1
+decoder_layers = 2
+d_model = 8
+d_ff = 16
+num_heads = 2
+"""
+TRANSLATION = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
+    f'valid = [{{ source = "valid.en", target = "valid.de" }}]{COMMON}'
+)
+LANGUAGE_MODEL = (
+    '[data]\ntask = "language-model"\ntarget_language = "de"\ntrain = [{ text = "train.de" }]\n'
+    f'valid = [{{ text = "valid.de" }}]\ntest = [{{ text = "valid.de", name = "test" }}]\n'
+    f'normalize = ["blanks"]\nsequence_length = 32\ntokenizer = "translation"{COMMON}architecture = "decoder"\n'
+)
+
+
+def train_run(recipe: Recipe, run_dir: Path) -> TrainingResult:
+    prepare(recipe, run_dir, workers=1)
+    return train(recipe, run_dir, Workers.start("cpu", "float32", 1))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A prepared translation, and a language model of its target language with its subwords."""
+    folder = tmp_path_factory.mktemp("project")
+    write_corpus(folder, train=120, valid=20)
+    (folder / "translation.toml").write_text(TRANSLATION)
+    (folder / "lm.toml").write_text(LANGUAGE_MODEL)
+    threads = torch.get_num_threads()
+    prepare(load_recipe(str(folder / "translation.toml")), folder / "translation", workers=1)
+    train_run(load_recipe(str(folder / "lm.toml")), folder / "lm")
+    yield folder
+    torch.set_num_threads(threads)
+
+
+def translation(project: Path, *overrides: str, architecture: str = "decoder") -> Recipe:
+    stated = [f"training.init={project / 'lm'}", f"model.architecture={architecture}", *overrides]
+    return load_recipe(str(project / "translation.toml"), stated)
+
+
+def test_lines_of_such_a_language_model_are_those_of_the_translation_with_its_end_symbol(project: Path) -> None:
+    lines = (project / "train.de").read_text().splitlines()
+    of_translation, own = Run(project / "translation").tokenizer(), Run(project / "lm").tokenizer()
+    expected = [[*ids, EOS] for ids in of_translation.encode(lines, "target")]
+    tokens = PairData(Run(project / "lm").data / "train").target_tokens.tolist()
+    assert tokens == [index for row in expected for index in row]
+    assert text_of(own.decode(tokens)) == "".join(f"{line}\n" for line in lines)
+    assert own.task_name == "language-model" and own.vocabulary_sha256 == of_translation.vocabulary_sha256
+    assert own.base_fingerprint == own.fingerprint() != of_translation.fingerprint()
+    assert prepare(load_recipe(str(project / "lm.toml")), project / "lm", workers=1).is_new is False
+    report = (project / "lm" / "data" / "report.json").read_text()
+    assert '"changed": 0' in report
+
+
+def test_blanks_tabs_and_blank_lines_of_such_a_text_are_normalised_as_translations_are(project: Path) -> None:
+    own = Run(project / "lm").tokenizer()
+    assert own.normalize(f" AB {TAB} CDE  {NEWLINE}", "target") == f"AB CDE{NEWLINE}"
+    assert own.encode([f"AB{TAB}CDE{NEWLINE}", NEWLINE, "", "AB"], "target") == [
+        [*own.encode(["AB CDE"], "target")[0], EOS], [EOS], [], own.encode(["AB"], "target")[0],
+    ]  # fmt: skip
+    tokens = own.encode(["AB CDE FG"], "target")[0]
+    for cut in range(1, len(tokens)):
+        assert own.decode(tokens[:cut]) + own.decode_after(tokens[cut - 1], tokens[cut:]) == "AB CDE FG"
+    assert own.decode_after(EOS, tokens) == "AB CDE FG"
+
+
+def test_moses_sees_the_end_of_each_line(project: Path) -> None:
+    settings = {**Run(project / "lm").tokenizer().settings, "normalize": ["moses-tokenize"]}
+    own = Tokenizer(settings, Run(project / "lm").tokenizer()._vocabularies)
+    assert own.normalize(f"Ein Hund.{NEWLINE}", "target") == f"Ein Hund .{NEWLINE}"
+    assert own.normalization("target").restore(f"Ein Hund .{NEWLINE}") == f"Ein Hund.{NEWLINE}"
+
+
+def test_such_a_language_model_scores_and_continues_text(project: Path) -> None:
+    loaded = load_model(find_model(project / "lm"))
+    lines = (project / "valid.de").read_text().splitlines()
+    score = score_text(loaded, lines, 32)
+    tokens = len(PairData(Run(project / "lm").data / "valid").target_tokens)
+    assert (score.tokens, score.unknown, score.characters) == (tokens - 1, 0, sum(len(line) + 1 for line in lines))
+    assert score.nll / score.tokens == pytest.approx(read_provenance(find_model(project / "lm"))["valid_nll"], rel=1e-4)
+    generator = Generator(loaded, 32, loaded.decoding)
+    found = list(generator.continuations("AB CDE", 12, Sampling(1.0, 0, 1.0, 3), 20))
+    assert {text[:1] for text in found if text} > {" "}  # some begin a word, others continue the last one
+    assert all("\n" not in text and "  " not in text for text in found)
+    assert list(generator.continuations("AB CDE", 12, Sampling(1.0, 0, 1.0, 3), 20)) == found
+    assert len(list(generator.continuations("", 5, None, 2))) == 2
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_a_translation_starts_from_it_and_resumes_exactly(project: Path, tmp_path: Path, architecture: str) -> None:
+    recipe = translation(project, architecture=architecture)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train_run(recipe, whole).step == 4
+    for steps in (1, 3, 4):
+        train_run(translation(project, f"training.max_steps={steps}", architecture=architecture), parts)
+    one, other = (run / "resume" / "step-00000004" / "weights.safetensors" for run in (whole, parts))
+    assert one.read_bytes() == other.read_bytes()
+    assert (
+        determined(whole)["resume/step-00000004/state.json"][0]
+        == determined(parts)["resume/step-00000004/state.json"][0]
+    )
+    assert verify_resume(recipe, whole, Workers.start("cpu", "float32", 1))[1] == 4
+    init = sha256_of(find_model(project / "lm") / "model.safetensors")
+    assert {read_provenance(folder)["init_sha256"] for folder in Run(whole).checkpoints()} == {init}
+    assert not torch.equal(  # and it matters
+        read_tensors(one)["decoder.0.feed_forward.inner.weight"],
+        _without_init(project, tmp_path / "without", architecture)["decoder.0.feed_forward.inner.weight"],
+    )
+    with pytest.raises(NmtkitError, match=r"trained with other settings \(changed: training\.init_layers = 1"):
+        train_run(translation(project, "training.init_layers=1", architecture=architecture), whole)
+
+
+def _without_init(project: Path, run_dir: Path, architecture: str) -> Weights:
+    recipe = load_recipe(str(project / "translation.toml"), [f"model.architecture={architecture}"])
+    train_run(recipe, run_dir)
+    return read_tensors(run_dir / "resume" / "step-00000004" / "weights.safetensors")
+
+
+def test_its_first_weights_are_those_of_the_language_model(project: Path, tmp_path: Path) -> None:
+    stored = read_tensors(find_model(project / "lm") / "model.safetensors")
+    recipe = translation(project, "training.peak_learning_rate=1e-12", "training.max_steps=1")
+    train_run(recipe, tmp_path / "run")
+    found = read_tensors(tmp_path / "run" / "resume" / "step-00000001" / "weights.safetensors")
+    assert found.keys() == stored.keys()
+    assert all(torch.allclose(found[name], stored[name], rtol=0, atol=1e-10) for name in found)
+    manifest = {"training_lengths": {"longest_source": 9, "target_ratio": 1.0, "multi_sentence_share": 0.0}}
+    lengths = lengths_seen(recipe, manifest)
+    assert lengths is not None and lengths.longest_source == 9  # not the 32 tokens of the language model's sequences
+
+
+def test_a_language_model_with_subwords_of_its_own_is_refused(project: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(str(project / "lm.toml"), ["data.vocab_size=60"])
+    own = recipe.model_copy(update={"data": recipe.data.model_copy(update={"tokenizer": None})})
+    train_run(own, tmp_path / "own")
+    run = tmp_path / "run"
+    with pytest.raises(
+        NmtkitError, match=r"own/.*different tokenizers; prepare the language model with the run of the"
+    ):
+        train_run(translation(project, f"training.init={tmp_path / 'own'}"), run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "data.normalize=[]",
+            r"data\.normalize = \[\], but the tokenizer of .*/translation has \['blanks'\]; state the",
+        ),
+        ("data.target_language=fr", r"data\.target_language = 'fr', but .* has 'de'"),
+        ("data.subwords=unigram", r"data\.subwords = 'unigram', but .* has 'bpe'"),
+        ("data.text=tokenized", r"data\.text = 'tokenized', but .* has 'plain'"),
+    ],
+)
+def test_what_a_language_model_with_the_subwords_of_a_translation_must_state(
+    project: Path, tmp_path: Path, change: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        prepare(load_recipe(str(project / "lm.toml"), [change]), tmp_path / "run", workers=1)
+
+
+def test_a_translation_cannot_take_the_tokenizer_of_a_language_model(project: Path, tmp_path: Path) -> None:
+    recipe = translation(project, f"data.tokenizer={project / 'lm'}")
+    with pytest.raises(RecipeError, match=r"data\.task = 'translation', but .* has 'language-model'"):
+        prepare(recipe, tmp_path / "run", workers=1)
