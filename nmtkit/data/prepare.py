@@ -296,7 +296,8 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
                 changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]
             changes += [f"data.{key}: {name} holds another text than when the run was prepared" for name in changed]
     given = data.tokenizer if data.tokenizer is not None and data.tokenizer.exists() else None
-    if given is not None and Tokenizer.of_model(given).for_recipe(data).fingerprint() != manifest["tokenizer_sha256"]:
+    expected = manifest.get("base_tokenizer_sha256") or manifest["tokenizer_sha256"]
+    if given is not None and Tokenizer.of_model(given).for_recipe(data).base_fingerprint != expected:
         changes.append(f"data.tokenizer: {given} has another one than the run was prepared with")
     return changes
 
@@ -490,6 +491,7 @@ class _Preparer:
             "training_lengths": lengths.model_dump(),
             "subword_sample": self._sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
+            **({"base_tokenizer_sha256": tokenizer.base_fingerprint} if tokenizer.labels else {}),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 
