@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 
 import torch
-from nmtkit.evaluation.labels import mcnemar
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.console import print_table
+from nmtkit.evaluation.significance import mcnemar
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run
 

@@ -300,6 +300,7 @@ class BlockExaminer:
         self._valid, self._test = valid_keys, test_keys
         self._check_only = check_only
         self._holds_out = isinstance(data.valid, int) and not check_only
+        self._has_labels = data.has_labels
         self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
@@ -346,7 +347,9 @@ class BlockExaminer:
         sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
         result.texts = b"".join(sources), b"".join(targets)
         if self._holds_out:
-            result.rows = PairFile.rows(kept, self._steps, (sources, targets))
+            # Examples with the same label are no copies of each other.
+            compared = [(number, source, source) for number, source, _ in kept] if self._has_labels else kept
+            result.rows = PairFile.rows(compared, self._steps, (sources, targets))
         result.carriage_returns = source.carriage_returns, target.carriage_returns
         result.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
         return result
