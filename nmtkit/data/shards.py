@@ -26,8 +26,9 @@ from nmtkit.files import read_json, write_json
 from nmtkit.text.tokenizer import SIDES
 
 _MANIFEST = {
-    "fingerprint": str, "tokenizer_sha256?": str, "base_tokenizer_sha256?": str, "pairs": {str: int}, "cleaning": {str: int}, "rules?": {str: int},
-    "files": {str: str}, "vocab_sizes?": {str: int}, "train_tokens?": {str: int}, "seconds?": float,
+    "fingerprint": str, "tokenizer_sha256?": str, "base_tokenizer_sha256?": str, "pairs": {str: int},
+    "cleaning": {str: int}, "rules?": {str: int}, "files": {str: str}, "vocab_sizes?": {str: int},
+    "train_tokens?": {str: int}, "seconds?": float,
     "corpora": [{"name": str, "role": str, "pairs": int, "sha256?": str,
                  "files": [{"path": str, "url?": str, "bytes": int, "sha256": str}]}],
     "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
