@@ -243,6 +243,12 @@ class TestWrongKeys:
         message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", target_column={column}}}]')
         assert message.endswith(f": target_column: {reason}")
 
+    @pytest.mark.parametrize("column", ["0", "[]", "[2, 0]", "[2, 10001]", "true", "[1, true]", '"2"', "1.0", "[[1]]"])
+    def test_a_wrong_source_column_is_told_with_both_forms(self, folder: Folder, column: str) -> None:
+        message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", source_column={column}}}]')
+        expected = "must be a column from 1 to 10000, or a list of columns such as [2, 3]"
+        assert message.endswith(f": source_column: {expected}")
+
     def test_a_missing_key_is_told(self, folder: Folder) -> None:
         assert "data.train is missing" in folder.complaint('[data]\nsource_language = "en"\ntarget_language = "de"\n')
 
@@ -582,7 +588,8 @@ class TestStoredRecipes:
     def test_local_files_numbers_and_limits_are_read_back_as_they_were(self, folder: Folder) -> None:
         text = (
             '[data]\nsource_language = "en"\ntarget_language = "de"\nvalid = 12\nnormalize = ["nfc", "lowercase"]\n'
-            'train = ["builtin/train", { source = "ü \\" x.en", target = "a.de", name = "mine" }]\n'
+            'train = ["builtin/train", { source = "ü \\" x.en", target = "a.de", name = "mine", '
+            "source_column = [2, 3] }]\n"
             'segment_mark = "\\\\"\n'
             "[model]\nd_model = 12\nnum_heads = 5\nd_k = 3\nd_v = 4\n"
             "[training]\nmax_epochs = 2\ncheckpoint_every_minutes = 0.5\npatience_validations = 3\n"
@@ -592,7 +599,7 @@ class TestStoredRecipes:
         again = stored_recipe(folder.write(to_toml(recipe), "elsewhere/recipe.toml"), "mine")
         assert again == recipe
         assert again.data.train[1] == LocalPair(
-            source=folder.path / 'ü " x.en', target=folder.path / "a.de", name="mine"
+            source=folder.path / 'ü " x.en', target=folder.path / "a.de", name="mine", source_column=(2, 3)
         )
         assert again.training.max_steps is None
 

@@ -76,13 +76,23 @@ class LocalPair(_InMixture):
     """File with the source side, or ARCHIVE:MEMBER; both sides may be in one file (.tmx, .tsv)."""
     target: Path
     """File with the target side."""
-    source_column: int | None = Field(default=None, ge=1, le=10_000)
-    """Column of the source side, counted from 1; a file with a stated column is read as a tab-separated table. The
-    default for .tsv files is 1."""
+    source_column: int | tuple[int, ...] | None = None
+    """Column of the source side, counted from 1, or a list such as [2, 3], whose cells are joined by tabs; a file with
+    a stated column is read as a tab-separated table. The default for .tsv files is 1."""
     target_column: int | None = Field(default=None, ge=1, le=10_000)
     """Column of the target side. The default for .tsv files is 2."""
     name: str | None = Field(default=None, pattern=_FILE_NAME)
     """Name for messages and score tables, without slashes; by default the name of the source file."""
+
+    @field_validator("source_column", mode="before")
+    @classmethod
+    def _check_columns(cls, value: Any) -> Any:
+        columns = value if isinstance(value, (list, tuple)) else [value]
+        if value is not None and not (
+            columns and all(type(column) is int and 0 < column <= 10_000 for column in columns)
+        ):
+            raise ValueError("must be a column from 1 to 10000, or a list of columns such as [2, 3]")
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -161,7 +161,7 @@ def local_corpus(
     name: str | None = None,
     *,
     languages: tuple[str, str] = ("", ""),
-    columns: tuple[int | None, int | None] = (None, None),
+    columns: tuple[int | tuple[int, ...] | None, int | None] = (None, None),
 ) -> Corpus:
     """Return a corpus of two files of the user, or of one that holds both sides. Names decide format and compression.
 
@@ -169,22 +169,29 @@ def local_corpus(
         source, target: files, or ``ARCHIVE:MEMBER``.
         name: the name of the corpus; by default that of the source file.
         languages: of source and target, which select the sides of a translation memory (``.tmx``).
-        columns: of source and target in a table, from 1; by default 1 and 2. A file with a given column is a table
-            whatever its name.
+        columns: of source and target in a table, from 1; by default 1 and 2. Several columns of the source are joined
+            by tabs. A file with a given column is a table whatever its name.
 
     Raises:
-        DataError: a file cannot be read or is an archive without a member, or both sides are the same text.
+        DataError: a file cannot be read or is an archive without a member, or both sides are the same text or
+            share a column.
     """
     sides = []
     is_one_table = source == target and any(columns)
     for number, (path, language, column) in enumerate(zip((source, target), languages, columns, strict=True)):
         text_format = "tsv" if column or is_one_table else _local_format(path)[2]
-        part = {"tmx": language, "tsv": str(column or number + 1)}.get(text_format, "")
+        several = column if isinstance(column, tuple) else (column or number + 1,)
+        part = {"tmx": language, "tsv": ",".join(map(str, several))}.get(text_format, "")
         sides.append(stored_text(path, text_format, part))
     if sides[0] == sides[1]:
         raise DataError(
             f"{source}: source and target are the same text of one file, so every line would be its own translation; "
             "name a file for each side, or the columns of a table (source_column, target_column)"
+        )
+    shared = {*sides[0].part.split(",")} & {*sides[1].part.split(",")}
+    if shared and replace(sides[0], part="") == replace(sides[1], part=""):
+        raise DataError(
+            f"{source}: column {min(shared)} is in source and target; correct source_column or target_column"
         )
     return stored_corpus(name or source.name, *([side] for side in sides))
 

@@ -3,7 +3,7 @@
     plain       one sentence per line
     sgm         the <seg> elements of SGM and of IWSLT's XML
     tagged      IWSLT's training text, without metadata; titles and descriptions without their tags
-    tsv         a column of a table                                                     part: its number, from 1
+    tsv         columns of a table, with tabs between them                              part: "2" or "2,3", from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
     treebank    bracketed trees, stripped, one per line, or their words                 part: "tree" or "words"
     latin-1     a text in Latin-1
@@ -103,15 +103,20 @@ def read_tagged(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
 
 
 def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Yield one column of tab-separated lines, without any quoting; a blank line is an empty text."""
-    index = int(part) - 1
+    """Yield columns of tab-separated lines, without any quoting; a blank line is an empty text.
+
+    Args:
+        part: the number of a column, from 1, or several as "2,3", which are joined by tabs.
+    """
+    columns = [int(column) for column in part.split(",")]
+    last = max(columns)
     for number, line in enumerate(read_plain(stream, part, name), start=1):
         cells = line.removesuffix(b"\n").split(b"\t")
-        if index < len(cells):
-            yield cells[index] + b"\n"
+        if last <= len(cells):
+            yield b"\t".join(cells[column - 1] for column in columns) + b"\n"
         elif line.strip(b"\r\n"):
             raise DataError(
-                f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {part}; correct "
+                f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {last}; correct "
                 "the line, or state other columns (source_column, target_column)"
             )
         else:
