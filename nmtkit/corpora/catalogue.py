@@ -13,7 +13,7 @@ from nmtkit.corpora.archives import is_archive
 from nmtkit.corpora.download import RemoteFile, mirror_path
 from nmtkit.corpora.readers import READERS
 
-_FORMATS_WITH_PARTS = ("tsv", "treebank", "sacrebleu-xml", "characters")
+_FORMATS_WITH_PARTS = ("tsv", "labelled", "rte", "treebank", "sacrebleu-xml", "characters")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@
     tsv         columns of a table, with tabs between them                              part: "2" or "2,3", from 1
     tmx         a language of a translation memory; a unit without it is an empty line  part: the language
     treebank    bracketed trees, stripped, one per line, or their words                 part: "tree" or "words"
+    labelled    lines "LABEL TEXT"                                                      part: see read_labelled
+    rte         pairs of texts of the challenges in textual entailment                  part: "pair" or "label"
     latin-1     a text in Latin-1
     characters  a range of the characters of a text                                     part: "FIRST-LAST", from 0
     sacrebleu-* sacreBLEU's own test sets, exactly as sacreBLEU reads them
@@ -190,6 +192,63 @@ def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
             yield line.encode("utf-8", "surrogateescape") + b"\n"
 
 
+def read_labelled(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
+    """Yield the text or the label of lines ``LABEL TEXT``, each in UTF-8 or else in Windows-1252, as UTF-8.
+
+    Blanks at the ends are removed; a byte that Windows-1252 does not define becomes U+FFFD.
+
+    Args:
+        part: "text" or "label". "label=A,B" gives names to the labels 0 and 1. ":0,5/10" after it selects the lines
+            whose number, from 1, divided by 10 has the remainder 0 or 5.
+
+    Raises:
+        DataError: a line has no text, or a label without a name.
+    """
+    column, _, selected = part.partition(":")
+    column, _, names = column.partition("=")
+    remainders, _, divisor = (selected or "0/1").partition("/")
+    wanted = {int(remainder) for remainder in remainders.split(",")}
+    labels = {str(number): label for number, label in enumerate(names.split(","))} if names else None
+    for number, raw in enumerate(read_plain(stream, part, name), start=1):
+        if number % int(divisor) not in wanted:
+            continue
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            line = raw.decode("cp1252", "replace")
+        label, _, text = line.strip().partition(" ")
+        if not text or (labels and label not in labels):
+            known = f" with a label from 0 to {len(labels) - 1}" if labels else ""
+            raise DataError(f'{name}, line {number}: is no line "LABEL TEXT"{known}; fetch the file again')
+        yield (text.strip() if column == "text" else labels[label] if labels else label).encode("utf-8") + b"\n"
+
+
+_ENTAILMENT = {"TRUE": "entailment", "YES": "entailment", "FALSE": "not_entailment", "NO": "not_entailment"}
+
+
+def read_entailment(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
+    """Yield per ``<pair>`` of the RTE challenges its text and hypothesis, with a tab between them, or its label.
+
+    Runs of white space in them become single blanks.
+
+    Args:
+        part: "pair" or "label". Labels are "entailment" and "not_entailment", as in GLUE.
+
+    Raises:
+        DataError: it is not XML, or a pair lacks its text, hypothesis or label.
+    """
+    try:
+        pairs = ElementTree.fromstring(_document(stream, name)).iter("pair")
+    except ElementTree.ParseError as error:
+        raise DataError(f"{name}: not valid XML ({error}); fetch it again") from None
+    for number, pair in enumerate(pairs, start=1):
+        label = _ENTAILMENT.get(pair.get("entailment") or pair.get("value") or "")
+        texts = [" ".join("".join(text.itertext()).split()) for tag in "th" for text in pair.iter(tag)]
+        if label is None or len(texts) != 2 or not all(texts):
+            raise DataError(f"{name}, pair {number}: needs a text <t>, a hypothesis <h> and a label; fetch it again")
+        yield ("\t".join(texts) if part == "pair" else label).encode("utf-8", "surrogateescape") + b"\n"
+
+
 def read_sacrebleu_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield lines without the white space at their ends."""
     for line in read_plain(stream, part, name):
@@ -257,6 +316,8 @@ READERS: dict[str, Reader] = {
     "tagged": read_tagged,
     "tsv": read_column,
     "tmx": read_tmx,
+    "labelled": read_labelled,
+    "rte": read_entailment,
     "treebank": read_treebank,
     "sacrebleu-plain": read_sacrebleu_plain,
     "sacrebleu-sgm": read_sacrebleu_segments,

@@ -383,7 +383,8 @@ def test_every_catalogue_entry_is_well_formed(entry: CatalogueEntry) -> None:
     assert entry.language_pairs
     for (source, target), texts in entry.texts.items():
         assert source != target
-        assert (texts[0] == texts[1]) == ("und" in (source, target))  # a text without a source stands on both sides
+        # A text without a source stands on both sides.
+        assert (texts[0] == texts[1]) == ("und" in (source, target) and "zxx" not in (source, target))
         assert {text.text_format for text in texts} == {entry.text_format}
         assert (target, source) in entry.texts
         for language, text in zip((source, target), texts, strict=True):
@@ -433,6 +434,9 @@ def test_the_catalogue_has_every_corpus_and_pair_the_recipes_may_name() -> None:
     books = {name: entry for name, entry in catalogue().items() if name.startswith("gutenberg/")}
     assert len(books) == 13
     expected |= dict.fromkeys(books, ("und-en",))
+    labelled = ("trec/train", "trec/test", "cola/train", "cola/valid", "rte/train", "rte/test")
+    labelled += tuple(f"{name}/{split}" for name in ("sst2", "mr") for split in ("train", "valid", "test"))
+    expected |= dict.fromkeys(labelled, ("und-en", "und-zxx", "en-zxx"))
     assert {name: entry.language_pairs for name, entry in catalogue().items()} == expected
 
 

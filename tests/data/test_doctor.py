@@ -565,7 +565,7 @@ class TestReport:
         assert warning.startswith('data.target_language = "deh" is not a known language code (near ones: ')
         assert "deu" in warning
         caplog.clear()
-        for code in ("de_AT", "zh_Hans", "hsb", "eo", "yue", "ptb"):
+        for code in ("de_AT", "zh_Hans", "hsb", "eo", "yue", "ptb", "zxx"):
             corpus.check(languages=("en", code))
         assert not [record for record in caplog.records if "language code" in record.getMessage()]
 
