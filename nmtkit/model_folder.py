@@ -91,12 +91,8 @@ def same_bits(first: "torch.Tensor", second: "torch.Tensor") -> bool:
     )
 
 
-def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
-    """Read a safetensors file of floating-point numbers onto the CPU.
-
-    Raises:
-        ModelError: the file is missing, damaged, or has tensors of other types.
-    """
+def load_tensors(path: Path) -> "dict[str, torch.Tensor]":
+    """Read a safetensors file onto the CPU; raise ModelError if it is missing or damaged."""
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -108,6 +104,16 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
         raise ModelError(f"{path}: damaged ({error})") from None
     except (OSError, RuntimeError) as error:  # such as too many open files
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
+    return tensors
+
+
+def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
+    """Read a safetensors file of floating-point numbers onto the CPU.
+
+    Raises:
+        ModelError: the file is missing, damaged, or has tensors of other types.
+    """
+    tensors = load_tensors(path)
     if other := next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None):
         raise ModelError(f"{path}: {other} is of type {tensors[other].dtype} and not floating-point numbers")
     return tensors

@@ -31,7 +31,7 @@ def command(
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Source text; 100 lines are translated by both libraries.  [default: the run's validation text]"
+            help="Text of the check; 100 lines are translated by both libraries.  [default: the run's validation text]"
         ),
     ] = None,
     threads: ThreadsOption = None,
@@ -39,7 +39,8 @@ def command(
 ) -> None:
     """Convert a model for CTranslate2 or Hugging Face transformers.
 
-    The export is checked: it is written only if both libraries give the same greedy translations of 100 lines.
+    The export is checked: it is written only if both libraries give the same greedy translations of 100 lines. Of
+    language models, those of GPT's form can be converted, for huggingface; their logits are compared.
 
     \b
     Examples:

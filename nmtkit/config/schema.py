@@ -19,11 +19,11 @@ from pydantic import (
 
 from nmtkit.compression import without_suffix
 
-_LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
+LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
 _ONE_WORD = r"^\S*$"
 _FILE_NAME = r"^[^/\\.][^/\\]*$"
 VALUE_RULES = {
-    _LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
+    LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
     _ONE_WORD: "must be one word without blanks",
     _FILE_NAME: "must be a name without slashes that does not begin with a full stop",
 }
@@ -137,9 +137,9 @@ TrainingCorpus = Annotated[
 class DataConfig(_Section):
     """Corpora, languages and subwords."""
 
-    source_language: str = Field(pattern=_LANGUAGE_CODE)
+    source_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the source, such as "en"."""
-    target_language: str = Field(pattern=_LANGUAGE_CODE)
+    target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de"."""
     train: tuple[TrainingCorpus, ...] = Field(min_length=1)
     """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
@@ -179,9 +179,10 @@ class DataConfig(_Section):
     """Normalisation of every line before it is split into subwords, in training and in translation, in the given order.
     blanks: collapse runs of blanks and tabs, strip the ends. moses-tokenize: split words and punctuation with the Moses
     rules, and undo this in translations. No other changes are made to the text."""
-    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "none"] = "bpe"
+    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "none"] = "bpe"
     """bpe, unigram: learned by sentencepiece. characters: every character is a token. wordpiece: as in Wu et al. 2016.
-    none: the text is already segmented; pieces are separated by blanks."""
+    gpt-bpe: those of an imported GPT, for fine-tuning; tokenizer names the model. none: the text is already segmented;
+    pieces are separated by blanks."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Number of entries in the vocabulary (without share_vocab: in each of the two), with the four special ones."""
     share_vocab: bool = True
@@ -225,6 +226,8 @@ class DataConfig(_Section):
             self._check_labels()
         elif self.label_type == "number":
             raise ValueError(f'label_type is for tasks whose output is a label, not "{self.task_name}"; leave it out')
+        if self.subwords == "gpt-bpe" and self.tokenizer is None:
+            raise ValueError('subwords = "gpt-bpe" cannot be learned; tokenizer must name an imported model')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
         if self.task_name == SUMMARY and isinstance(self.valid, int):

@@ -76,7 +76,7 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         DataError: the text has fewer than two tokens.
         ModelError: a probability is not a number.
     """
-    ids = _ids(loaded, lines)
+    ids = token_ids(loaded, lines)
     if len(ids) < 2:
         raise DataError("the text has fewer than two tokens, so there is nothing to predict")
     starts = np.arange(0, len(ids) - 1, length)
@@ -167,7 +167,7 @@ def trained_length(loaded: LoadedModel) -> int:
     return loaded.lengths.longest_source
 
 
-def _ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
+def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
     """Return the tokens of a text; without ``ends``, its last line has no line end."""
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
@@ -214,7 +214,7 @@ class Generator:
             DataError: prompt and continuation are longer than the model's sequences, which only sampling allows.
         """
         tokenizer = self._loaded.tokenizer
-        ids = _ids(self._loaded, prompt.split("\n"), ends=False).tolist()
+        ids = token_ids(self._loaded, prompt.split("\n"), ends=False).tolist()
         if not ids:  # a text begins after a line end
             ids = tokenizer.encode([NEWLINE], "target")[0]
         if sampling is None:
@@ -225,7 +225,7 @@ class Generator:
                 )
             for found in self._search(ids, [], max_tokens, best_continuations)[:count]:
                 self._warn_of_end(found, max_tokens)
-                yield text_of(tokenizer.decode_after(ids[-1], found))
+                yield self._text_after(ids, found)
             return
         for number in range(count):
             written: list[int] = []
@@ -243,7 +243,12 @@ class Generator:
                 if len(added) < room:
                     break
             self._warn_of_end(written, max_tokens)
-            yield text_of(tokenizer.decode_after(ids[-1], written))
+            yield self._text_after(ids, written)
+
+    def _text_after(self, prompt: list[int], generated: list[int]) -> str:
+        """Return the text of generated tokens, with the blank that follows the prompt where one does."""
+        decode = self._loaded.tokenizer.decode
+        return text_of(decode([*prompt, *generated]).removeprefix(decode(prompt)))
 
     def _search(
         self, context: list[int], written: list[int], num_tokens: int, select: CandidateSelection

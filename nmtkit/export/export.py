@@ -8,6 +8,7 @@ A refused export leaves no files.
 
 import importlib.metadata
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,25 @@ from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.engine_choice import FORMAT, Export
+from nmtkit.decoding.running_text import token_ids
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2, huggingface
-from nmtkit.export.parity import Ids, ParitySample, check_greedy, compare, search, take_sample
+from nmtkit.export.parity import Ids, ParitySample, check_greedy, compare, sample_lines, search, take_sample
 from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
 from nmtkit.model_folder import LoadedModel, load_model
-from nmtkit.run import find_model
+from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 
 _PLAIN: dict[str, object] = {
     "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
 }  # fmt: skip
 """Decoding settings of the check: it compares models, so constraints and the coverage penalty are off."""
+_SAMPLE_SEQUENCES = 4
+"""Maximum number of sequences of a language model whose logits are compared."""
+_SAMPLE_LINES = 1000
+"""Maximum number of lines that they are taken from, which both tokenizers split."""
+_MOST_DIFFERENCE = 1e-5
+"""Maximum difference of logits in float64."""
 _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normalize", "segment_mark")
 
 
@@ -40,6 +48,8 @@ def export(
     sample_file: Path | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Write a model for another library; the folder appears only if the check passes.
+
+    The check compares translations, and for a language model logits.
 
     Args:
         path: a model folder, a run folder or a checkpoint.
@@ -61,16 +71,15 @@ def export(
     loaded = load_model(model_folder)
     if loaded.tokenizer.context:
         raise ModelError("not exported: no other library reads the sentences before a line (data.context)")
-    (ctranslate2 if by_ctranslate2 else huggingface).check(loaded)
+    is_language_model = not by_ctranslate2 and not task_of(loaded.tokenizer).has_source
+    if is_language_model:
+        huggingface.check_language_model(loaded)
+    else:
+        (ctranslate2 if by_ctranslate2 else huggingface).check(loaded)
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
-    sample = take_sample(loaded, (path, *model_folder.resolve().parents[:2]), sample_file)
-    log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
-    ours = {
-        beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
-        for beam in sorted({1, loaded.decoding.beam})
-    }
+    runs = (path, *model_folder.resolve().parents[:2])
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "to": to,
@@ -82,6 +91,17 @@ def export(
         "training_lengths": loaded.lengths and loaded.lengths.model_dump(),
         "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS},
     }
+    if is_language_model:
+        with write_folder_atomically(folder) as temporary:
+            _write_language_model(temporary, loaded, runs, sample_file, manifest)
+            _finish(temporary, manifest, _readme_of_language_model(manifest))
+        return folder, manifest
+    sample = take_sample(loaded, runs, sample_file)
+    log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
+    ours = {
+        beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
+        for beam in sorted({1, loaded.decoding.beam})
+    }
     with write_folder_atomically(folder) as temporary:
         write = _write_ctranslate2 if by_ctranslate2 else _write_huggingface
         manifest["parity"] = parity = {"sample": sample.origin, **write(temporary, loaded, sample, ours, manifest)}
@@ -90,12 +110,17 @@ def export(
         for name, facts in parity.items():
             if isinstance(facts, dict) and "bleu" in facts:
                 log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
-        (temporary / "README.md").write_text(_readme(manifest, task_of(loaded.tokenizer).description), encoding="utf-8")
-        for file in (path for path in temporary.rglob("*") if path.is_file()):
-            follow_umask(file)
-        manifest["files"] = sha256_of_files(temporary)
-        write_json(temporary / "manifest.json", manifest)
+        _finish(temporary, manifest, _readme(manifest, task_of(loaded.tokenizer).description))
     return folder, manifest
+
+
+def _finish(folder: Path, manifest: dict[str, Any], readme: str) -> None:
+    """Write README.md and manifest.json, the last files of an export."""
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        follow_umask(file)
+    manifest["files"] = sha256_of_files(folder)
+    write_json(folder / "manifest.json", manifest)
 
 
 def _check_output(folder: Path) -> None:
@@ -160,6 +185,57 @@ def _write_huggingface(
         else:
             parity["beam"] = {"beam": beam, **compare(loaded, ours[beam], theirs)}
     return parity
+
+
+def _write_language_model(
+    folder: Path, loaded: LoadedModel, runs: Sequence[Path], sample_file: Path | None, manifest: dict[str, Any]
+) -> None:
+    """Write a language model, and compare its logits with nmtkit's on the beginning of a text.
+
+    Raises:
+        ModelError: they differ, or the tokenizers do.
+    """
+    origin, lines = sample_lines([Run(run).valid_text.reference for run in runs], sample_file)
+    length, lines = loaded.model.config.max_positions, lines[:_SAMPLE_LINES]
+    ids = token_ids(loaded, lines).tolist()[: _SAMPLE_SEQUENCES * length]
+    if not ids:
+        raise DataError(f"{origin}: there is no text to check the export on; give another file with --sample")
+    log.info("converting for transformers and comparing logits")
+    huggingface.write_language_model(folder, loaded)
+    sequences = [ids[first : first + length] for first in range(0, len(ids), length)]
+    difference = huggingface.largest_difference(folder, loaded, sequences)
+    if not difference <= _MOST_DIFFERENCE:
+        raise ModelError(f"not exported: logits for text of {origin} differ by {difference:g} in transformers")
+    manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
+    manifest["parity"] = {"sample": origin, "tokens": len(ids), "largest_difference_of_logits": difference}
+    log.info("logits of %s (%s) agree to %.1e", counted(len(ids), "token"), origin, difference)
+    if loaded.tokenizer.gpt_bpe is not None:
+        huggingface.check_gpt_tokenizer(folder, loaded, lines)
+    else:
+        log.warning(
+            "OpenAIGPT of transformers has no tokenizer for subwords = %s: tokenizer/ has nmtkit's, which "
+            "transformers does not read",
+            loaded.tokenizer.settings["subwords"],
+        )
+
+
+def _readme_of_language_model(manifest: dict[str, Any]) -> str:
+    """Return the README of the folder of a language model."""
+    text, parity = manifest["text"], manifest["parity"]
+    if text["subwords"] == "gpt-bpe":
+        tokenizer = "Its tokenizer is OpenAIGPTTokenizer; it reads <unk> in a text as the unknown token, nmtkit as text"
+    else:
+        tokenizer = (
+            "transformers has no tokenizer for it: give it ids of nmtkit's, which is in tokenizer/\n"
+            f"- To be done to each line before: {', '.join(text['normalize']) or 'nothing'}"
+        )
+    return (
+        f"# A language model ({text['target_language']}), exported by nmtkit for transformers\n\n"
+        "OpenAIGPTLMHeadModel loads it. `manifest.json` says what it was made from.\n\n"
+        f"- {tokenizer}\n"
+        f"- Logits of {parity['tokens']:,} tokens differ by at most {parity['largest_difference_of_logits']:.1e} from "
+        "nmtkit's (float64)\n"
+    )
 
 
 def _readme(manifest: dict[str, Any], kind: str) -> str:

@@ -1,11 +1,12 @@
-"""Conversion for transformers: a Marian model (post-norm) or a Pegasus model (pre-norm).
+"""Conversion for transformers: Marian (post-norm) or Pegasus (pre-norm) models, and OpenAIGPT for language models.
 
-Names of weights and position table are the same in both. The table has the same sines and cosines as nmtkit's, but all
-sines come first. So the width axis of every weight is permuted to that order, which does not change any product or
-norm. Both classes implement exactly the paper's Transformer, so variations of Table 3 other than sizes are refused. The
-tokenizer is Marian's in both cases.
+Names of weights and position table are the same in the first two. The table has the same sines and cosines as nmtkit's,
+but all sines come first. So the width axis of every weight is permuted to that order, which does not change any product
+or norm. These two classes implement exactly the paper's Transformer, so variations of Table 3 other than sizes are
+refused. The tokenizer is Marian's in both cases. openai_gpt.py has the names of OpenAIGPT.
 """
 
+import copy
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.export.ctranslate2 import unsupported
+from nmtkit.export.openai_gpt import UNKNOWN_PIECE, their_rows, their_weights_of_gpt
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
@@ -118,6 +120,107 @@ _THEIR_NAMES = {
         for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj"))
     },
 }
+
+
+def check_language_model(loaded: LoadedModel) -> None:
+    """Raise ModelError with a list of everything in a language model that OpenAIGPT does not support."""
+    config = loaded.model.config
+    stated = [f'{key} = "{getattr(config, key)}"' for key, value in _OF_GPT.items() if getattr(config, key) != value]
+    if config.embedding_scale:
+        stated.append("embedding_scale = true")
+    if config.share_embeddings == "none":
+        stated.append('share_embeddings = "none"')
+    if kinds := {config.attention_kind(number) for number in range(config.decoder_layers)} - {"full"}:
+        stated.append(f"self_attention = {', '.join(sorted(kinds))}")
+    width = config.d_model / config.num_heads
+    stated += [f"{key} = {value}" for key, value in (("d_k", config.key_width), ("d_v", config.value_width))
+               if value != width]  # fmt: skip
+    if config.d_ff != 4 * config.d_model:
+        stated.append(f"d_ff = {config.d_ff} where 4 x d_model = {4 * config.d_model}")
+    if stated:
+        raise ModelError(
+            f"not exported: of language models, only the form of GPT can be converted, without {', '.join(stated)}; "
+            "use this one with nmtkit"
+        )
+
+
+_OF_GPT = {"norm": "post", "positions": "learned"}
+"""Settings of the language models that OpenAIGPT supports; both activations are."""
+
+
+def write_language_model(folder: Path, loaded: LoadedModel) -> None:
+    """Write weights and configuration into ``folder``; the tokenizer only where OpenAIGPT has one of its kind.
+
+    Other tokenizers are written in nmtkit's format, into the folder tokenizer/, for `nmtkit import`.
+    """
+    from safetensors import SafetensorError
+    from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config, rows = loaded.model.config, their_rows(loaded.tokenizer)
+    model = OpenAIGPTLMHeadModel(
+        OpenAIGPTConfig(
+            vocab_size=len(rows),
+            n_positions=config.max_positions,
+            n_embd=config.d_model,
+            n_layer=config.decoder_layers,
+            n_head=config.num_heads,
+            afn=config.activation,
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.attention_dropout,
+        )
+    )
+    model.transformer.load_state_dict(their_weights_of_gpt(loaded.model.state_dict(), config, rows))
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
+    subwords = loaded.tokenizer.gpt_bpe
+    if subwords is None:
+        loaded.tokenizer.save(folder / "tokenizer")
+        return
+    pieces = [UNKNOWN_PIECE, *(subwords.pieces[row] for row in rows[1:])]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    write_json(folder / "vocab.json", vocabulary)
+    merges = "".join(f"{left} {right}\n" for left, right in subwords.merges)
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8", newline="")
+    tokenizer = OpenAIGPTTokenizer(vocab=vocabulary, merges=subwords.merges, model_max_length=config.max_positions)
+    tokenizer.save_pretrained(str(folder))
+
+
+@torch.inference_mode()
+def largest_difference(folder: Path, loaded: LoadedModel, sequences: Sequence[list[int]]) -> float:
+    """Return the largest difference of logits between nmtkit and transformers, which reads ``folder`` as a user does.
+
+    Both compute in float64, so that rounding does not count.
+
+    Args:
+        sequences: nmtkit's ids.
+    """
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, local_files_only=True).eval()
+    ours, rows = copy.deepcopy(loaded.model).double(), their_rows(loaded.tokenizer)
+    their_ids = dict(zip(rows, range(len(rows)), strict=True))
+    largest = 0.0
+    for ids in sequences:
+        logits = ours(torch.tensor([[EOS]]), torch.tensor([1]), torch.tensor([ids]))[:, :, rows]
+        other = theirs(torch.tensor([[their_ids[index] for index in ids]])).logits
+        largest = max(largest, float((logits - other).abs().max()))
+    return largest
+
+
+def check_gpt_tokenizer(folder: Path, loaded: LoadedModel, lines: Sequence[str]) -> None:
+    """Raise ModelError if the exported tokenizer gives other ids for a line than nmtkit's."""
+    from transformers import AutoTokenizer
+
+    theirs, rows = AutoTokenizer.from_pretrained(folder, local_files_only=True), their_rows(loaded.tokenizer)
+    for line in (*lines, *HOSTILE_LINES):
+        line = line.replace(UNKNOWN_PIECE, "")  # an entry of its own for transformers, text for nmtkit
+        if [rows[index] for index in theirs(line).input_ids] != loaded.tokenizer.encode([line], "target")[0]:
+            raise ModelError(f"not exported: the tokenizer of transformers cuts the line {line!r} differently")
 
 
 def write(folder: Path, loaded: LoadedModel) -> None:

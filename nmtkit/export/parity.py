@@ -62,13 +62,7 @@ def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None)
     Raises:
         DataError: the file cannot be read or has no line with text.
     """
-    valid = [Run(folder).valid_text.source for folder in folders]
-    files = [file] if file is not None else [path for path in valid if path.is_file()]
-    if files:
-        origin, lines = str(files[0]), read_lines(files[0])
-    else:
-        origin, lines = "built-in corpus (made-up English)", [pair.source for pair in synthetic.generate("valid")]
-        log.warning("no validation text found: the export is checked on %s; give other text with --sample FILE", origin)
+    origin, lines = sample_lines([Run(folder).valid_text.source for folder in folders], file)
     longest = MAX_SOURCE_TOKENS
     if loaded.model.config.positions == "learned":
         longest = min(longest, loaded.model.config.max_positions - 1)
@@ -81,6 +75,16 @@ def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None)
         raise DataError(f"{origin}: there is no text to check the export on; give another file with --sample")
     numbers, kept_lines, sources = (list(column) for column in zip(*kept, strict=True))
     return ParitySample(origin, numbers, kept_lines, sources)
+
+
+def sample_lines(candidates: Sequence[Path], file: Path | None) -> tuple[str, list[str]]:
+    """Return the origin and the lines of a file, else of the first candidate there is, else of the built-in corpus."""
+    files = [file] if file is not None else [path for path in candidates if path.is_file()]
+    if files:
+        return str(files[0]), read_lines(files[0])
+    origin = "built-in corpus (made-up English)"
+    log.warning("no validation text found: the export is checked on %s; give other text with --sample FILE", origin)
+    return origin, [pair.source for pair in synthetic.generate("valid")]
 
 
 def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) -> list[Ids]:

@@ -3,7 +3,7 @@
 The only module that uses sentencepiece. A tokenizer folder holds one model for both sides, or one per side:
 
     tokenizer.json      kind, normalisation, special ids, sizes
-    joint.model         or source.model and target.model, by sentencepiece
+    joint.model         or source.model and target.model, by sentencepiece; for "gpt-bpe" JSON with pieces and merges
     joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece per line
     target.vocab        for tasks whose output is a label: the labels
 
@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from nmtkit.config.schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
+from nmtkit.text.gpt_bpe import GptBpe
 from nmtkit.text.normalization import NEWLINE, TAB, Normalization
 from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.wordpieces import WordPieces
@@ -392,6 +393,34 @@ class Tokenizer:
         own = {"task": LANGUAGE_MODEL, "source_language": data.source_language, "line_end": SPECIAL_PIECES[EOS]}
         return Tokenizer({**self.settings, **own}, self._vocabularies)
 
+    @classmethod
+    def of_gpt(cls, pieces: Sequence[str], merges: Sequence[Sequence[str]], language: str) -> "Tokenizer":
+        """Return the tokenizer of an imported language model.
+
+        Args:
+            pieces: entries in the order of their ids, without the unknown piece; in nmtkit they follow SPECIAL_PIECES.
+            merges: pairs of pieces that are joined.
+        """
+        vocabulary = GptBpe([*SPECIAL_PIECES, *pieces], merges, len(SPECIAL_PIECES), UNK)
+        settings: dict[str, Any] = {
+            "subwords": "gpt-bpe",
+            "normalize": [],
+            "text": "plain",
+            "source_language": "und",
+            "target_language": language,
+            "segment_mark": "@@",
+            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+            "vocab_sizes": {"joint": len(vocabulary)},
+            "task": LANGUAGE_MODEL,
+        }
+        return cls(settings, {"joint": vocabulary})
+
+    @property
+    def gpt_bpe(self) -> GptBpe | None:
+        """The vocabulary with its merges where subwords = "gpt-bpe", else None."""
+        vocabulary = self._side("target")
+        return vocabulary if isinstance(vocabulary, GptBpe) else None
+
     def _side(self, side: Side) -> _Vocabulary:
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
 
@@ -547,13 +576,6 @@ class Tokenizer:
             text, rest = text + decode(rest[:end]) + NEWLINE, rest[end + 1 :]
         return text + decode(rest)
 
-    def decode_after(self, before: int, ids: Sequence[int]) -> str:
-        """Return the text of ids that follow the id ``before`` in a text, with the blank between two words."""
-        if not self._ends_lines or before == EOS:
-            return self.decode(ids)
-        blank = self._side("target").id_of(_BLANK_SIGN)  # a vocabulary may drop the first blank of a line
-        return self.decode([blank, *ids])[len(self.decode([blank])) :]
-
     def translation(self, ids: Sequence[int]) -> str:
         """Return the restored text of a translation as one line, even if byte pieces encode line ends."""
         return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
@@ -573,6 +595,8 @@ class Tokenizer:
         if self.settings["subwords"] == "none":
             mark = self.settings["segment_mark"]
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
+        if self.settings["subwords"] == "gpt-bpe":
+            return [before.endswith("</w>") for before in ["</w>", *pieces][:-1]]
         return [piece.startswith(_BLANK_SIGN) for piece in pieces]
 
     def save(self, folder: Path) -> None:
@@ -605,9 +629,9 @@ class Tokenizer:
                 if "base_sha256" in settings and side == "target":
                     vocabularies[side] = _Labels(content.decode("utf-8").split("\n")[:-1], ())
                 elif "base_sha256" in settings:
-                    vocabularies[side] = _Extended(_SentencePiece(content))
+                    vocabularies[side] = _Extended(_subword_model(settings["subwords"], content))
                 elif settings["subwords"] not in _LISTED_KINDS:
-                    vocabularies[side] = _SentencePiece(content)
+                    vocabularies[side] = _subword_model(settings["subwords"], content)
                 elif settings["subwords"] == "wordpiece":
                     vocabularies[side] = _WordPieces(content.decode("utf-8").split("\n")[:-1], tags)
                 else:
@@ -615,7 +639,7 @@ class Tokenizer:
                     vocabularies[side] = _SegmentedPieces(pieces, settings["segment_mark"], tags)
         except DataError as error:
             raise ModelError(str(error)) from None
-        except (KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
         return cls(settings, vocabularies)
 
@@ -690,6 +714,13 @@ _SETTINGS = {
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
+
+
+def _subword_model(subwords: str, content: bytes) -> _Vocabulary:
+    """Return a vocabulary of a kind whose file is a model."""
+    if subwords == "gpt-bpe":
+        return GptBpe.from_bytes(content, len(SPECIAL_PIECES), UNK)
+    return _SentencePiece(content)
 
 
 def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:

@@ -1,0 +1,326 @@
+"""The first GPT in the layouts of transformers and of OpenAI, as a decoder-only language model of nmtkit.
+
+    config.json, model.safetensors          | --names of transformers--> our_weights --> model folder
+    params_shapes.json, params_0..9.npy     |
+    vocab.json, merges.txt or other names       --> a tokenizer with subwords = "gpt-bpe"
+
+Both have tied embeddings, learned positions, post-norm layers without a norm after the last, one matrix for queries,
+keys and values, and weights as [inputs, outputs]. Source: Radford et al. 2018, "Improving Language Understanding by
+Generative Pre-Training", with github.com/openai/finetune-transformer-lm.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from nmtkit.config.schema import LANGUAGE_MODEL, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.console import counted, log
+from nmtkit.errors import DataError, ModelError
+from nmtkit.files import content_of, read_json
+from nmtkit.model_folder import is_model_folder, load_tensors, save_model
+from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
+
+UNKNOWN_PIECE = "<unk>"
+RELEASED_FILES = tuple(f"params_{number}.npy" for number in range(10))
+"""One flat array, cut into ten."""
+_HEAD_WIDTH = 64
+"""Width of an attention head in the released model; its files do not state the number of heads."""
+_HEADS = ("multiple_choice_head.", "score.")
+"""Beginnings of the names of classification heads in transformers."""
+_NORMS = {"ln_1": "residuals.0.norm", "ln_2": "residuals.1.norm"}
+_LINEAR_LAYERS = {
+    "attn.c_proj": "self_attention.output", "mlp.c_fc": "feed_forward.inner", "mlp.c_proj": "feed_forward.outer",
+}  # fmt: skip
+_JOINED = ("query", "key", "value")
+
+Shape = tuple[int, ...]
+
+
+def import_model(folder: Path, output: Path, language: str) -> None:
+    """Write a folder of transformers or OpenAI as a model folder.
+
+    The special entries of nmtkit's vocabulary come first, where GPT has only <unk>. The rows of <pad>, <s> and </s> are
+    copies of that of <unk>, which no text of the training had: their probabilities are as small.
+
+    Args:
+        language: language code of the model's text.
+
+    Raises:
+        ModelError: the folder is not a GPT of these layouts, is damaged, or its files contradict each other.
+        DataError: ``output`` holds something else than a model folder.
+    """
+    if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
+        raise DataError(f"{output}: exists and is not a model folder; give another folder for the model")
+    try:
+        if (folder / "params_shapes.json").is_file():
+            config, theirs = _read_released(folder)
+        elif (folder / "config.json").is_file():
+            config, theirs = _read_transformers(folder)
+        else:
+            raise ModelError(f"{folder}: neither config.json (transformers) nor params_shapes.json (OpenAI) is in it")
+        vocab_size = theirs["tokens_embed.weight"].size(0)
+        tokenizer, rows = _read_tokenizer(folder, language, vocab_size)
+    except DataError as error:
+        raise ModelError(str(error)) from None
+    weights = our_weights(theirs, config, rows)
+    lengths = TrainingLengths(longest_source=config.max_positions, target_ratio=1.0, multi_sentence_share=0.0)
+    provenance = {"kind": "import", "imported_from": str(folder)}
+    save_model(output, weights, config, tokenizer, DecodingConfig(average_last=1), provenance, lengths)
+    log.info(
+        "imported a language model of %s, %s, with a vocabulary of %s",
+        counted(config.decoder_layers, "layer"),
+        counted(sum(tensor.numel() for tensor in weights.values()), "parameter"),
+        f"{len(rows):,}",
+    )
+
+
+def their_rows(tokenizer: Tokenizer) -> list[int]:
+    """Return nmtkit's id of each of their entries: <unk> and the pieces of text, or all ids of another tokenizer."""
+    ids = range(tokenizer.vocab_size("target"))
+    return [UNK, *ids[len(SPECIAL_PIECES) :]] if tokenizer.gpt_bpe is not None else list(ids)
+
+
+def our_weights(theirs: Mapping[str, Tensor], config: ModelConfig, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return the weights with nmtkit's names.
+
+    Args:
+        rows: their id of each entry of nmtkit's vocabulary.
+    """
+    ours = {
+        "embeddings.shared": theirs["tokens_embed.weight"][torch.tensor(rows)],
+        "positions.target": theirs["positions_embed.weight"],
+    }
+    for number in range(config.decoder_layers):
+        layer, other = f"decoder.{number}", f"h.{number}"
+        for kind in ("weight", "bias"):
+            for their, our in _NORMS.items():
+                ours[f"{layer}.{our}.{kind}"] = theirs[f"{other}.{their}.{kind}"]
+            for their, our in _LINEAR_LAYERS.items():
+                ours[f"{layer}.{our}.{kind}"] = theirs[f"{other}.{their}.{kind}"].t()
+            joined = theirs[f"{other}.attn.c_attn.{kind}"].t().chunk(3)
+            ours |= {f"{layer}.self_attention.{our}.{kind}": part for our, part in zip(_JOINED, joined, strict=True)}
+    return ours
+
+
+def their_weights_of_gpt(ours: Mapping[str, Tensor], config: ModelConfig, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return the weights with the names of transformers, in the order of OpenAI's files.
+
+    Args:
+        rows: nmtkit's id of each of their entries.
+    """
+    theirs = {
+        "positions_embed.weight": ours["positions.target"],
+        "tokens_embed.weight": ours["embeddings.shared"][torch.tensor(rows)],
+    }
+    for number in range(config.decoder_layers):
+        layer, other = f"decoder.{number}", f"h.{number}"
+        for kind in ("weight", "bias"):
+            joined = torch.cat([ours[f"{layer}.self_attention.{part}.{kind}"] for part in _JOINED])
+            theirs[f"{other}.attn.c_attn.{kind}"] = joined.t()
+            for their, our in _LINEAR_LAYERS.items():
+                theirs[f"{other}.{their}.{kind}"] = ours[f"{layer}.{our}.{kind}"].t()
+            for their, our in _NORMS.items():
+                theirs[f"{other}.{their}.{kind}"] = ours[f"{layer}.{our}.{kind}"]
+    return {name: theirs[name].contiguous() for name in _shapes(config, len(rows))}
+
+
+def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, Shape]:
+    """Return the shapes of all weights by their names in transformers, in the order of OpenAI's files."""
+    width, inner = config.d_model, config.d_ff
+    shapes: dict[str, Shape] = {
+        "positions_embed.weight": (config.max_positions, width),
+        "tokens_embed.weight": (vocab_size, width),
+    }
+    for number in range(config.decoder_layers):
+        for name, sizes in (
+            ("attn.c_attn", (width, 3 * width)), ("attn.c_proj", (width, width)), ("ln_1", (width,)),
+            ("mlp.c_fc", (width, inner)), ("mlp.c_proj", (inner, width)), ("ln_2", (width,)),
+        ):  # fmt: skip
+            shapes |= {f"h.{number}.{name}.weight": sizes, f"h.{number}.{name}.bias": sizes[-1:]}
+    return shapes
+
+
+def _config(path: Path, layers: int, width: int, heads: int, positions: int, **changes: Any) -> ModelConfig:
+    """Return the settings of a GPT of these sizes, which ``path`` states."""
+    values = {
+        "architecture": "decoder", "decoder_layers": layers, "d_model": width, "d_ff": 4 * width, "num_heads": heads,
+        "max_positions": positions, "positions": "learned", "norm": "post", "activation": "gelu",
+        "embedding_scale": False, "initialization": "normal", "dropout": 0.1, "attention_dropout": 0.1, **changes,
+    }  # fmt: skip
+    try:
+        config = ModelConfig.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = "".join(f"{part}: " for part in fault["loc"])
+        raise ModelError(f"{path}: no sizes of a GPT ({key}{fault['msg'].removeprefix('Value error, ')})") from None
+    if width % heads:
+        raise ModelError(f"{path}: a width of {width} cannot be divided into {heads} attention heads")
+    return config
+
+
+def _read_transformers(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Return settings and float32 weights of a folder of transformers; names are those of OpenAIGPTModel."""
+    path = folder / "config.json"
+    stated = read_json(path, dict)
+    if stated.get("model_type") != "openai-gpt":
+        raise ModelError(f'{path}: model_type is {stated.get("model_type")!r}; only "openai-gpt" can be imported')
+    for key in ("vocab_size", "n_layer", "n_embd", "n_head", "n_positions"):
+        if type(stated.get(key)) is not int or stated[key] < 1:
+            raise ModelError(f"{path}: {key} is {stated.get(key)!r} and not a positive number")
+    if (activation := stated.get("afn", "gelu")) not in ("gelu", "relu"):
+        raise ModelError(f"{path}: afn is {activation!r}; only gelu and relu can be imported")
+    if (epsilon := stated.get("layer_norm_epsilon", 1e-5)) != 1e-5:
+        raise ModelError(f"{path}: layer_norm_epsilon is {epsilon!r}; only 1e-05 can be imported")
+    config = _config(
+        path, stated["n_layer"], stated["n_embd"], stated["n_head"], stated["n_positions"], activation=activation,
+        dropout=stated.get("resid_pdrop", 0.1), attention_dropout=stated.get("attn_pdrop", 0.1),
+    )  # fmt: skip
+    file = folder / "model.safetensors"
+    if not file.is_file() and (folder / "pytorch_model.bin").is_file():
+        raise ModelError(
+            f"{folder}: pytorch_model.bin is a pickle, which nmtkit does not read; load the model with transformers "
+            "and save it again, which writes model.safetensors"
+        )
+    found = {name.removeprefix("transformer."): tensor for name, tensor in load_tensors(file).items()}
+    tied = found.pop("lm_head.weight", None)  # some classes store the matrix under this name only
+    if tied is not None and not torch.equal(found.setdefault("tokens_embed.weight", tied), tied):
+        raise ModelError(f"{file}: lm_head.weight is not equal to tokens_embed.weight; only tied ones can be imported")
+    expected = _shapes(config, stated["vocab_size"])
+    heads = [name for name in found if name.startswith(_HEADS)]
+    if heads:
+        log.warning("%s: left out, as a language model has no classification head: %s", file, ", ".join(heads))
+    for name in sorted(found):
+        is_constant = name.endswith(".attn.bias") or name == "position_ids"  # the causal mask of older versions
+        if name not in expected and name not in heads and not is_constant:
+            raise ModelError(f"{file}: holds {name}, which no GPT has")
+    for name, shape in expected.items():
+        if name not in found:
+            raise ModelError(f"{file}: {name} is missing, for a model of the sizes in config.json")
+        if tuple(found[name].shape) != shape or not found[name].is_floating_point():
+            raise ModelError(
+                f"{file}: {name} is {_described(found[name])}, but config.json needs floating-point numbers of shape "
+                f"{list(shape)}"
+            )
+    return config, {name: found[name].float() for name in expected}
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+
+
+def _read_released(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Return the settings and the float32 weights of OpenAI's files, by the names of transformers."""
+    path = folder / "params_shapes.json"
+    stated = read_json(path, [[int]])
+    shapes = [tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape) for shape in stated]
+    layers, rest = divmod(len(shapes) - 2, 12)
+    if layers < 1 or rest or len(shapes[0]) != 2 or len(shapes[1]) != 2:
+        raise ModelError(f"{path}: not the shapes of a GPT: positions, embeddings and 12 tensors per layer")
+    (positions, width), (vocab_size, _) = shapes[0], shapes[1]
+    if not width or width % _HEAD_WIDTH:
+        raise ModelError(f"{path}: the width of the embeddings is {width}, which is not a multiple of {_HEAD_WIDTH}")
+    config = _config(path, layers, width, width // _HEAD_WIDTH, positions)
+    expected = _shapes(config, vocab_size)
+    for number, (shape, (name, size)) in enumerate(zip(shapes, expected.items(), strict=True), start=1):
+        if shape != size:
+            raise ModelError(
+                f"{path}: the shape of tensor {number} is {list(shape)}, and that of {name} in a GPT of this width is "
+                f"{list(size)}"
+            )
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    flat = np.concatenate([_read_array(folder / name) for name in RELEASED_FILES])
+    if len(flat) != sum(sizes):
+        raise ModelError(
+            f"{folder}: params_0.npy to params_9.npy hold {len(flat):,} numbers, and params_shapes.json needs "
+            f"{sum(sizes):,}"
+        )
+    parts = np.split(flat, list(accumulate(sizes))[:-1])
+    return config, {
+        name: torch.from_numpy(part).reshape(shape) for part, (name, shape) in zip(parts, expected.items(), strict=True)
+    }
+
+
+def _read_array(path: Path) -> np.ndarray:
+    """Return the numbers of an .npy file as float32; pickled objects are not read."""
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; the weights are params_0.npy to params_9.npy")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ModelError(f"{path}: damaged, or not an array of numbers ({error})") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "f":
+        raise ModelError(f"{path}: not a flat array of floating-point numbers")
+    return array.astype(np.float32, copy=False)
+
+
+def _read_tokenizer(folder: Path, language: str, vocab_size: int) -> tuple[Tokenizer, list[int]]:
+    """Return the tokenizer of a folder, and their id of each of its entries.
+
+    Args:
+        vocab_size: rows of the embeddings.
+    """
+    if (folder / "tokenizer" / "tokenizer.json").is_file():  # nmtkit's own, in its export
+        tokenizer = Tokenizer.load(folder / "tokenizer")
+        path, ids = folder / "tokenizer", list(range(tokenizer.vocab_size("target")))
+        if tokenizer.task_name != LANGUAGE_MODEL:
+            raise ModelError(f"{path}: not the tokenizer of a language model")
+    else:
+        path, vocabulary, merges = _read_subwords(folder)
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))) or UNKNOWN_PIECE not in vocabulary:
+            raise ModelError(f"{path}: needs an entry {UNKNOWN_PIECE}, and each of the ids from 0 on once")
+        unknown = vocabulary.pop(UNKNOWN_PIECE)
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        tokenizer = Tokenizer.of_gpt(pieces, merges, language)
+        ids = [*[unknown] * len(SPECIAL_PIECES), *(vocabulary[piece] for piece in pieces)]
+    if max(ids) + 1 != vocab_size:
+        raise ModelError(
+            f"{path}: {max(ids) + 1:,} entries, but the embeddings have {vocab_size:,} rows; entries that were added "
+            "after pre-training cannot be imported"
+        )
+    return tokenizer, ids
+
+
+def _read_subwords(folder: Path) -> tuple[Path, dict[str, int], list[tuple[str, str]]]:
+    """Return the file of the vocabulary, the id of each piece, and the merges."""
+    merges: list[tuple[str, ...]]
+    for vocabulary_name, merges_name in (("vocab.json", "merges.txt"), ("encoder_bpe_40000.json", "vocab_40000.bpe")):
+        path, merges_path = folder / vocabulary_name, folder / merges_name
+        if path.is_file():
+            vocabulary = read_json(path, {str: int})
+            try:
+                lines = content_of(merges_path).decode("utf-8").split("\n")
+            except UnicodeDecodeError:
+                raise ModelError(f"{merges_path}: not UTF-8 text") from None
+            first = int(lines[0].startswith("#version"))
+            merges = [tuple(line.split(" ")) for line in lines[first:]]
+            if merges and merges[-1] == ("",):  # after the last line end
+                merges.pop()
+            break
+    else:
+        path = merges_path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(
+                f"{folder}: no vocabulary; it needs vocab.json and merges.txt, or tokenizer.json, or "
+                "encoder_bpe_40000.json and vocab_40000.bpe"
+            )
+        shape = {"vocab": {str: int}, "end_of_word_suffix?": str, "merges": [list | str]}
+        model = read_json(path, {"model": shape})["model"]
+        if model.get("end_of_word_suffix") != "</w>":
+            raise ModelError(f"{path}: not the byte-pair encoding of a GPT, whose words end in </w>")
+        vocabulary, first = model["vocab"], 0
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+        merges = [tuple(map(str, pair)) for pair in pairs]
+    counted_as = "merge" if merges_path == path else "line"
+    for number, merge in enumerate(merges, start=first + 1):
+        if len(merge) != 2 or not vocabulary.keys() >= {*merge, "".join(merge)}:
+            raise ModelError(
+                f"{merges_path}, {counted_as} {number}: {' '.join(merge)[:80]!r} is not two pieces that make up one, "
+                f"all of them in {path.name}"
+            )
+    return path, vocabulary, [(left, right) for left, right in merges]

@@ -1,0 +1,147 @@
+"""The subwords of GPT: BERT's splitting of lower-cased text into words, then byte-pair encoding of each word.
+
+    "Naïve  cats!" --clean, lower-case, strip accents, split--> naive cats ! --merges--> na ive</w> cats</w> !</w>
+
+The vocabulary and its merges are read from files, not learned. The ids are those of transformers' OpenAIGPTTokenizer,
+that is, without ftfy and spaCy. Source: Radford et al. 2018, "Improving Language Understanding by Generative
+Pre-Training", section 4.1.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+_WORD_END = "</w>"
+_MARKS = str.maketrans({"\ufdd2": "\n", "\ufdd3": " ", "\ufdd4": " "})
+"""Characters that stand for a line end, a tab and the end of a field in the text that models read; the first becomes
+the entry of a line end, with which GPT was trained."""
+_NOT_TEXT = ("Cc", "Cf", "Co", "Cs")
+"""Unicode categories of characters that are left out. Characters without a category become the unknown id."""
+_CJK = re.compile(
+    "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
+    "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f])"
+)
+"""Chinese characters as BERT has them: U+2B820 to U+2B91F are missing there."""
+_CACHED_WORDS = 100_000
+
+
+def split_words(text: str) -> list[str]:
+    """Return the lower-cased words, punctuation marks, Chinese characters and line ends of a text.
+
+    Source: `BasicTokenizer` of BERT (Devlin et al. 2019), which drops line ends.
+    """
+    words: list[str] = []
+    for number, line in enumerate(text.translate(_MARKS).split("\n")):
+        if number:
+            words.append("\n")
+        kept = "".join(
+            character
+            for character in line
+            if character != "\ufffd" and (character in "\t\r" or unicodedata.category(character) not in _NOT_TEXT)
+        )
+        decomposed = unicodedata.normalize("NFD", _CJK.sub(r" \1 ", kept))
+        bare = (character for character in decomposed if unicodedata.category(character) != "Mn")
+        # Lower-cased one by one: a capital sigma at the end of a word becomes the same letter as elsewhere.
+        lowered = "".join(character.lower() for character in bare)
+        for word in lowered.split():
+            begin = 0
+            for position, character in enumerate(word):
+                if _is_punctuation(character):
+                    words += [word[begin:position], character]
+                    begin = position + 1
+            words.append(word[begin:])
+    return [word for word in words if word]
+
+
+def _is_punctuation(character: str) -> bool:
+    """Return whether BERT takes a character for punctuation: also the symbols of ASCII, such as "$" and "~"."""
+    if character.isascii():
+        return "!" <= character <= "~" and not character.isalnum()
+    return unicodedata.category(character).startswith("P")
+
+
+class GptBpe:
+    """A vocabulary of byte-pair encoding whose pieces mark the end of a word.
+
+    Attributes:
+        pieces: special pieces, then the others in the order of the published ids.
+        merges: pairs of pieces, joined in this order of preference.
+    """
+
+    def __init__(self, pieces: Sequence[str], merges: Sequence[Sequence[str]], num_special: int, unknown: int) -> None:
+        """Args:
+        num_special: number of special pieces at the beginning, which never match text.
+        unknown: id of characters without a piece.
+        """
+        self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
+        self._num_special, self._unknown = num_special, unknown
+        self._index = {piece: index for index, piece in enumerate(pieces) if index >= num_special}
+        self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        self._ids_of_words: dict[str, list[int]] = {}
+
+    @classmethod
+    def from_bytes(cls, content: bytes, num_special: int, unknown: int) -> "GptBpe":
+        """Read what `to_bytes` has written."""
+        stored = json.loads(content)
+        return cls(stored["pieces"], stored["merges"], num_special, unknown)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"pieces": self.pieces, "merges": self.merges}, ensure_ascii=False).encode("utf-8")
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def piece(self, index: int) -> str:
+        return self.pieces[index]
+
+    def id_of(self, piece: str) -> int:
+        return self.pieces.index(piece)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        return [[index for word in split_words(line) for index in self._ids_of_word(word)] for line in lines]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids, with blanks between words and line ends where the entry of a line end stands."""
+        parts: list[str] = []
+        for index in ids:
+            piece = self.pieces[index]
+            if index == self._unknown:
+                parts.append("\u2047 ")
+            elif index >= self._num_special:
+                parts.append(f"{piece.removesuffix(_WORD_END)} " if piece.endswith(_WORD_END) else piece)
+        return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
+
+    def _ids_of_word(self, word: str) -> list[int]:
+        cache = self._ids_of_words
+        if word not in cache:
+            if len(cache) >= _CACHED_WORDS:
+                cache.clear()
+            cache[word] = [self._index.get(piece, self._unknown) for piece in self._merged(word)]
+        return cache[word]
+
+    def _merged(self, word: str) -> list[str]:
+        """Return the pieces of a word: of the pairs in it, the first one of lowest rank is joined until there is none.
+
+        A heap of the pairs keeps the time nearly proportional to the length of the word.
+        """
+        symbols = [*word[:-1], word[-1] + _WORD_END]
+        before, after = list(range(-1, len(word) - 1)), list(range(1, len(word) + 1))
+        ranks, end = self._ranks, len(word)
+        pairs = [(ranks[pair], position) for position, pair in enumerate(pairwise(symbols)) if pair in ranks]
+        heapify(pairs)
+        while pairs:
+            rank, left = heappop(pairs)
+            right = after[left]
+            if right == end or ranks.get((symbols[left], symbols[right])) != rank:
+                continue  # one of the two has been joined to another
+            symbols[left] += symbols[right]
+            symbols[right], after[left] = "", after[right]
+            if after[right] < end:
+                before[after[right]] = left
+            for first, second in ((before[left], left), (left, after[left])):
+                if first >= 0 and second < end and (pair := (symbols[first], symbols[second])) in ranks:
+                    heappush(pairs, (ranks[pair], first))
+        return [symbol for symbol in symbols if symbol]
