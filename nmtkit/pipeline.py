@@ -25,16 +25,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.metrics import (
-    Score,
-    Scorer,
-    default_metrics,
-    plain_text,
-    resamples_for,
-    score,
-    scores_as_json,
-    task_metric,
-)
+from nmtkit.evaluation.metrics import Score, Scorer, default_metrics, plain_text, resamples_for, score, scores_as_json
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
@@ -178,8 +169,6 @@ def score_run(
     for name, (sources, references, hypotheses) in texts.items():
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
-        if (own := task_metric(data.text, metrics)) is not None:
-            own.check(hypotheses, str(Run(run_dir).translation(name)))
         for fault in text_faults(
             hypotheses,
             [references],
@@ -187,6 +176,7 @@ def score_run(
             target_language=data.target_language,
             text=data.text,
             metrics=metrics,
+            name=str(Run(run_dir).translation(name)),
         ):
             log.warning("%s: %s", Run(run_dir).translation(name), fault)
     scores = {}

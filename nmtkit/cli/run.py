@@ -127,15 +127,14 @@ def _print_translations(run_dir: Path, test: str) -> str:
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print the main metrics of each test set, with the signature of the first metric."""
 
-    def shown(score: "Score") -> str:
+    def shown(score: "Score | None") -> str:
+        if score is None:
+            return ""
         return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")
 
     tests = list(scores.values())
     metrics = [name for name in _MAIN_METRICS if name in tests[0]]
-    rows = [
-        [test, *(shown(entries[name]) if name in entries else "" for name in metrics)]
-        for test, entries in scores.items()
-    ]
+    rows = [[test, *(shown(entries.get(name)) for name in metrics)] for test, entries in scores.items()]
     notes = [f"Signature of {name}: {tests[0][name].signature}" for name in metrics[:1]]
     if is_made_up:
         notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")

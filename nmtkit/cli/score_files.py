@@ -25,7 +25,6 @@ from nmtkit.evaluation.metrics import (
     left_out,
     resamples_for,
     scores_as_json,
-    task_metric,
 )
 from nmtkit.evaluation.rouge import Rouge
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
@@ -126,15 +125,12 @@ def score_files(
         trials: number of trials of these tests; None for sacreBLEU's defaults.
 
     Raises:
-        DataError: a metric is unknown or cannot be computed, a line cannot be scored, or a test is for none of the
-            metrics.
+        DataError: a metric is unknown or cannot be computed, a line cannot be scored, or a test is for no metric.
     """
     scorer = Scorer(texts.references, target_language=target_language, text=text, test_set=texts.test_set, rouge=rouge)
     possible = scorer.possible(metrics)
     tests = [(method, metric) for method in paired for metric in testable(method, scorer.tested(metrics))]
     for system, lines in texts.systems.items():
-        if (own := task_metric(text, metrics)) is not None:
-            own.check(lines, system)
         for fault in text_faults(
             lines,
             texts.references,
@@ -142,6 +138,7 @@ def score_files(
             target_language=target_language,
             text=text,
             metrics=possible,
+            name=system,
         ):
             console.log.warning("%s: %s", system, fault)
     resamples = resamples_for(len(texts.references[0]), resamples)

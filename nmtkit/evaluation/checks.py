@@ -58,6 +58,7 @@ def text_faults(
     target_language: str | None,
     text: str,
     metrics: Sequence[str] | None = None,
+    name: str = "the hypotheses",
 ) -> list[TextFault]:
     """Return all that is odd about a system's output, the most telling first.
 
@@ -68,12 +69,13 @@ def text_faults(
         target_language: without it a wrong script is not found.
         text: the stated value of ``data.text``.
         metrics: the metrics to compute, by default those of the text.
+        name: name of the hypotheses, for messages.
 
     Raises:
-        DataError: by one of TASK_METRICS: a line of the reference is none of the task.
+        DataError: one of TASK_METRICS cannot score a line.
     """
     if (own := task_metric(text, metrics)) is not None:
-        found = [TextFault("not_counted", *own.unscored(references[0], hypotheses))]
+        found = [TextFault("not_counted", *own.unscored(references[0], hypotheses, name))]
         return [fault for fault in found if fault.lines]
     of_line = list(zip(*references, strict=True))
     copied = _numbers(

@@ -17,7 +17,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
 from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics
-from nmtkit.evaluation.significance import Method, PairedResult, default_method, paired_test, testable
+from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -82,13 +82,11 @@ def compare_runs(
 
     Args:
         metrics: by default those of DEFAULT_METRICS that are possible, or the task's own.
-        method: of the paired test; by default `default_method` of each score. Scores that it cannot test are left out.
-        trials: see `paired_test`.
+        method, trials: see `paired_test`; scores that the method cannot test are left out.
         num_sentences: the number of changed sentences to keep per run and test set.
 
     Raises:
-        DataError: one is no run with translations, their test sets differ, a metric is unknown, or the test is for none
-            of the scores.
+        DataError: one is no run with translations, their test sets differ, or a metric is unknown or not testable.
     """
     names = run_names(run_dirs)
     runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
@@ -96,9 +94,8 @@ def compare_runs(
     tests, left_out = _common_tests(runs)
     data = next(iter(recipes.values())).data
     for name, recipe in recipes.items():
-        own = task_of(data).own_metric
-        same_text = recipe.data.text == data.text or own is not None
-        same_metrics = task_of(recipe.data).own_metric == own and same_text
+        own, other = task_of(data).own_metric, task_of(recipe.data).own_metric
+        same_metrics = own == other and (own is not None or recipe.data.text == data.text)
         if not same_metrics or recipe.data.target_language != data.target_language:
             raise DataError(
                 f"{names[0]} and {name} cannot be compared: data.task, data.text or data.target_language differ, so "
@@ -115,12 +112,8 @@ def compare_runs(
         chosen = scorer.tested(wanted)
         if not metrics:
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
-        if method is not None:
-            chosen = testable(method, chosen)
-        scores[test] = {
-            metric: paired_test(scorer, systems, metric, method or default_method(metric), trials=trials)
-            for metric in chosen
-        }
+        chosen = testable(method, chosen)
+        scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
         if num_sentences:
             changes[test] = _changes(scorer, wanted, systems, sources, references, num_sentences)
     values = [settings_of(recipe) for recipe in recipes.values()]

@@ -120,7 +120,7 @@ class Evalb(TaskMetric):
     def signature(self, gold: Sequence[str]) -> str:
         return _signature(len(gold))
 
-    def unscored(self, gold: Sequence[str], parses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
+    def unscored(self, gold: Sequence[str], parses: Sequence[str], name: str) -> tuple[str, tuple[int, ...], str]:
         """Return the error and skipped sentences."""
         remarks = evaluate(gold, parses).remarks
         first = f" (the first: {remarks[0][1]})" if remarks else ""

@@ -20,7 +20,16 @@ _CONSTANT = 1e-6
 """Variances below this share of the mean square are rounding errors of resampled sums, which are float32."""
 
 
-class LabelMetric(TaskMetric):
+class _Metric(TaskMetric):
+    """A metric whose scores are all functions of the sums of counts."""
+
+    def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
+        sums = [math.fsum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
+        signature = f"{self.signature(reference)}|version:nmtkit-{version('nmtkit')}"
+        return {name: (self.value(name, sums), signature, "") for name in self.tested_on(reference)}
+
+
+class LabelMetric(_Metric):
     """Labels, compared as text without blanks at its ends.
 
     The classes are the labels of the reference. Other labels are wrong; for `matthews` they are one class more. A class
@@ -41,12 +50,8 @@ class LabelMetric(TaskMetric):
 
     def tested_on(self, reference: Sequence[str]) -> tuple[str, ...]:
         """Return the scores without `f1` unless there are two classes."""
-        return tuple(name for name in self.tested if name != "f1" or len(_classes(reference)) == 2)
-
-    def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
-        sums = [sum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
-        signature = f"{self.signature(reference)}|version:nmtkit-{version('nmtkit')}"
-        return {name: (self.value(name, sums), signature, "") for name in self.tested_on(reference)}
+        has_two = len(_classes(reference)) == 2
+        return tuple(name for name in self.tested if name != "f1" or has_two)
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[list[int]]:
         """Return for each line and class: is it the reference's, is it the hypothesis's (and any other), is it both?"""
@@ -86,16 +91,17 @@ class LabelMetric(TaskMetric):
         positive = f"|positive:{classes[-1]}" if len(classes) == 2 else ""
         return f"labels|classes:{len(classes)}{positive}|lines:{len(reference)}"
 
-    def unscored(self, reference: Sequence[str], hypotheses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
+    def unscored(
+        self, reference: Sequence[str], hypotheses: Sequence[str], name: str
+    ) -> tuple[str, tuple[int, ...], str]:
         """Return the lines with a label that the reference lacks."""
         classes = set(_classes(reference))
         other = {number: label for number, label in enumerate(hypotheses, 1) if label.strip() not in classes}
-        example = f", such as {next(iter(other.values()))[:40]!r}," if other else ""
-        what = f"labels that the reference lacks{example}"
+        what = f"labels that the reference lacks, such as {next(iter(other.values()), '')[:40]!r},"
         return what, tuple(other), "they count as wrong; see that both files name the classes alike"
 
 
-class NumberMetric(TaskMetric):
+class NumberMetric(_Metric):
     """Numbers, one per line, compared by correlation; it is 0 where either side is constant.
 
     Resampling takes the standard scores of Pearson's correlation, and the ranks of Spearman's (the mean rank of equal
@@ -109,11 +115,6 @@ class NumberMetric(TaskMetric):
         "pearson": "Pearson's correlation x 100 on the same lines; -100 to 100",
         "spearman": "Spearman's rank correlation x 100 on the same lines; -100 to 100",
     }
-
-    def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
-        sums = [math.fsum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
-        signature = f"{self.signature(reference)}|version:nmtkit-{version('nmtkit')}"
-        return {name: (self.value(name, sums), signature, "") for name in self.tested}
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[list[float]]:
         """Return for each line 1, and x, y, xx, yy and xy of its standard scores and then of its ranks."""
@@ -139,8 +140,11 @@ class NumberMetric(TaskMetric):
     def signature(self, reference: Sequence[str]) -> str:
         return f"numbers|ties:mean-rank|constant:0|lines:{len(reference)}"
 
-    def check(self, hypotheses: Sequence[str], name: str) -> None:
+    def unscored(
+        self, reference: Sequence[str], hypotheses: Sequence[str], name: str
+    ) -> tuple[str, tuple[int, ...], str]:
         _numbers(hypotheses, name)
+        return "", (), ""
 
 
 def _classes(reference: Sequence[str]) -> list[str]:
@@ -151,8 +155,7 @@ def _classes(reference: Sequence[str]) -> list[str]:
     classes = sorted(set(labels))
     if len(classes) > MOST_CLASSES:
         raise DataError(
-            f"the reference has {len(classes):,} different labels, more than {MOST_CLASSES:,}; see that it has a label "
-            "on each line, not a text"
+            f"the reference has {len(classes):,} labels, more than {MOST_CLASSES:,}; is it a file of labels?"
         )
     return classes
 

@@ -269,11 +269,7 @@ class Scorer:
         return list(dict.fromkeys(metrics))
 
     def tested(self, metrics: Sequence[str] | None) -> list[str]:
-        """Return the scores that paired tests compare: the metrics of `possible`, or the scores of one of TASK_METRICS.
-
-        Raises:
-            DataError: as `possible`.
-        """
+        """Return the scores that paired tests compare: those of `possible`, or the scores of one of TASK_METRICS."""
         names = self.possible(metrics)
         own = task_metric(self.text, names)
         return names if own is None else list(own.tested_on(self.references[0]))
@@ -482,11 +478,6 @@ def task_metric(text: str, metrics: Sequence[str] | None = None) -> TaskMetric |
 
 def _task_metric_with(score: str) -> TaskMetric | None:
     return next((own for own in TASK_METRICS.values() if score in own.tested), None)
-
-
-def single_scores(metrics: list[str]) -> list[str]:
-    """Return the metrics, with the tested scores of TASK_METRICS in their places."""
-    return [score for name in metrics for score in (TASK_METRICS[name].tested if name in TASK_METRICS else (name,))]
 
 
 def comparable_to(metric: str) -> str:

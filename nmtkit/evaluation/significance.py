@@ -44,62 +44,39 @@ class PairedResult:
         return self.p_value is not None and self.p_value < SIGNIFICANT_BELOW
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """The result of McNemar's test of two systems on the same lines.
+def mcnemar(reference: Sequence[str], baseline: Sequence[str], system: Sequence[str]) -> tuple[int, int, float]:
+    """Return the lines that only the baseline has right, those that only the other system has right, and p.
 
-    Attributes:
-        losses: lines with the right label from the baseline alone.
-        wins: lines with the right label from the other system alone.
-        p_value: probability of so uneven a division of these lines, or a more uneven one, if each were as likely to be
-            a win as a loss; 1 where there are none.
-    """
-
-    losses: int
-    wins: int
-    p_value: float
-
-
-def mcnemar(reference: Sequence[str], baseline: Sequence[str], system: Sequence[str]) -> McNemar:
-    """Test whether two systems have the same accuracy, by McNemar's test in its exact form, two-sided.
-
-    To test several training seeds together, concatenate their lines, and repeat the reference as often. The lines of
-    different seeds are not independent of each other, so p is then too small for a statement about new test lines.
+    p is that of McNemar's test in its exact form: the probability of so uneven a division of these n lines, or a more
+    uneven one, if each side were as likely; min(1, 2 (C(n, 0) + ... + C(n, fewer)) / 2^n).
 
     Args:
-        reference, baseline, system: labels, as many in each; blanks at their ends do not count.
+        reference, baseline, system: labels, as many in each. To test several training seeds together, concatenate their
+            lines. These depend on each other, so p is then too small for a statement about other test lines.
 
     Source: McNemar (1947), "Note on the sampling error of the difference between correlated proportions"; Dietterich
-    (1998) recommends the test for classifiers. Both approximate the binomial distribution, which is computed here, by
-    chi-square: p = min(1, 2 * sum of C(n, i) for i = 0 ... min(losses, wins) / 2^n), n = losses + wins.
+    (1998) recommends it for classifiers. Both approximate the binomial distribution by chi-square.
     """
-    labels = [tuple(map(str.strip, line)) for line in zip(reference, baseline, system, strict=True)]
-    losses = sum(before == gold != after for gold, before, after in labels)
-    wins = sum(after == gold != before for gold, before, after in labels)
-    ways, total = 1, 0
+    lines = [tuple(map(str.strip, line)) for line in zip(reference, baseline, system, strict=True)]
+    losses = sum(before == gold != after for gold, before, after in lines)
+    wins = sum(after == gold != before for gold, before, after in lines)
+    combinations, total = 1, 0
     for count in range(min(losses, wins) + 1):
-        total += ways
-        ways = ways * (losses + wins - count) // (count + 1)
-    return McNemar(losses, wins, min(1.0, 2 * total / 2 ** (losses + wins)))
+        total += combinations
+        combinations = combinations * (losses + wins - count) // (count + 1)
+    return losses, wins, min(1.0, 2 * total / 2 ** (losses + wins))
 
 
-def default_method(metric: str) -> Method:
-    """Return the test that a score is compared by unless another one is chosen."""
-    return "mcnemar" if metric == "accuracy" else "bootstrap"
-
-
-def testable(method: Method, metrics: Sequence[str]) -> list[str]:
+def testable(method: Method | None, metrics: Sequence[str]) -> list[str]:
     """Return the scores among these that a test can compare; raise DataError where there are none."""
     found = [metric for metric in metrics if method != "mcnemar" or metric == "accuracy"]
     if not found:
-        raise DataError(
-            f"McNemar's test compares the accuracy of labels, not {', '.join(metrics)}; use bootstrap or randomization"
-        )
+        raise DataError(f"McNemar's test compares the accuracy of labels, not {', '.join(metrics)}; use bootstrap")
     return found
 
 
 def paired_test(
-    scorer: Scorer, systems: Mapping[str, list[str]], metric: str, method: Method, *, trials: int | None = None
+    scorer: Scorer, systems: Mapping[str, list[str]], metric: str, method: Method | None, *, trials: int | None = None
 ) -> dict[str, PairedResult]:
     """Compare systems with the first one, on the same lines.
 
@@ -107,7 +84,7 @@ def paired_test(
         systems: the lines of each system by its name, as many as the references have.
         metric: a name from METRICS or ON_REQUEST, or a tested score of TASK_METRICS.
         method: paired bootstrap resampling (Koehn 2004) or paired approximate randomisation (Riezler and Maxwell 2005),
-            both as sacreBLEU has them; or `mcnemar`, for accuracy only.
+            both as sacreBLEU has them; or `mcnemar`, for accuracy only. None: `mcnemar` for accuracy, else bootstrap.
         trials: resamples or shuffles; by default as in TRIALS. McNemar's test has none.
 
     Returns:
@@ -128,6 +105,7 @@ def paired_test(
     for lines in systems.values():
         scorer.check_lines(lines)
     testable(method, [metric])
+    method = method or ("mcnemar" if metric == "accuracy" else "bootstrap")
     if method == "mcnemar":
         return _by_mcnemar(scorer, systems)
     number = trials or TRIALS[method]
@@ -159,16 +137,13 @@ def paired_test(
 
 def _by_mcnemar(scorer: Scorer, systems: Mapping[str, list[str]]) -> dict[str, PairedResult]:
     """Compare the accuracy of labels with the first system's."""
-    (reference,), (baseline, *_) = scorer.references, systems.values()
+    first = next(iter(systems))
     found: dict[str, PairedResult] = {}
     for name, lines in systems.items():
-        score = scorer.score(lines, ["labels"], resamples=resamples_for(len(lines)))["accuracy"]
-        difference, p_value = 0.0, None
-        if found:
-            difference = score.score - next(iter(found.values())).score
-            p_value = mcnemar(reference, baseline, lines).p_value
-        signature = f"{score.signature}|test:mcnemar-exact"
-        found[name] = PairedResult(score.score, difference, p_value, score.interval, signature)
+        one = scorer.score(lines, ["labels"], resamples=resamples_for(len(lines)))["accuracy"]
+        difference = one.score - found[first].score if found else 0.0
+        p_value = mcnemar(scorer.references[0], systems[first], lines)[2] if found else None
+        found[name] = PairedResult(one.score, difference, p_value, one.interval, f"{one.signature}|test:mcnemar-exact")
     return found
 
 

@@ -20,7 +20,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to, single_scores
+from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
 from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import OVER, averages, figures, is_number, reports_shown, spacing_of_reports
@@ -86,7 +86,7 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
     """Return label and value of the most important numbers."""
     cells = []
     for name, metrics in run.files.get("scores.json", {}).items():
-        known = (*METRICS, *single_scores(list(TASK_METRICS)), *ON_REQUEST)
+        known = (*METRICS, *(score for own in TASK_METRICS.values() for score in own.tested), *ON_REQUEST)
         metric = next((metric for metric in known if metric in metrics), None)
         if metric is not None:
             cells.append((f"{metric}, {name}", FORMS["two"](metrics[metric]["score"])))

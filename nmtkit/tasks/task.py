@@ -62,10 +62,7 @@ class TaskMetric(Protocol):
         """Return the counts of each line; the tested scores are functions of their sums."""
 
     def value(self, score: str, counts: Sequence[int | float], /) -> float:
-        """Return one of the tested scores, computed from the sums of counts over lines.
-
-        Sums over resampled lines are float32.
-        """
+        """Return one of the tested scores from sums of counts over lines; those of resampled lines are float32."""
 
     def tested_on(self, reference: Sequence[str], /) -> tuple[str, ...]:
         """Return the tested scores that are defined for a reference."""
@@ -79,14 +76,14 @@ class TaskMetric(Protocol):
     def signature(self, reference: Sequence[str], /) -> str:
         """Return the signature of the tested scores."""
 
-    def unscored(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> tuple[str, tuple[int, ...], str]:
-        """Return the fault of the lines that count in no score or are always wrong, their numbers from 1, and the
-        remedy."""
-        return "", (), ""
+    def unscored(
+        self, reference: Sequence[str], hypotheses: Sequence[str], name: str, /
+    ) -> tuple[str, tuple[int, ...], str]:
+        """Return the fault of the lines that no score includes or that must be wrong, their numbers from 1, the remedy.
 
-    def check(self, hypotheses: Sequence[str], name: str, /) -> None:
-        """Raise DataError where a line cannot be scored; `name` is that of the text, for the message."""
-        return
+        Raises:
+            DataError: a line cannot be scored; `name` is that of the hypotheses in the message.
+        """
 
 
 class Task:

@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
-from nmtkit.evaluation.metrics import TASK_METRICS, Scorer, comparable_to, left_out, single_scores
+from nmtkit.evaluation.metrics import TASK_METRICS, Scorer, comparable_to, left_out
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.tasks.known import TASKS
 from nmtkit.tasks.task import Task, TaskMetric
@@ -22,7 +22,7 @@ class ShareRight(TaskMetric):
 
     def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
         right = [sum(counts) for counts in zip(*self.counts(reference, hypotheses), strict=True)]
-        return {"share-right": (self.value("share-right", right), self.signature(len(reference)), "")}
+        return {"share-right": (self.value("share-right", right), self.signature(reference), "")}
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[list[int]]:
         return [[int(one == other), 1] for one, other in zip(reference, hypotheses, strict=True)]
@@ -33,7 +33,9 @@ class ShareRight(TaskMetric):
     def signature(self, reference: Sequence[str]) -> str:
         return f"share-right|lines:{len(reference)}"
 
-    def unscored(self, reference: Sequence[str], hypotheses: Sequence[str]) -> tuple[str, tuple[int, ...], str]:
+    def unscored(
+        self, reference: Sequence[str], hypotheses: Sequence[str], name: str
+    ) -> tuple[str, tuple[int, ...], str]:
         empty = tuple(number for number, line in enumerate(hypotheses, start=1) if not line)
         return "no label", empty, "label them"
 
@@ -67,7 +69,7 @@ def test_a_tasks_own_metric_scores_its_text_alone() -> None:
 
 def test_a_tasks_own_metric_is_tested_in_pairs_and_checked() -> None:
     scorer = Scorer([REFERENCE], target_language=None, text="labels")
-    (metric,) = single_scores(scorer.possible(None))
+    (metric,) = scorer.tested(None)
     found = paired_test(scorer, SYSTEMS, metric, "bootstrap", trials=100)
     assert [(one.score, one.is_significant) for one in found.values()] == [(50.0, False), (90.0, True)]
     assert comparable_to(metric) == "share-right on the same lines"
