@@ -127,6 +127,7 @@ class TestDefaults:
             "attention_dropout": 0.0,
             "ffn_dropout": 0.0,
             "share_embeddings": "all",
+            "head": "none",
         }
 
     def test_the_default_training_is_the_papers_base(self) -> None:

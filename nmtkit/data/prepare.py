@@ -440,10 +440,16 @@ class _Preparer:
 
     def finish_tokenizer(self, learned: Tokenizer, text: TrainingText) -> Tokenizer:
         """Return the tokenizer of the task; raise DataError for a validation label that is not in the training text."""
-        of_training = ((source, target) for block in text.blocks() for _, source, target in block.pairs())
+
+        def of_training() -> Iterator[Pair]:  # not read for tasks that do not need it
+            for block in text.blocks():
+                yield from ((source, target) for _, source, target in block.pairs())
+
         valid = [(source, target.strip()) for source, target in self._valid if source.strip() and target.strip()]
         has_numbers = self._data.label_type == "number"
-        tokenizer = task_of(self._data).tokenizer(learned, self._data, chain(of_training, valid if has_numbers else ()))
+        tokenizer = task_of(self._data).tokenizer(
+            learned, self._data, chain(of_training(), valid if has_numbers else ())
+        )
         for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
             if tokenizer.labels and source.strip() and target.strip() and target.strip() not in tokenizer.labels:
                 known = ", ".join(tokenizer.labels[:20])

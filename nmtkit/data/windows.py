@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import Recipe
-from nmtkit.data.labels import LabelData
+from nmtkit.data.label_data import LabelData
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from nmtkit.config.schema import HEADS, LANGUAGE_MODEL, SUMMARY, DataConfig, default_task
 from nmtkit.errors import RecipeError
-from nmtkit.tasks.labels import LabelTask
+from nmtkit.tasks.classification import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.summary import SummaryTask

@@ -98,7 +98,7 @@ class Task:
         splits_sources: a source that is longer than any in training is translated in segments; False: only its first
             tokens are read.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
-        has_labels: the output is a label, which a head of the model predicts (`data/labels.py`).
+        has_labels: the output is a label, which a head of the model predicts (`data/label_data.py`).
     """
 
     description = "plain"

@@ -449,7 +449,10 @@ FAULTS_OF_RELEASED = {
     "not flat": (lambda f: np.save(f / "params_3.npy", np.ones((2, 3))), r"params_3.npy: not a flat array"),
     "integers": (lambda f: np.save(f / "params_3.npy", np.ones(9, np.int64)), r"params_3.npy: not a flat array"),
     "an archive": (lambda f: np.savez((f / "params_3.npy").open("wb"), np.ones(2)), r"params_3.npy: not a flat array"),
-    "too few": (lambda f: np.save(f / "params_3.npy", np.ones(9)), r"hold [\d,]+ numbers, and params_shapes.json needs"),
+    "too few": (
+        lambda f: np.save(f / "params_3.npy", np.ones(9)),
+        r"hold [\d,]+ numbers, and params_shapes.json needs",
+    ),
     "shapes cut": (lambda f: (f / "params_shapes.json").write_text("[[1, 2], [3, 4]]"), r"not the shapes of a GPT"),
     "shapes of text": (lambda f: (f / "params_shapes.json").write_text('{"a": 1}'), r"its content is an object"),
     "another layer": (

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
-from nmtkit.data.labels import LabelData
+from nmtkit.data.label_data import LabelData
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import TranslationRequest

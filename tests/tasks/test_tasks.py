@@ -105,10 +105,10 @@ def test_a_task_without_a_source_is_trained_decoded_and_scored(tmp_path: Path, m
 def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TASKS, "label", Label)
+    monkeypatch.setitem(TASKS, "parity", Label)
     texts = [(sentence(number), "EVEN" if len(sentence(number).split()) % 2 == 0 else "ODD") for number in range(400)]
     write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
-    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="label"', "cleaning.duplicate_pair=keep"])
+    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="parity"', "cleaning.duplicate_pair=keep"])
     result = run_pipeline(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
     run = Run(tmp_path / "run")
     sources, labels, decoded = run.read_translated("test")
@@ -124,7 +124,10 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
 def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
     write_lines(tmp_path, {"train": [("a", "b")], "valid": [("a", "b")], "test": [("a", "b")]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="dance"'])
-    with pytest.raises(RecipeError, match="no such task; choose one of language-model, parsing, summary, translation"):
+    with pytest.raises(
+        RecipeError,
+        match="no such task; choose one of choice, label, language-model, pair-label, parsing, similarity, summary, translation",
+    ):
         prepare(recipe, tmp_path / "run")
     assert not (tmp_path / "run" / "data").exists()
 

@@ -1,4 +1,4 @@
-"""Examples with labels, for tasks whose output is a label (tasks/labels.py).
+"""Examples with labels, for tasks whose output is a label (tasks/classification.py).
 
     source.ids   <start> text <extract>, possibly several such sequences one after the other
     target.ids   the label
