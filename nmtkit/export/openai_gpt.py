@@ -46,7 +46,7 @@ def import_model(folder: Path, output: Path, language: str) -> None:
     """Write a folder of transformers or OpenAI as a model folder.
 
     The special entries of nmtkit's vocabulary come first, where GPT has only <unk>. The rows of <pad>, <s> and </s> are
-    copies of that of <unk>, which no text of the training had: their probabilities are as small.
+    copies of that of <unk>, which is hardly ever a target in training: their probabilities are as small.
 
     Args:
         language: language code of the model's text.
@@ -251,10 +251,11 @@ def _read_array(path: Path) -> np.ndarray:
     if not path.is_file():
         raise ModelError(f"{path}: no such file; the weights are params_0.npy to params_9.npy")
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)  # as np.load does, but reads no archives
+    except ValueError as error:
         raise ModelError(f"{path}: damaged, or not an array of numbers ({error})") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "f":
+    if array.ndim != 1 or array.dtype.kind != "f":
         raise ModelError(f"{path}: not a flat array of floating-point numbers")
     return array.astype(np.float32, copy=False)
 

@@ -20,17 +20,23 @@ from transformers import (
 )
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.data.prepare import prepare
+from nmtkit.data.windows import training_data
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.export.openai_gpt import import_model, their_rows
 from nmtkit.files import read_json, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, save_model
+from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.training.session import train
 from tests.conftest import RunCommand
 
 TINY = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 24}
@@ -147,14 +153,11 @@ def test_text_is_continued_and_scored(tmp_path: Path, theirs: torch.nn.Module, r
     generator = Generator(loaded, trained_length(loaded), loaded.decoding)
     [text] = generator.continuations("Anno\nno", 40, Sampling(seed=1))
     assert text[0] in " \n" and "<" not in text.replace("\u2047", "")
-    assert len(loaded.tokenizer.encode([f"anno\nno{text}"], "target")[0]) > 20
     score = score_text(loaded, ["anno al", "no"], trained_length(loaded))
-    assert (score.tokens, score.words, score.unknown) == (7, 3, 0)
-    rows, line_end = their_rows(loaded.tokenizer), PIECES.index("\n</w>")
-    ids = torch.tensor([[PIECES.index(piece) for piece in ("an", "no</w>", "al", "\n</w>")]])
-    # "al" is the end of a word, so it is split into "a" and "l</w>".
-    ids = torch.tensor([[*ids[0, :2], PIECES.index("a"), PIECES.index("l</w>"), line_end, PIECES.index("no</w>")]])
-    assert [rows[index] for index in ids[0]] == loaded.tokenizer.encode(["Anno al\ufdd2no"], "target")[0]
+    assert (score.tokens, score.words, score.unknown) == (6, 3, 0)
+    rows = their_rows(loaded.tokenizer)
+    expected = ("an", "no</w>", "a", "l</w>", "\n</w>", "no</w>")  # no merge joins "a" to the end of a word
+    assert loaded.tokenizer.encode(["Anno al\ufdd2no"], "target")[0] == [rows[PIECES.index(one)] for one in expected]
 
 
 def write_released(folder: Path, layers: int, width: int, positions: int, vocab_size: int) -> list[np.ndarray]:
@@ -255,8 +258,6 @@ def test_an_export_is_what_was_imported(tmp_path: Path, exported: tuple[Path, Pa
 
 def language_model(folder: Path, **changes: object) -> LoadedModel:
     """Write a language model of characters with random weights."""
-    from nmtkit.config.schema import DataConfig
-
     data = DataConfig.model_validate(
         {"task": "language-model", "target_language": "en", "train": ["x"], "subwords": "characters"}
     )
@@ -316,8 +317,6 @@ def test_other_language_models_are_refused(tmp_path: Path, changes: dict[str, ob
 def test_other_weights_or_another_tokenizer_are_not_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: torch.nn.Module
 ) -> None:
-    from nmtkit.export import huggingface
-
     import_model(tmp_path / "theirs", tmp_path / "ours", "en")
     real = huggingface.their_weights_of_gpt
 
@@ -330,9 +329,9 @@ def test_other_weights_or_another_tokenizer_are_not_exported(
         patch.setattr(huggingface, "their_weights_of_gpt", changed)
         with pytest.raises(ModelError, match=r"not exported: logits for text of built-in corpus .* differ by"):
             export(tmp_path / "ours", "huggingface")
-    monkeypatch.setattr(huggingface, "HOSTILE_LINES", ("a <unk> b",))
-    monkeypatch.setattr(huggingface, "UNKNOWN_PIECE", "<x>")
-    with pytest.raises(ModelError, match="the tokenizer of transformers cuts the line 'a <unk> b' differently"):
+    # A control character of Unicode 14, which the tables of transformers' tokenizers do not have yet.
+    monkeypatch.setattr(huggingface, "HOSTILE_LINES", ("a\u0890b",))
+    with pytest.raises(ModelError, match=r"the tokenizer of transformers cuts the line 'a.*b' differently"):
         export(tmp_path / "ours", "huggingface")
     assert not (tmp_path / "ours" / "export").exists()
 
@@ -448,7 +447,10 @@ FAULTS_OF_RELEASED = {
     "cut": (lambda f: (f / "params_3.npy").write_bytes((f / "params_3.npy").read_bytes()[:500]), r"params_3.npy: dama"),
     "not flat": (lambda f: np.save(f / "params_3.npy", np.ones((2, 3))), r"params_3.npy: not a flat array"),
     "integers": (lambda f: np.save(f / "params_3.npy", np.ones(9, np.int64)), r"params_3.npy: not a flat array"),
-    "an archive": (lambda f: np.savez((f / "params_3.npy").open("wb"), np.ones(2)), r"params_3.npy: not a flat array"),
+    "an archive": (
+        lambda f: (np.savez(f / "x.npz", np.ones(2)), (f / "x.npz").replace(f / "params_3.npy")),
+        r"params_3.npy: damaged",
+    ),
     "too few": (
         lambda f: np.save(f / "params_3.npy", np.ones(9)),
         r"hold [\d,]+ numbers, and params_shapes.json needs",
@@ -457,7 +459,7 @@ FAULTS_OF_RELEASED = {
     "shapes of text": (lambda f: (f / "params_shapes.json").write_text('{"a": 1}'), r"its content is an object"),
     "another layer": (
         lambda f: set_shape(f, 2, [1, 64, 191]),
-        r"the shape of tensor 3 is \[64, 191\], and that of h.0.attn.c_attn.weight in a GPT of this width is \[64, 192\]",
+        r"tensor 3 is \[64, 191\], and that of h.0.attn.c_attn.weight in a GPT of this width is \[64, 192\]",
     ),
     "another width": (lambda f: set_shape(f, 0, [20, 65]), r"width of the embeddings is 65, .* multiple of 64"),
 }
@@ -492,7 +494,7 @@ def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module
     done = run_command("import", folder, tmp_path / "other", "--language", "English!")
     assert done.code == 2 and "must be a language code" in " ".join(done.err.split())
     shutil.rmtree(folder)
-    with pytest.raises(ModelError, match="neither config.json"):
+    with pytest.raises(ModelError, match=r"neither config\.json"):
         import_model(folder, tmp_path / "ours", "en")
 
 
@@ -501,18 +503,20 @@ def test_a_recipe_can_use_the_subwords_but_not_learn_them(tmp_path: Path, theirs
     (tmp_path / "text.txt").write_text("Anno al!\n" * 40, encoding="utf-8")
     text = '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "text.txt" }]\n'
     text += 'subwords = "gpt-bpe"\nsequence_length = 8\n'
-    rest = '[model]\narchitecture = "decoder"\n[training]\nvalidate_bleu = false\n'
+    rest = '[model]\narchitecture = "decoder"\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n'
+    rest += 'positions = "learned"\nmax_positions = 24\nactivation = "gelu"\nembedding_scale = false\n'
+    rest += '[training]\ninit = "ours"\nvalidate_bleu = false\nsequences_per_update = 4\nmax_steps = 1\n'
+    rest += 'schedule = "constant"\npeak_learning_rate = 1e-6\nwarmup_steps = 0\nprecision = "float32"\n'
     (tmp_path / "mine.toml").write_text(text + rest, encoding="utf-8")
     with pytest.raises(RecipeError, match="cannot be learned; tokenizer must name an imported model"):
         load_recipe(str(tmp_path / "mine.toml"))
     (tmp_path / "mine.toml").write_text(f'{text}tokenizer = "ours"\n{rest}', encoding="utf-8")
-
-    from nmtkit.data.prepare import prepare
-    from nmtkit.data.windows import training_data
-    from nmtkit.run import Run
-
     recipe = load_recipe(str(tmp_path / "mine.toml"))
     prepare(recipe, tmp_path / "run")
-    ids = training_data(Run(tmp_path / "run").data, recipe).of_epoch(0).ids(1, 0)  # type: ignore[union-attr]
+    ids = training_data(Run(tmp_path / "run").data / "train", recipe).of_epoch(0).ids(1, 0)  # type: ignore[union-attr]
     tokenizer = load_model(tmp_path / "ours").tokenizer
     assert set(tokenizer.pieces(ids, "target")) == {"an", "no</w>", "a", "l</w>", "!</w>", "\n</w>"}
+    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1))
+    trained = load_model(find_model(tmp_path / "run")).model.state_dict()
+    for name, tensor in load_model(tmp_path / "ours").model.state_dict().items():
+        assert 0 < (trained[name] - tensor).abs().max() < 1e-5
