@@ -104,8 +104,8 @@ class LabelMetric(_Metric):
 class NumberMetric(_Metric):
     """Numbers, one per line, compared by correlation; it is 0 where either side is constant.
 
-    Resampling takes the standard scores of Pearson's correlation, and the ranks of Spearman's (the mean rank of equal
-    numbers), from the whole text: they are computed once, not for each resample.
+    Resampling takes lines' ranks (the mean rank of equal numbers) from the whole text, not again from each resample.
+    Pearson's correlation is that of standard scores, which float32 sums can hold whatever the scale of the numbers.
     """
 
     name = "numbers"
@@ -154,9 +154,7 @@ def _classes(reference: Sequence[str]) -> list[str]:
         raise DataError(f"the reference, line {labels.index('') + 1}: no label; write one label per line")
     classes = sorted(set(labels))
     if len(classes) > MOST_CLASSES:
-        raise DataError(
-            f"the reference has {len(classes):,} labels, more than {MOST_CLASSES:,}; is it a file of labels?"
-        )
+        raise DataError(f"the reference has {len(classes):,} labels, over {MOST_CLASSES:,}; see that each line is one")
     return classes
 
 

@@ -239,7 +239,7 @@ def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path, run_command
             [str(n) for n in range(1001)],
             ["1"] * 1001,
             ["labels"],
-            "the reference has 1,001 labels, more than 1,000",
+            "the reference has 1,001 labels, over 1,000; see",
         ),
         (["1"], ["1"], ["labels", "--metric", "chrf2"], "labels cannot be combined with other metrics"),
         (["1"], ["1"], ["accuracy"], "accuracy is one of the scores of labels: ask for it with --metric labels"),
