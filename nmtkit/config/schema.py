@@ -287,6 +287,11 @@ class DataConfig(_Section):
             )
         if self.source_prefixes:
             raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
+        least = 3 if self.task_name == "label" else 5
+        if self.sequence_length < least:
+            raise ValueError(
+                f'sequence_length = {self.sequence_length}: task = "{self.task_name}" needs at least {least}'
+            )
         if self.label_type == "number" and self.task_name == "choice":
             raise ValueError('task = "choice" chooses one of several texts; leave label_type = "number" out')
 

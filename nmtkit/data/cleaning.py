@@ -103,7 +103,7 @@ class PairExaminer:
         self._surely_short = min(by_characters, by_words) // expansion
         self._max_ratio = max_ratio
         self._scripts = Script(data.source_language), Script(data.target_language)
-        self.compares_sides = task_of(data).has_source
+        self.compares_sides = task_of(data).has_source and not data.has_labels
         # Exchanged sides can be recognised only if the two languages share no script.
         self._may_be_swapped = not set(self._scripts[0].names) & set(self._scripts[1].names)
 
@@ -302,7 +302,7 @@ class BlockExaminer:
         self._holds_out = isinstance(data.valid, int) and not check_only
         self._has_labels = data.has_labels
         self._errors = utf8_errors(cleaning, check_only=check_only)
-        ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
+        ratio = cleaning.max_ratio or (float("inf") if data.has_fields or data.has_labels else 0.0)  # always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
         by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
         self._examiner = PairExaminer(data, cleaning, by_characters)

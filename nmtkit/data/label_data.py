@@ -19,12 +19,16 @@ class LabelData(PairData):
     """A folder of shards with labels.
 
     Attributes:
-        source_lengths: tokens of all sequences of each example, int64; target_lengths: 1 for each.
+        source_lengths: tokens of all sequences of each example with padding, int64; target_lengths: 1 for each.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(folder, is_joined=True)
-        self.source_lengths = self.source_lengths - 1  # a sequence has no end symbol
+        ends = np.flatnonzero(self._ids[0] == tokenizer.extract_id)
+        if len(ends):
+            first = np.searchsorted(ends, self._offsets[0][:-1])
+            longest = np.maximum.reduceat(np.diff(ends, prepend=-1), first)
+            self.source_lengths = longest * np.diff(first, append=len(ends))
         self.target_lengths = np.ones_like(self.source_lengths)
         self.extract_id = tokenizer.extract_id
         self._values = None

@@ -346,9 +346,14 @@ class _Preparer:
         if len(sources) != len(targets):
             raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
-        pairs = list(zip(sources, targets, strict=True))
+        pairs, task = list(zip(sources, targets, strict=True)), task_of(self._data)
         for number, pair in enumerate(pairs, start=1):
-            task_of(self._data).check_pair(*pair, [source.name, target.name], number)
+            task.check_pair(*pair, [source.name, target.name], number)
+            if task.has_labels and role == "test" and not all(side.strip() for side in pair):
+                side, missing = (source, "text") if pair[1].strip() else (target, "label")
+                raise DataError(f"{side.name}, line {number}: no {missing}, so the line cannot be scored; remove it")
+        if task.has_labels:
+            pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
         return pairs
@@ -445,17 +450,16 @@ class _Preparer:
             for block in text.blocks():
                 yield from ((source, target) for _, source, target in block.pairs())
 
-        valid = [(source, target.strip()) for source, target in self._valid if source.strip() and target.strip()]
-        has_numbers = self._data.label_type == "number"
-        tokenizer = task_of(self._data).tokenizer(
-            learned, self._data, chain(of_training(), valid if has_numbers else ())
-        )
+        valid = [(source, target) for source, target in self._valid if source.strip() and target]
+        is_open = self._data.head in ("number", "choice")  # validation labels need not be those of the training
+        pairs = chain(of_training(), valid if is_open else ())
+        tokenizer = task_of(self._data).tokenizer(learned, self._data, pairs)
+        labels = set(tokenizer.labels)
         for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
-            if tokenizer.labels and source.strip() and target.strip() and target.strip() not in tokenizer.labels:
-                known = ", ".join(tokenizer.labels[:20])
+            if labels and source.strip() and target and target not in labels:
                 raise DataError(
-                    f"{place}: the label {target.strip()!r} does not occur in the training data, whose labels are "
-                    f"{known}; correct it, or leave the line out"
+                    f"{place}: the label {target!r} does not occur in the training data, whose labels are "
+                    f"{', '.join(tokenizer.labels[:20])}; correct it, or leave the line out"
                 )
         return tokenizer
 

@@ -20,11 +20,8 @@ def format_output(output: OutputFormat, line: int, source: str, translations: Se
     Moses. json: one object with all fields.
     """
     if output == "json" and (probabilities := translations[0].probabilities) is not None:
-        label = (
-            {"label": translations[0].text}
-            if probabilities or not source.strip()
-            else {"value": float(translations[0].text)}
-        )
+        text = translations[0].text
+        label = {"value": float(text)} if text and not probabilities else {"label": text}
         return [json_line({"line": line, "source": source, **label, "probabilities": probabilities}).rstrip("\n")]
     if output == "text":
         return [translations[0].text]

@@ -129,9 +129,10 @@ class ContinuationScorer:
         length = min(self._length, max_tokens)
         texts = [[self.tokenizer.normalize(line, "target").strip() for line in pair] for pair in pairs]
         sources = self.tokenizer.encode([source for source, _ in texts], "target")
-        joined = [f" {text}" if source and text else text for source, text in texts]
+        joined = [f"{source} {text}" if source and text else source + text for source, text in texts]
         rows, found, remarks = [], [], []
-        for source, hypothesis in zip(sources, self.tokenizer.encode(joined, "target"), strict=True):
+        for source, both in zip(sources, self.tokenizer.encode(joined, "target"), strict=True):
+            hypothesis = both[len(source) :]  # no subword goes over the blank between them
             scored = (hypothesis or self._newline)[:length]
             context = [*self._newline, *source]
             kept = context[-max(1, length + 1 - len(scored)) :]

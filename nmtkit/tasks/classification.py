@@ -9,7 +9,6 @@
 Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", sections 3.2 and 3.3.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -19,7 +18,7 @@ from nmtkit.config.schema import DataConfig
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
-from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer
+from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, label_of
 
 
 class LabelTask(Task):
@@ -40,10 +39,12 @@ class LabelTask(Task):
         return replace(corpus, source=sides[0], target=sides[1])
 
     def model_source(self, line: str) -> str:
-        return FIELD_MARK.join(field.strip(" ") for field in line.split("\t")) if line.strip() else ""
+        fields = (field.strip(" ") for field in line.replace(FIELD_MARK, " ").split("\t"))
+        return FIELD_MARK.join(fields) if line.strip() else ""
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
-        return line.strip()
+        label = label_of(line)
+        return str(int(label)) if self.name == "choice" and label.isdigit() and len(label) < 10 else label
 
     def words(self, line: str) -> list[str]:
         return line.replace(FIELD_MARK, " ").split()
@@ -63,7 +64,8 @@ class LabelTask(Task):
     def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
         if fault := self.source_fault(source):
             raise DataError(f"{names[0]}, line {number}: {fault} (task {self.name})")
-        label, where = target.strip(), f"{names[1]}, line {number}: the label {target.strip()!r}"
+        label = self.model_target(target, names[1])
+        where = f"{names[1]}, line {number}: the label {label!r}"
         if not label or not source.strip():
             return
         if self._has_numbers and not _is_number(label):
@@ -73,17 +75,17 @@ class LabelTask(Task):
             raise DataError(f"{where} is not the number of an answer, 1 to {answers}")
 
     def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
-        labels = sorted(
-            {target for _, target in pairs}, key=lambda label: (len(label), label) if label.isdigit() else (0, label)
-        )
-        if len(labels) == 1:
+        found = {label_of(target) for _, target in pairs}
+        labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
+        if len(labels) == 1 and self.name != "choice":
             raise DataError(f"all training examples have the label {labels[0]!r}, so there is nothing to learn")
         return learned.with_labels(data, labels)
 
 
 def _is_number(text: str) -> bool:
+    """Return whether a text is a number that float32 can hold."""
     try:
-        return math.isfinite(float(text))
+        return abs(float(text)) <= 3.4e38
     except ValueError:
         return False
 
@@ -106,8 +108,10 @@ class _CheckedLines:
                 (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
                 for line in lines
             ]
+            marks = ["\ufeff" if number == 1 and text.startswith("\ufeff") else "" for text in texts]
+            texts = [text.removeprefix(mark) for text, mark in zip(texts, marks, strict=True)]
             if None not in lines:
                 self.task.check_pair(texts[0], texts[1], names, number)
             text = self.task.model_target(texts[1], names[1]) if self.side else self.task.model_source(texts[0])
             end = b"\r\n" if lines[self.side].endswith(b"\r\n") else b"\n"
-            yield text.encode("utf-8", "surrogateescape") + end
+            yield (marks[self.side] + text).encode("utf-8", "surrogateescape") + end

@@ -267,12 +267,17 @@ class _Extended:
         return self.base.to_bytes()
 
 
+def label_of(line: str) -> str:
+    """Return the label in a line: its text with single blanks."""
+    return " ".join(line.split())
+
+
 class _Labels(_ListedPieces):
     """The labels of a task, each of them one entry."""
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
         index = {label: number for number, label in enumerate(self._pieces) if number >= self._num_special}
-        return [[index.get(line, UNK)] if line else [] for line in lines]
+        return [[index.get(label, UNK)] if (label := label_of(line)) else [] for line in lines]
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(self._pieces[index] for index in ids if index >= self._num_special)

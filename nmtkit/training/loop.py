@@ -435,7 +435,8 @@ def micro_batch_size(data: PairData, pairs: Indices) -> int:
 
 def real_tokens(data: PairData, pairs: Indices) -> int:
     """Return the number of source and target tokens of the pairs, with end symbols; a joined source has none."""
-    return int(data.source_lengths[pairs].sum() + data.target_lengths[pairs].sum()) - len(pairs) * data.is_joined
+    source, target = data.sequence_lengths(pairs)
+    return int(source.sum() + target.sum()) - len(source) * data.is_joined
 
 
 def padded_tokens(data: PairData, pairs: Indices) -> int:

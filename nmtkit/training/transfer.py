@@ -2,7 +2,7 @@
 
 model of the same sizes           all its weights
 entries added to the vocabulary   the rows of the others; the new rows keep their initial values
-head that the model lacks         keeps its initial values
+head for other labels, or none    keeps its initial values
 training.init_layers = n          embeddings, positions and the first n layers of each stack
 decoder-only -> encoder-decoder   embeddings and decoder; encoder and attention to the source keep their initial values
 """
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nmtkit.config.schema import LANGUAGE_MODEL, ModelConfig, Recipe
@@ -49,17 +50,18 @@ def initial_weights(
     check_sum(folder, read_provenance(folder))
     stored, weights, kept = read_tensors(folder / "model.safetensors"), dict[str, Tensor](), dict[str, int]()
     for name, values in initial.items():
-        origin = _origin(name, stored, is_of_decoder)
+        is_other_head = name.startswith("head.") and description["tokenizer_sha256"] != tokenizer.fingerprint()
+        origin = None if is_other_head else _origin(name, stored, is_of_decoder)
         if origin is None or not _is_transferred(name, layers):
             weights[name], num_copied = values, 0
         elif origin not in stored:
             raise ModelError(f"{folder / 'model.safetensors'}: damaged (it has no {origin})")
         else:
             weights[name] = stored[origin]
-            if name.startswith("embeddings.") and len(values) > len(stored[origin]):
-                weights[name] = values.clone()
-                weights[name][: len(stored[origin])] = stored[origin]
-            num_copied = stored[origin].numel()
+            if name.startswith("embeddings."):  # one of the two may have entries added at its end
+                common = min(len(values), len(stored[origin]))
+                weights[name] = torch.cat([stored[origin][:common], values[common:]])
+            num_copied = min(stored[origin].numel(), values.numel())
         if num_copied < values.numel():
             part = name.partition(".")[0]
             kept[part] = kept.get(part, 0) + values.numel() - num_copied
@@ -151,9 +153,9 @@ def _check_tokenizer(folder: Path, fingerprint: str, recipe: Recipe, tokenizer: 
 
     They do with the same tokenizer, with entries added to it, and where a language model has the subwords of the run.
     """
-    if fingerprint in (tokenizer.fingerprint(), tokenizer.base_fingerprint):
-        return
     own, run_task = Tokenizer.load(folder / "tokenizer"), recipe.data.task_name
+    if fingerprint == tokenizer.fingerprint() or own.base_fingerprint == tokenizer.base_fingerprint:
+        return
     advice = f'set data.tokenizer = "{recipe.training.init}" and prepare the run again'
     if own.task_name == LANGUAGE_MODEL and run_task == "translation":
         if own.vocabulary_sha256 == tokenizer.vocabulary_sha256:

@@ -337,6 +337,8 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
         ("similarity", {"test": ("a\tb\tc\n", "x\n")}, "test.txt, line 1: has 3 fields; two texts need one tab"),
         ("choice", {"train": ("a\tb\tc\nd\te\n", "1\n1\n")}, "line 2: has 2 fields; a context and two answers"),
         ("choice", {"train": ("a\tb\tc\n", "3\n")}, "line 1: the label '3' is not the number of an answer"),
+        ("label", {"test": ("a\nb\n", "yes\n\n")}, "test.label, line 2: no label, so the line cannot be scored"),
+        ("label", {"test": ("\nb\n", "yes\nno\n")}, "test.txt, line 1: no text, so the line cannot be scored"),
         ("choice", {"train": ("a\tb\tc\n", "b\n")}, "line 1: the label 'b' is not the number of an answer"),
     ],
 )  # fmt: skip
@@ -381,6 +383,7 @@ def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
         ("data.share_vocab=true", "labels are no text; leave share_vocab out"),
         ('data.subwords="none"', "needs subwords = bpe, unigram or characters"),
         ("data.max_source_tokens=5", "max_source_tokens cannot be used"),
+        ("data.sequence_length=2", "needs at least 3"),
         ("model.max_positions=20", "max_positions = 20 is less than [data] sequence_length = 24"),
     ],
 )
@@ -389,3 +392,65 @@ def test_settings_that_contradict_a_label_are_refused(tmp_path: Path, override: 
     with pytest.raises(RecipeError) as caught:
         load_recipe(path, [override])
     assert message in str(caught.value)
+
+
+def test_blanks_in_labels_do_not_count(tmp_path: Path) -> None:
+    labels = "new  york\nrome\n new york \n\u00a0new\tyork\n" * 30
+    texts = "".join(f"{text}\n" for text in ("ab", "cd", "ae", "af") * 30)
+    path = write_project(
+        tmp_path, steps=30, train=(texts, labels), valid=("a\n", "new \tyork\n"), test=("cd\n", "rome\n")
+    )
+    run_recipe(load_recipe(path), tmp_path / "run", mirror=None, device="cpu", threads=1)
+    assert Run(tmp_path / "run").tokenizer().labels == ("new york", "rome")
+    assert right_share(tmp_path / "run") == 1
+    assert Classifier.load([tmp_path / "run"], "cpu").translate(["ab", "cd"]) == ["new york", "rome"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path: Path) -> None:
+    path = write_project(tmp_path, train=("\ufeffa\nb\n", "\ufeff1\n2\n"), valid=("a\n", "1.5\n"), test=("a\n", "1\n"))
+    prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.tokenizer().labels == ("1.5", "1", "2")
+    assert run.tokenizer().decode(LabelData(run.data / "train", run.tokenizer()).ids(0, 0).tolist(), "source") == "a"
+
+
+def test_a_number_that_no_float32_holds_is_refused(tmp_path: Path) -> None:
+    path = write_project(tmp_path, train=("a\nb\n", "1\n1e300\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
+    with pytest.raises(DataError, match=r"train.label, line 2: the label '1e300' is no number"):
+        prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
+
+
+def test_answers_need_not_be_as_many_as_in_training(tmp_path: Path) -> None:
+    train_pairs = ("a\tzb\tc\nd\tze\tf\n" * 20, "1\n" * 40)
+    longest = "ab\t" + "\t".join(["c" * 10, "d" * 10, "z" + "e" * 9])  # its sequences fit, and together they would not
+    path = write_project(tmp_path, "choice", of_choice, 20, train=train_pairs, valid=(f"{longest}\n", "3\n"))
+    recipe = load_recipe(path)
+    prepare(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    data = LabelData(run.data / "valid", run.tokenizer())
+    assert data.source_lengths.tolist() == [3 * 15]
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    assert '"valid_nll": ' in run.metrics.read_text(encoding="utf-8")
+
+
+def test_micro_batches_count_the_padding_of_the_sequences_of_an_example(tmp_path: Path) -> None:
+    lines = "a\t" + "b" * 9 + "\tc\td\n"
+    path = write_project(tmp_path, "choice", of_choice, train=(lines * 4, "1\n" * 4))
+    prepare(load_recipe(path), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    data = LabelData(run.data / "train", run.tokenizer())
+    batch = make_batch(data, [0, 1])
+    assert batch.target_in.numel() == data.source_lengths[:2].sum() == 2 * 3 * 13
+    lengths, _ = data.sequence_lengths(np.array([0]))
+    assert lengths.tolist() == batch.target_lengths[:3].tolist() == [13, 5, 5]
+
+
+def test_a_run_can_start_from_a_run_with_other_labels(tmp_path: Path, trained: Path) -> None:
+    path = write_project(tmp_path, example=lambda rng: (word(rng), rng.choice(["p", "q", "r"])))
+    recipe = load_recipe(path, [f"data.tokenizer={trained}", f"training.init={trained}", "training.max_steps=1"])
+    prepare(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+    model, start = (load_model(find_model(folder)).model.state_dict() for folder in (tmp_path / "run", trained))
+    assert model["head.weight"].shape[0] == 3
+    name = "decoder.0.feed_forward.inner.weight"
+    assert torch.allclose(model[name], start[name], atol=0.02)
