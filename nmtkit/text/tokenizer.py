@@ -382,7 +382,7 @@ class Tokenizer:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of a task whose output is one; () for others."""
-        if "base_sha256" not in self.settings:
+        if "label_type" not in self.settings:
             return ()
         target = self._vocabularies["target"]
         return tuple(target.piece(index) for index in range(len(SPECIAL_PIECES), len(target)))
@@ -625,15 +625,19 @@ class Tokenizer:
             sums = settings.pop("sha256")
             if set(sums) not in ({"joint"}, {"source", "target"}):
                 raise ModelError(f"{folder / 'tokenizer.json'}: damaged (sha256 has no sums of vocabularies)")
+            if "label_type" in settings and (
+                set(sums) == {"joint"} or not {"task", "sequence_length"} <= set(settings)
+            ):
+                raise ModelError(f"{folder / 'tokenizer.json'}: damaged (it lacks settings of a model of labels)")
             for side, expected in sums.items():
                 path = folder / _file_name(settings, side)
                 content = content_of(path)
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
                 tags = _tags(settings, "target" if side == "target" else "source")
-                if "base_sha256" in settings and side == "target":
+                if "label_type" in settings and side == "target":
                     vocabularies[side] = _Labels(content.decode("utf-8").split("\n")[:-1], ())
-                elif "base_sha256" in settings:
+                elif "label_type" in settings:
                     vocabularies[side] = _Extended(_subword_model(settings["subwords"], content))
                 elif settings["subwords"] not in _LISTED_KINDS:
                     vocabularies[side] = _subword_model(settings["subwords"], content)
@@ -736,5 +740,5 @@ def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
 
 
 def _file_name(settings: Mapping[str, Any], side: str) -> str:
-    is_listed = settings["subwords"] in _LISTED_KINDS or ("base_sha256" in settings and side == "target")
+    is_listed = settings["subwords"] in _LISTED_KINDS or ("label_type" in settings and side == "target")
     return f"{side}.vocab" if is_listed else f"{side}.model"

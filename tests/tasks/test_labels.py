@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -454,3 +455,13 @@ def test_a_run_can_start_from_a_run_with_other_labels(tmp_path: Path, trained: P
     assert model["head.weight"].shape[0] == 3
     name = "decoder.0.feed_forward.inner.weight"
     assert torch.allclose(model[name], start[name], atol=0.02)
+
+
+@pytest.mark.parametrize("key", ["task", "sequence_length"])
+def test_a_damaged_tokenizer_of_labels_is_named(trained: Path, tmp_path: Path, key: str) -> None:
+    shutil.copytree(Run(trained).averaged / "tokenizer", tmp_path / "tokenizer")
+    settings = json.loads((tmp_path / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8"))
+    del settings[key]
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"tokenizer.json: damaged \(it lacks settings of a model of labels\)"):
+        Tokenizer.load(tmp_path / "tokenizer")

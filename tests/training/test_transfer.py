@@ -314,10 +314,6 @@ def test_blanks_tabs_and_blank_lines_of_such_a_text_are_normalised_as_translatio
     assert own.encode([f"AB{TAB}CDE{NEWLINE}", NEWLINE, "", "AB"], "target") == [
         [*own.encode(["AB CDE"], "target")[0], EOS], [EOS], [], own.encode(["AB"], "target")[0],
     ]  # fmt: skip
-    tokens = own.encode(["AB CDE FG"], "target")[0]
-    for cut in range(1, len(tokens)):
-        assert own.decode(tokens[:cut]) + own.decode_after(tokens[cut - 1], tokens[cut:]) == "AB CDE FG"
-    assert own.decode_after(EOS, tokens) == "AB CDE FG"
 
 
 def test_moses_sees_the_end_of_each_line(project: Path) -> None:
