@@ -22,7 +22,6 @@ from transformers import (
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.data.prepare import prepare
-from nmtkit.data.windows import training_data
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
@@ -333,7 +332,7 @@ def test_other_weights_or_another_tokenizer_are_not_exported(
     monkeypatch.setattr(huggingface, "HOSTILE_LINES", ("a\u0890b",))
     with pytest.raises(ModelError, match=r"the tokenizer of transformers cuts the line 'a.*b' differently"):
         export(tmp_path / "ours", "huggingface")
-    assert not (tmp_path / "ours" / "export").exists()
+    assert not list((tmp_path / "ours" / "export").iterdir())
 
 
 def set_json(path: Path, **changes: object) -> None:
@@ -498,25 +497,75 @@ def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module
         import_model(folder, tmp_path / "ours", "en")
 
 
-def test_a_recipe_can_use_the_subwords_but_not_learn_them(tmp_path: Path, theirs: torch.nn.Module) -> None:
-    import_model(tmp_path / "theirs", tmp_path / "ours", "en")
+RECIPE = """
+[data]
+source_language = "{source}"
+target_language = "{target}"
+task = "{task}"
+train = [{{ {train} }}]
+subwords = "gpt-bpe"
+normalize = []
+sequence_length = 8
+tokenizer = "ours"
+[model]
+architecture = "decoder"
+decoder_layers = 2
+d_model = 64
+d_ff = 256
+num_heads = 4
+positions = "learned"
+max_positions = 24
+activation = "gelu"
+embedding_scale = false
+[training]
+init = "ours"
+validate_bleu = false
+sequences_per_update = 4
+max_steps = 1
+schedule = "constant"
+peak_learning_rate = 1e-6
+warmup_steps = 0
+precision = "float32"
+"""
+TEXT = {"source": "und", "target": "fr", "task": "language-model", "train": 'text = "text.txt"'}
+LABELS = {"source": "fr", "target": "zxx", "task": "label", "train": 'source = "text.txt", target = "labels.txt"'}
+
+
+@pytest.mark.parametrize("task", [TEXT, LABELS], ids=["language model", "labels"])
+def test_an_imported_model_is_fine_tuned(tmp_path: Path, theirs: torch.nn.Module, task: dict[str, str]) -> None:
+    import_model(tmp_path / "theirs", tmp_path / "ours", "fr")
     (tmp_path / "text.txt").write_text("Anno al!\n" * 40, encoding="utf-8")
-    text = '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "text.txt" }]\n'
-    text += 'subwords = "gpt-bpe"\nsequence_length = 8\n'
-    rest = '[model]\narchitecture = "decoder"\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n'
-    rest += 'positions = "learned"\nmax_positions = 24\nactivation = "gelu"\nembedding_scale = false\n'
-    rest += '[training]\ninit = "ours"\nvalidate_bleu = false\nsequences_per_update = 4\nmax_steps = 1\n'
-    rest += 'schedule = "constant"\npeak_learning_rate = 1e-6\nwarmup_steps = 0\nprecision = "float32"\n'
-    (tmp_path / "mine.toml").write_text(text + rest, encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("good\nbad\n" * 20, encoding="utf-8")
+    recipe = RECIPE.format(**task)
+    (tmp_path / "mine.toml").write_text(recipe, encoding="utf-8")
+    run, recipe = Run(tmp_path / "run"), load_recipe(str(tmp_path / "mine.toml"))
+    prepare(recipe, run.folder)
+    tokenizer = Tokenizer.of_model(run.folder)
+    expected = ["an", "no</w>", "a", "l</w>", "!</w>"]
+    assert tokenizer.pieces(tokenizer.encode(["Anno al!"], "source")[0], "source")[-6:][:5] == expected
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1))
+    trained = load_model(find_model(run.folder)).model.state_dict()
+    for name, tensor in load_model(tmp_path / "ours").model.state_dict().items():
+        assert 0 < (trained[name][: len(tensor)] - tensor).abs().max() < 1e-5
+
+
+def test_subwords_of_gpt_cannot_be_learned(tmp_path: Path) -> None:
+    recipe = RECIPE.format(**TEXT).replace('tokenizer = "ours"\n', "")
+    (tmp_path / "mine.toml").write_text(recipe, encoding="utf-8")
     with pytest.raises(RecipeError, match="cannot be learned; tokenizer must name an imported model"):
         load_recipe(str(tmp_path / "mine.toml"))
-    (tmp_path / "mine.toml").write_text(f'{text}tokenizer = "ours"\n{rest}', encoding="utf-8")
-    recipe = load_recipe(str(tmp_path / "mine.toml"))
-    prepare(recipe, tmp_path / "run")
-    ids = training_data(Run(tmp_path / "run").data / "train", recipe).of_epoch(0).ids(1, 0)  # type: ignore[union-attr]
-    tokenizer = load_model(tmp_path / "ours").tokenizer
-    assert set(tokenizer.pieces(ids, "target")) == {"an", "no</w>", "a", "l</w>", "!</w>", "\n</w>"}
-    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1))
-    trained = load_model(find_model(tmp_path / "run")).model.state_dict()
-    for name, tensor in load_model(tmp_path / "ours").model.state_dict().items():
-        assert 0 < (trained[name] - tensor).abs().max() < 1e-5
+
+
+def test_a_head_for_choices_gives_the_mc_logits_of_transformers(tmp_path: Path) -> None:
+    theirs = write_theirs(tmp_path / "theirs", OpenAIGPTDoubleHeadsModel)
+    loaded = imported(tmp_path / "theirs", tmp_path / "ours")
+    config, size = loaded.model.config.model_copy(update={"head": "choice"}), loaded.tokenizer.vocab_size("target")
+    ours = build_model(config, size, 5).eval()
+    head = theirs.multiple_choice_head.summary.state_dict()
+    ours.load_state_dict(loaded.model.state_dict() | {f"head.{name}": tensor for name, tensor in head.items()})
+    ids, last = ids_of(6, 9), torch.tensor([8, 3, 5, 0, 7, 2])
+    expected = theirs(ids.view(2, 3, 9), mc_token_ids=last.view(2, 3)).mc_logits
+    rows, sources = torch.tensor(their_rows(loaded.tokenizer)), torch.full((6, 1), EOS)
+    states = ours.joined(rows[ids], sources, torch.zeros(6, dtype=torch.long)).states  # type: ignore[operator]
+    found = ours.label_output(states, last, torch.tensor([0, 0, 0, 1, 1, 1]), 2)  # type: ignore[operator]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

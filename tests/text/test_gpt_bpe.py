@@ -49,7 +49,7 @@ def reference(pieces: list[str], merges: list[tuple[str, str]]) -> OpenAIGPTToke
 def different(tokenizer: Tokenizer, theirs: OpenAIGPTTokenizer, lines: list[str]) -> list[str]:
     """Return the lines with other ids than those of transformers, which are 3 lower and 0 for an unknown piece."""
     ours = [[0 if index == UNK else index - 3 for index in ids] for ids in tokenizer.encode(lines, "target")]
-    return [line for line, ids in zip(lines, ours, strict=True) if ids != theirs(line).input_ids]
+    return [line for line, ids, other in zip(lines, ours, theirs(lines).input_ids, strict=True) if ids != other]
 
 
 def made_up_lines(count: int) -> list[str]:
@@ -77,7 +77,6 @@ def test_ids_are_those_of_transformers() -> None:
 MODEL = "raw.githubusercontent.com/openai/finetune-transformer-lm/a69b5c43b0452462890bca8ff92fb75dee9290cf/model"
 CORPORA = [
     "allenai/scitldr/5ccad9c00a60ad75c9e04abf7f27d0f53f983b20/SciTLDR-Data/SciTLDR-A/dev.jsonl",
-    "Yale-LILY/QMSum/83d7768c1f2b4dfeb091385d3dc7e239b8e5bb7e/data/ALL/jsonl/val.jsonl",
     "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
     "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data/rt-polarity.all",
     "Helsinki-NLP/OPUS-MT-testsets/master/testsets/eng-deu/newstest2014.deu",
