@@ -34,6 +34,8 @@ COMMANDS: dict[str, list[str]] = {
     "extract": ["extract", "--input", "examples.jsonl", "--length", "8", *OUT],
     "extract sentences": ["extract", "--input", "examples.jsonl", "--method", "sumbasic", "--format", "jsonl", *OUT],
     "generate": ["generate", "text-run", "--prompt", "ab", "--max-tokens", "5", "--threads", "1", *OUT],
+    "classify": ["classify", "label-run", "--input", "test.en", "--threads", "1", *OUT],
+    "import": ["import", "gpt", "imported"],
     "report": ["report", "run", "--output", "report.html"],
     "attention": ["attention", "run", "--source", "ab cde", "--threads", "1"],
     "run": ["run", "tiny.toml", "--run-dir", "run", "--device", "cpu", "--threads", "1"],
@@ -59,7 +61,7 @@ SLOW = (
 """These are tried with a fourth of the fields where quicker commands read the same file."""
 READ_AS_THEY_COME = (
     "translate", "translate with export", "score files", "score by model", "rerank", "rerank text", "extract",
-    "extract sentences",
+    "extract sentences", "classify",
 )  # fmt: skip
 """Commands that take user's text from pipes too."""
 
@@ -92,12 +94,12 @@ _READ_AS_IT_COMES = {
     *(("translate", option) for option in ("--input", "--prefix", "--require")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
     ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"), ("extract", "--input"),
-    ("generate", "--prompt-file"),
+    ("generate", "--prompt-file"), ("classify", "--input"),
 }  # fmt: skip
 _OPTIONS_OF = {
     "prepare": "prepare", "train": "train again", "average": "average", "translate": "translate", "export": "export",
     "score": "score files", "cost": "cost recipe", "compare": "compare", "rerank": "rerank", "report": "report",
-    "generate": "generate",
+    "generate": "generate", "classify": "classify", "import": "import",
     "extract": "extract", "attention": "attention", "run": "run", "ablate": "ablate", "recipes": "recipes",
     "corpora": "corpora", "inspect": "inspect",
 }  # fmt: skip
@@ -234,6 +236,7 @@ def made_first() -> list[Case]:
         Case("search", COMMANDS["average search"], in_place=True),
         Case("export", export, in_place=True),
         Case("text", ["run", "text.toml", "--run-dir", "text-run", "--threads", "1"], in_place=True),
+        Case("labels", ["run", "label.toml", "--run-dir", "label-run", "--threads", "1"], in_place=True),
         Case("second run", ["cost", "run"], [["copy", "run", "other"]], in_place=True),
     ]
 

@@ -42,6 +42,7 @@ class Project:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A small project: corpora, a recipe, and a run that is prepared, trained, averaged, scored and exported."""
     from tests.conftest import write_corpus
+    from tests.export.test_openai_gpt import write_theirs
 
     folder = tmp_path_factory.mktemp("hostile") / "base"
     folder.mkdir()
@@ -64,6 +65,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[training]\nmax_steps = 2\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
         encoding="utf-8",
     )
+    for part in ("train", "valid", "test"):
+        lines = (folder / f"{part}.en").read_text(encoding="utf-8").splitlines()
+        (folder / f"{part}.label").write_text("".join("xy"[len(line) % 2] + "\n" for line in lines), encoding="utf-8")
+    (folder / "label.toml").write_text(
+        '[data]\ntask = "label"\nsource_language = "en"\ntrain = [{ source = "train.en", target = "train.label" }]\n'
+        'valid = [{ source = "valid.en", target = "valid.label" }]\nsubwords = "characters"\nsequence_length = 16\n'
+        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
+        "[training]\nmax_steps = 2\nsequences_per_update = 16\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
+        encoding="utf-8",
+    )
+    write_theirs(folder / "gpt")
     shutil.copy(folder / "test.de", folder / "hypothesis.de")
     (folder / "rows.toml").write_text(ROWS, encoding="utf-8")
     sources = (folder / "test.en").read_text().splitlines()
