@@ -26,6 +26,7 @@ from nmtkit.files import LineReader
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import normalize, without_moses
 from nmtkit.text.scripts import Script
+from nmtkit.text.tokenizer import FIELD_MARK
 
 MEANINGS = {
     "line_count": "lines of one side without a counterpart",
@@ -103,7 +104,8 @@ class PairExaminer:
         self._surely_short = min(by_characters, by_words) // expansion
         self._max_ratio = max_ratio
         self._scripts = Script(data.source_language), Script(data.target_language)
-        self.compares_sides = task_of(data).has_source and not data.has_labels
+        self.compares_sides = task_of(data).has_source
+        self._has_labels = data.has_labels  # labels have no length or script to compare
         # Exchanged sides can be recognised only if the two languages share no script.
         self._may_be_swapped = not set(self._scripts[0].names) & set(self._scripts[1].names)
 
@@ -126,7 +128,7 @@ class PairExaminer:
             self._is_too_long(target) or (not self.cuts_sources and self._is_too_long(source))
         ):
             rules.append("too_long")
-        if not self.compares_sides or (rules and BLANK_RULES.intersection(rules)):
+        if not self.compares_sides or self._has_labels or (rules and BLANK_RULES.intersection(rules)):
             return rules
         if source_length > self._max_ratio * target_length or target_length > self._max_ratio * source_length:
             rules.append("length_ratio")
@@ -302,7 +304,7 @@ class BlockExaminer:
         self._holds_out = isinstance(data.valid, int) and not check_only
         self._has_labels = data.has_labels
         self._errors = utf8_errors(cleaning, check_only=check_only)
-        ratio = cleaning.max_ratio or (float("inf") if data.has_fields or data.has_labels else 0.0)  # always shorter
+        ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
         by_characters = ratio or REPORTED_RATIO if check_only or not ratio else float("inf")
         self._examiner = PairExaminer(data, cleaning, by_characters)
@@ -387,5 +389,6 @@ def utf8_errors(cleaning: CleaningConfig, *, check_only: bool) -> Literal["stric
 def excerpt(line: str) -> str:
     """Return the beginning of a line, with invisible characters and control characters escaped."""
     begin = line[:_EXCERPT_CHARACTERS]
+    begin = begin.replace(FIELD_MARK, "\t")
     visible = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in begin)
     return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

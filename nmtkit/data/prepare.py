@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
 from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, mixture_label
-from nmtkit.console import counted, log, progress, transfers
+from nmtkit.console import counted, listed, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry, public_name
-from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED
+from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
@@ -458,9 +458,17 @@ class _Preparer:
         for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
             if labels and source.strip() and target and target not in labels:
                 raise DataError(
-                    f"{place}: the label {target!r} does not occur in the training data, whose labels are "
-                    f"{', '.join(tokenizer.labels[:20])}; correct it, or leave the line out"
+                    f"{place}: the label {excerpt(target)!r} does not occur in the training data, whose labels are "
+                    f"{excerpt(', '.join(tokenizer.labels))}; correct it (see that the columns are right), or leave "
+                    "the line out"
                 )
+        for name, pairs_of_test in self._tests.items():
+            unseen = [number for number, (_, label) in enumerate(pairs_of_test, start=1) if label not in labels]
+            if labels and not is_open and unseen:
+                log.warning(
+                    "test set %s: labels that no training example has, such as %r, in %s; no model can predict them",
+                    name, excerpt(pairs_of_test[unseen[0] - 1][1]), listed(unseen),
+                )  # fmt: skip
         return tokenizer
 
     def write_data(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:

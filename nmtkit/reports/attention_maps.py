@@ -95,6 +95,8 @@ def attention_maps(loaded: "LoadedModel", source: str, target: str) -> list[Atte
     task = task_of(tokenizer)
     if not task.has_source:
         raise ModelError("this is a language model; attention is shown for models with a source")
+    if task.has_labels:
+        raise ModelError("this model predicts labels; attention is shown for models that generate text")
     config = loaded.model.config
     positions = config.max_positions // 2 if config.is_joined else config.max_positions
     limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1

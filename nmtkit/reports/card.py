@@ -16,7 +16,9 @@ def card(run: RunFacts) -> str:
     languages = [_code(data.get(f"{side}_language", "?")) for side in ("source", "target")]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
     kind = f"A model of {languages[1]} text"
-    if run.task.has_source and languages[0] != languages[1]:
+    if run.task.has_labels:
+        kind = f"A model that labels texts in {languages[0]}"
+    elif run.task.has_source and languages[0] != languages[1]:
         kind = f"A translation model from {' to '.join(languages)}"
     parts = [
         f"# {_plain(run.name)}",

@@ -101,7 +101,8 @@ class RunFacts:
     @property
     def task(self) -> Task:
         """The task of the run."""
-        return task_of(str(self.get("recipe.toml", "data", "task", default=None) or self.text))
+        label_type = str(self.get("recipe.toml", "data", "label_type", default="class"))
+        return task_of(str(self.get("recipe.toml", "data", "task", default=None) or self.text), label_type)
 
 
 def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
@@ -192,7 +193,7 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
 def example_pair(run: RunFacts) -> tuple[str, str] | None:
     """Return a source with the run's own translation of it, for a picture of attention: from the last validation, else
     the first one of a test set that is neither short nor long, else without a model the reference."""
-    if not run.task.has_source:
+    if not run.task.has_source or run.task.has_labels:
         return None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
