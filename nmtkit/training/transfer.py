@@ -60,7 +60,7 @@ def initial_weights(
             weights[name] = stored[origin]
             if name.startswith("embeddings."):  # one of the two may have entries added at its end
                 common = min(len(values), len(stored[origin]))
-                weights[name] = torch.cat([stored[origin][:common], values[common:]])
+                weights[name] = torch.cat([stored[origin][:common].to(values.device), values[common:]])
             num_copied = min(stored[origin].numel(), values.numel())
         if num_copied < values.numel():
             part = name.partition(".")[0]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.engine import Sampling
-from nmtkit.decoding.running_text import Generator, score_text
+from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import sha256_of
@@ -39,9 +39,10 @@ def tokenizer(tiny_project: TinyProject) -> Tokenizer:
     return Run(tiny_project.prepared).tokenizer()
 
 
-def with_added_entries(base: Tokenizer) -> Tokenizer:
-    """A tokenizer whose settings say that entries were added to ``base``."""
-    return Tokenizer({**base.settings, "base_sha256": base.fingerprint()}, base._vocabularies)
+def with_labels(base: Tokenizer, *labels: str) -> Tokenizer:
+    """The tokenizer of a task whose output is a label: three entries are added to the vocabulary of ``base``."""
+    values = {"task": "label", "source_language": "en", "train": [{"source": "a", "target": "b"}]}
+    return base.with_labels(DataConfig.model_validate(values), labels)
 
 
 def weights_of(seed: int, entries: int, **model: Any) -> Weights:
@@ -83,6 +84,20 @@ def test_a_model_of_the_same_sizes_gives_all_its_weights(
     assert not caplog.messages
 
 
+def test_the_run_may_be_on_another_device_than_the_stored_weights(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER)
+    entries = tokenizer.vocab_size("target")
+    initial = {name: values.to("meta") for name, values in weights_of(2, entries + 3, **DECODER).items()}
+    recipe = recipe_of(tiny_project, folder, DECODER)
+    found = initial_weights(folder, recipe, with_labels(tokenizer, "no", "yes"), initial)
+    assert {name: values.shape for name, values in found.items()} == {
+        name: values.shape for name, values in initial.items()
+    }
+    assert len(found["embeddings.shared"]) == len(stored["embeddings.shared"]) + 3
+
+
 @pytest.mark.parametrize("share", ["all", "none"])
 def test_entries_added_to_the_vocabulary_and_a_new_head_keep_their_initial_values(
     tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, share: str, caplog: pytest.LogCaptureFixture
@@ -94,7 +109,7 @@ def test_entries_added_to_the_vocabulary_and_a_new_head_keep_their_initial_value
     initial |= {"head.weight": torch.randn(2, 8), "head.bias": torch.randn(2)}
     recipe = recipe_of(tiny_project, folder, model)
     with caplog.at_level(logging.INFO, "nmtkit"):
-        found = initial_weights(folder, recipe, with_added_entries(tokenizer), initial)
+        found = initial_weights(folder, recipe, with_labels(tokenizer, "no", "yes"), initial)
     tables = [name for name in initial if name.startswith("embeddings.")]
     assert len(tables) == (1 if share == "all" else 2)
     expected = {**stored, **{name: torch.cat([stored[name], initial[name][entries:]]) for name in tables}}
@@ -105,12 +120,21 @@ def test_entries_added_to_the_vocabulary_and_a_new_head_keep_their_initial_value
     assert f"embeddings {new}, head 18" in caplog.text
 
 
-def test_a_head_that_both_have_is_copied(tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    stored = {**weights_of(1, tokenizer.vocab_size("target"), **DECODER), "head.bias": torch.randn(2)}
-    save_model(tmp_path / "m", stored, ModelConfig(**DECODER), tokenizer, DecodingConfig(), {})
-    initial = {**weights_of(2, tokenizer.vocab_size("target"), **DECODER), "head.bias": torch.randn(2)}
-    recipe = recipe_of(tiny_project, tmp_path / "m", DECODER)
-    check(initial_weights(tmp_path / "m", recipe, tokenizer, initial), initial, stored)
+def test_a_head_is_copied_only_for_the_same_labels_and_added_entries_are_dropped_without_them(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    own, folder = with_labels(tokenizer, "no", "yes"), tmp_path / "model"
+    stored = {**weights_of(1, own.vocab_size("source"), **DECODER), "head.bias": torch.randn(2)}
+    save_model(folder, stored, ModelConfig(**DECODER), own, DecodingConfig(), {})
+    initial = {**weights_of(2, own.vocab_size("source"), **DECODER), "head.bias": torch.randn(2)}
+    recipe = recipe_of(tiny_project, folder, DECODER)
+    check(initial_weights(folder, recipe, own, initial), initial, stored)
+    body = {name: values for name, values in stored.items() if not name.startswith("head.")}
+    check(initial_weights(folder, recipe, with_labels(tokenizer, "neg", "pos"), initial), initial, body)
+    entries = tokenizer.vocab_size("source")
+    initial = weights_of(2, entries, **DECODER)
+    expected = {**body, "embeddings.shared": stored["embeddings.shared"][:entries]}
+    check(initial_weights(folder, recipe, tokenizer, initial), initial, expected)
 
 
 @pytest.mark.parametrize("model", [SIZES, {**DECODER, "positions": "learned", "max_positions": 20}])
@@ -214,13 +238,12 @@ def test_other_subwords_and_a_missing_weight_are_refused(
 ) -> None:
     folder, stored = saved(tmp_path / "model", tokenizer, **DECODER)
     recipe = recipe_of(tiny_project, folder, DECODER)
-    other = Tokenizer({**tokenizer.settings, "base_sha256": "0" * 64}, tokenizer._vocabularies)
     # Equal subwords are not enough: other settings, such as normalisation, change what the ids stand for.
     changed = Tokenizer({**tokenizer.settings, "normalize": ["nfc"]}, tokenizer._vocabularies)
     save_model(tmp_path / "changed", stored, ModelConfig(**DECODER), changed, DecodingConfig(), {})
-    assert changed.vocabulary_sha256 == tokenizer.vocabulary_sha256 == other.vocabulary_sha256
+    assert changed.vocabulary_sha256 == tokenizer.vocabulary_sha256
     with pytest.raises(NmtkitError, match=r'different tokenizers; set data\.tokenizer = ".*/model" and prepare'):
-        initial_weights(folder, recipe, with_added_entries(changed), stored)
+        initial_weights(folder, recipe, with_labels(changed, "no", "yes"), stored)
     with pytest.raises(NmtkitError, match="different tokenizers"):
         initial_weights(tmp_path / "changed", recipe, tokenizer, stored)
     del stored["decoder.1.feed_forward.inner.bias"]
@@ -314,6 +337,8 @@ def test_blanks_tabs_and_blank_lines_of_such_a_text_are_normalised_as_translatio
     assert own.encode([f"AB{TAB}CDE{NEWLINE}", NEWLINE, "", "AB"], "target") == [
         [*own.encode(["AB CDE"], "target")[0], EOS], [EOS], [], own.encode(["AB"], "target")[0],
     ]  # fmt: skip
+    tokens = own.encode(["AB CDE FG"], "target")[0]
+    assert own.decode([*tokens, EOS, *tokens]) == f"AB CDE FG{NEWLINE}AB CDE FG"
 
 
 def test_moses_sees_the_end_of_each_line(project: Path) -> None:
@@ -336,6 +361,14 @@ def test_such_a_language_model_scores_and_continues_text(project: Path) -> None:
     assert all("\n" not in text and "  " not in text for text in found)
     assert list(generator.continuations("AB CDE", 12, Sampling(1.0, 0, 1.0, 3), 20)) == found
     assert len(list(generator.continuations("", 5, None, 2))) == 2
+    first, rest = loaded.tokenizer.encode(["AB CDE", "AB CDE FG HIJ"], "target")
+    for source, hypothesis, expected in (
+        ("AB CDE", "FG HIJ", rest[len(first) :]),
+        ("", "AB CDE", first),
+        ("AB", "", [EOS]),
+    ):
+        [scored] = ContinuationScorer(loaded).score([(source, hypothesis)])
+        assert list(scored.ids) == expected
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -408,6 +441,32 @@ def test_what_a_language_model_with_the_subwords_of_a_translation_must_state(
 ) -> None:
     with pytest.raises(RecipeError, match=message):
         prepare(load_recipe(str(project / "lm.toml"), [change]), tmp_path / "run", workers=1)
+
+
+LABELS = (
+    '[data]\ntask = "label"\nsource_language = "de"\ntokenizer = "lm"\nsequence_length = 40\n'
+    'train = [{ source = "train.de", target = "train.label" }]\n'
+    f'valid = [{{ source = "train.de", target = "train.label" }}]{COMMON}architecture = "decoder"\n'
+)
+
+
+def test_a_task_with_labels_starts_from_it_with_a_new_head_and_new_entries(project: Path, tmp_path: Path) -> None:
+    lines = (project / "train.de").read_text().splitlines()
+    (project / "train.label").write_text("".join(f"{'yes' if 'AB' in line else 'no'}\n" for line in lines))
+    (project / "labels.toml").write_text(LABELS)
+    recipe = load_recipe(
+        str(project / "labels.toml"),
+        [f"training.init={project / 'lm'}", "training.peak_learning_rate=1e-12", "training.max_steps=1"],
+    )
+    train_run(recipe, tmp_path / "run")
+    stored = read_tensors(find_model(project / "lm") / "model.safetensors")
+    found = read_tensors(tmp_path / "run" / "resume" / "step-00000001" / "weights.safetensors")
+    assert found.keys() - stored.keys() == {"head.weight", "head.bias"} and stored.keys() <= found.keys()
+    entries = len(stored["embeddings.shared"])
+    assert len(found["embeddings.shared"]) == entries + 3
+    assert all(torch.allclose(found[name][: len(stored[name])], stored[name], rtol=0, atol=1e-10) for name in stored)
+    assert found["embeddings.shared"][entries:].abs().min() > 0
+    assert verify_resume(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1)) == (1, 1)
 
 
 def test_a_translation_cannot_take_the_tokenizer_of_a_language_model(project: Path, tmp_path: Path) -> None:
