@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files
+from nmtkit.cli.options import DeviceOption, InputOption, QuietOption, StrictOption, ThreadsOption, check_files
 
 
 def command(
@@ -17,12 +17,7 @@ def command(
             metavar="MODEL...", help="Model or run folders; probabilities of several are averaged.", show_default=False
         ),
     ],
-    input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
-        ),
-    ] = None,
+    input_: InputOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -30,9 +25,9 @@ def command(
         ),
     ] = None,
     json_: Annotated[
-        bool, typer.Option("--json", help="Write a JSON object per line: label and probabilities of all labels.")
+        bool, typer.Option("--json", help="Write a JSON object per line: label and probabilities, or the number.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
+    strict: StrictOption = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

@@ -65,6 +65,13 @@ TopPOption = Annotated[
     float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
 ]
 SeedOption = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
+InputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
+    ),
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
 
 

@@ -12,8 +12,10 @@ import typer
 
 from nmtkit.cli.options import (
     DeviceOption,
+    InputOption,
     QuietOption,
     SeedOption,
+    StrictOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -38,12 +40,7 @@ def command(
         list[Path],
         typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
     ],
-    input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
-        ),
-    ] = None,
+    input_: InputOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +67,7 @@ def command(
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")] = False,
+    strict: StrictOption = False,
     search: dict[str, Any],
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
