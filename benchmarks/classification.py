@@ -89,8 +89,8 @@ def main() -> None:
             row.append(", ".join(f"{score:.1f}" for score in scores[arm]))
             if arm != first:
                 difference = statistics.mean(scores[arm]) - statistics.mean(scores[first])
-                test_of = mcnemar(labels[arm][0], labels[first][1], labels[arm][1])
-                row += [f"{difference:+.2f}", f"{test_of.p_value:.2g}"]
+                p_value = mcnemar(labels[arm][0], labels[first][1], labels[arm][1])[2]
+                row += [f"{difference:+.2f}", f"{p_value:.2g}"]
                 gains.append((arm, difference))
             rows.append(row)
     columns = ["task", "start", "mean", "sd", "each seed", f"against {arguments.arms[0]}", "McNemar's p"]

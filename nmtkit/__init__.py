@@ -11,13 +11,18 @@ From Python:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nmtkit.decoding.classifier import Classifier as Classifier
     from nmtkit.decoding.translator import Translator as Translator
 
-__all__ = ["Translator"]
+__all__ = ["Classifier", "Translator"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Translator on first use, so that importing the package alone is fast."""
+    """Import Translator or Classifier on first use, so that importing the package alone is fast."""
+    if name == "Classifier":
+        from nmtkit.decoding.classifier import Classifier
+
+        return Classifier
     if name == "Translator":
         from nmtkit.decoding.translator import Translator
 

@@ -8,7 +8,9 @@ Steps that are up to date are skipped.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +20,7 @@ from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.play import Outcome, PlayRequest, play
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
@@ -34,6 +37,8 @@ from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
 
+EPISODES = 1000
+"""Episodes that `run` plays."""
 _WINDOW_LINES = 500
 """Lines per window of a test set; an interrupted translation keeps its finished windows."""
 
@@ -96,21 +101,27 @@ def run(
     else:
         average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
+    task = task_of(recipe.data)
+    if not task.has_text:
+        if recipe.data.environment is None:
+            log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
+            write_json(Run(run_dir).cost, training_cost(run_dir))
+            return RunResult(0)
+        log.info("4/5 play: %d episodes in the environment %s", EPISODES, recipe.data.environment)
+        log.info("5/5 score: count successes, and add up the cost")
+        return RunResult(0, score_episodes(run_dir, device=device))
     if not recipe.data.test:
-        log.info("4/5 translate, 5/5 score: skipped, as the recipe names no test set")
+        log.info("4/5 %s, 5/5 score: skipped, as the recipe names no test set", task.command)
         write_json(Run(run_dir).cost, training_cost(run_dir))
         return RunResult(0)
-    if not task_of(recipe.data).has_source:
+    if not task.has_source:
         log.info("4/5 translate: skipped, as a language model has no source")
         log.info("5/5 score: predict the test texts, and add up the cost")
         return RunResult(0, score_run(run_dir, device=device))
-    sets = counted(len(recipe.data.test), "test set")
-    if task_of(recipe.data).has_labels:
-        log.info("4/5 translate: label %s", sets)
-    else:
-        log.info("4/5 translate: %s with beam %d", sets, recipe.decoding.beam)
+    search = "" if task.has_labels else f" with beam {recipe.decoding.beam}"
+    log.info("4/5 %s: %s%s", task.command, counted(len(recipe.data.test), "test set"), search)
     translate_test_sets(recipe, run_dir, choose_device(device))
-    log.info("5/5 score: compare the translations with the references, and add up the cost")
+    log.info("5/5 score: compare the %ss with the references, and add up the cost", task.noun)
     return RunResult(0, score_run(run_dir))
 
 
@@ -132,7 +143,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
             translator.decoding = recipe.decoding
         remove_pipe(output)
-        job, title = TranslationJob(translator), f"translating {output.stem}"
+        job, title = TranslationJob(translator), f"{translator.task.activity} {output.stem}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)
 
@@ -155,6 +166,8 @@ def score_run(
             f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
         )
     recipe = Run(run_dir).recipe()
+    if not task_of(recipe.data).has_text:
+        return score_episodes(run_dir, device=device)
     names = Run(run_dir).test_sets()
     if not names:
         raise DataError(
@@ -216,6 +229,35 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(run.cost, training_cost(run.folder))
     return scores
+
+
+def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str, Score]]:
+    """Play episodes with the model of a run; write RUN/play.json, RUN/scores.json and RUN/cost.json.
+
+    Raises:
+        DataError: the environment does not fit the training.
+        ModelError: there is no model.
+    """
+    run = Run(run_dir)
+    request = PlayRequest(episodes=EPISODES)
+    played = play(load_model(find_model(run_dir), choose_device(device)), request)
+    found = Outcome(played).as_json()
+    best = next((episode for episode in played if episode.is_success), played[0])
+    write_json(run.play, {**found, "example": {"rewards": best.rewards, "values": best.values}})
+    signature = f"episodes:{EPISODES}|actions:sampled|seed:{request.seed}|version:nmtkit-{version('nmtkit')}"
+    scores = {"success-rate": _share(found, "success_rate", signature)}
+    if "shortest_rate" in found:
+        scores["shortest-rate"] = _share(found, "shortest_rate", signature)
+    scores["mean-return"] = Score(found["mean_return"], signature)
+    write_json(run.scores, {"episodes": scores_as_json(scores)})
+    write_json(run.cost, training_cost(run_dir))
+    return {"episodes": scores}
+
+
+def _share(found: dict[str, Any], key: str, signature: str) -> Score:
+    """Return a rate x 100 with its interval."""
+    low, high = found[f"{key}_interval"]
+    return Score(100 * found[key], signature, f"95 % interval: {100 * low:.1f} to {100 * high:.1f}")
 
 
 def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:

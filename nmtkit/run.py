@@ -135,6 +135,11 @@ class Run:
         return self.folder / "scores.json"
 
     @property
+    def play(self) -> Path:
+        """Statistics of the episodes that the model played."""
+        return self.folder / "play.json"
+
+    @property
     def card(self) -> Path:
         return self.folder / "card.md"
 
@@ -284,7 +289,8 @@ class Run:
         """
         output, text = self.translation(test_set), self.test_text(test_set)
         if not output.is_file():
-            command = ["nmtkit", "translate", str(self.folder), "--input", str(text.source), "--output", str(output)]
+            name = "classify" if self.recipe().data.has_labels else "translate"
+            command = ["nmtkit", name, str(self.folder), "--input", str(text.source), "--output", str(output)]
             raise DataError(f"{output}: missing; make it with `{shlex.join(command)}`")
         for path in (text.source, text.reference):
             if not path.is_file():
@@ -293,7 +299,7 @@ class Run:
         if not len(hypotheses) == len(sources) == len(references):
             raise DataError(
                 f"{output} has {counted(len(hypotheses), 'line')}, but the test set {test_set} has "
-                f"{counted(len(sources), 'source')} and {counted(len(references), 'reference')}; translate it again"
+                f"{counted(len(sources), 'source')} and {counted(len(references), 'reference')}; make it again"
             )
         return sources, references, hypotheses
 

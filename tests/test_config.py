@@ -417,6 +417,9 @@ class TestLocalFiles:
 
     def test_two_test_sets_of_one_name_are_an_error(self, folder: Folder) -> None:
         assert "same name" in folder.complaint(f'{DATA}test = ["multi30k/test2016", "multi30k-tok/test2016"]\n')
+        named = '{ corpus = "multi30k-tok/test2016", name = "tokenized" }'
+        tests = folder.load(f'{DATA}test = ["multi30k/test2016", {named}]\n').data.test
+        assert [corpus_name(entry) for entry in tests] == ["test2016", "tokenized"]
 
     @pytest.mark.parametrize("name", ["news/2014", "../news"])
     def test_the_name_of_a_test_set_may_not_lead_to_another_folder(self, folder: Folder, name: str) -> None:

@@ -157,6 +157,18 @@ def test_every_module_that_the_page_about_the_paper_names_exists() -> None:
     assert [name for name in cells if not (ROOT / "nmtkit" / name).exists()] == []
 
 
+def test_the_example_of_the_page_about_labels_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nmtkit.pipeline import run
+    from tests.tasks.test_classification import write_project
+
+    recipe = load_recipe(write_project(tmp_path, steps=40))
+    run(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    (example,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "classification.md"), flags=re.DOTALL)
+    capsys.readouterr()
+    exec(compile(example.replace("runs/trec", str(tmp_path / "run")), "classification.md", "exec"), {})
+    assert re.fullmatch(r"(yes|no) \{'no': 0\.\d+, 'yes': 0\.\d+\}\n", capsys.readouterr().out)
+
+
 def test_the_example_of_the_page_about_evaluation_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "evaluation.md"), flags=re.DOTALL)
     names: dict[str, Any] = {}

@@ -34,7 +34,7 @@ def command(
     ] = False,
     metric: Annotated[
         Literal["bleu", "nll"] | None,
-        typer.Option(help="Metric of --search; nll is faster.  [default: bleu; nll for parsing]"),
+        typer.Option(help="Metric of --search; nll is faster.  [default: bleu for translations, else nll]"),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

@@ -1,6 +1,5 @@
 """`nmtkit classify`."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +45,6 @@ def command(
     from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.decoding.file_translation import TranslationJob
     from nmtkit.distributed.workers import Workers
-    from nmtkit.errors import DataError
     from nmtkit.files import is_stream
 
     check_files([("--output", output)], [("--input", input_)])
@@ -55,10 +53,7 @@ def command(
         classifier = Classifier.load(models, workers.device)
         batching = Batching(tokens=batch_tokens or BATCH_TOKENS)
         job = TranslationJob(classifier, TranslationRequest(), batching, "json" if json_ else "text")
-        try:
-            if input_ is not None and output is not None and input_.is_file() and not is_stream(output):
-                translate_to_file(job, input_, output, None, strict=strict, workers=None)
-            else:
-                translate_stream(job, input_, output, None, strict=strict)
-        except DataError as error:
-            raise DataError(re.sub(r"^(line \d+) ", rf"{input_ or 'stdin'}, \1: ", str(error))) from None
+        if input_ is not None and output is not None and input_.is_file() and not is_stream(output):
+            translate_to_file(job, input_, output, None, strict=strict, workers=None)
+        else:
+            translate_stream(job, input_, output, None, strict=strict)

@@ -10,6 +10,7 @@ from nmtkit import console
 from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
 from nmtkit.config.recipe import differences, load_recipe
 from nmtkit.config.schema import Recipe
+from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
 from nmtkit.evaluation.devices import PRECISIONS, known_devices
 from nmtkit.files import write_json
@@ -133,6 +134,8 @@ def _print_prediction(
 ) -> dict[str, Any]:
     from nmtkit.training.prediction import predict
 
+    if recipe.model.has_actions:
+        raise NmtkitError(f"{recipe.name}: only trainings on text are predicted; `nmtkit train` predicts this one")
     lengths, vocab_sizes = _lengths(recipe, run)
     hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
     expected = predict(recipe, lengths, vocab_sizes, hardware)
@@ -189,6 +192,8 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         )
     of_characters = recipe.data.subwords == "characters"  # as many as the text has, mostly
     size = min(_ASSUMED_CHARACTERS, recipe.data.vocab_size) if of_characters else recipe.data.vocab_size
+    if recipe.data.has_labels:  # unknown as yet; two, and the special entries
+        return PairLengths.assumed(recipe.data.sequence_length, labels=True), (size, 6)
     if task_of(recipe.data).has_source:
         return PairLengths.assumed(recipe.cleaning.max_tokens, recipe.data.max_source_tokens), (size, size)
     return PairLengths.of_sequences(recipe.data.sequence_length), (size, size)

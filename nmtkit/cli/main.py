@@ -29,6 +29,7 @@ COMMANDS = {
     "score": "5. Score translations with BLEU, chrF, TER and others.",
     "classify": "Label text with a model trained for it.",
     "generate": "Continue a text with a language model.",
+    "play": "Play episodes with a model of decisions.",
     "report": "Write a web page about one or more runs.",
     "compare": "Compare runs: settings, scores, cost, sentences.",
     "cost": "Predict what a training costs, or show what it cost.",

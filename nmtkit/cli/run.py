@@ -34,7 +34,7 @@ _MOST_CHARACTERS = 500
 _MAIN_METRICS = (
     "sacrebleu", "chrf2", "ter", "evalb-f1", "evalb-precision", "evalb-recall", "nll", "perplexity",
     "bits-per-character", "rouge1", "rouge2", "rougeLsum", "accuracy", "f1", "macro-f1", "matthews",
-    "pearson", "spearman",
+    "pearson", "spearman", "success-rate", "shortest-rate", "mean-return",
 )  # fmt: skip
 
 
@@ -90,22 +90,22 @@ def command(
         if launched is None:
             console.log.info("saved; %s", resume_advice())
         sys.exit(result.exit_code)
-    has_source = task_of(loaded.data).has_source
-    use = f"nmtkit generate {shlex.quote(str(folder))} --prompt '...'"
-    if task_of(loaded.data).has_labels:
-        use = f"nmtkit classify {shlex.quote(str(folder))} --input FILE"
-    elif has_source:
-        sentence = "..."
-        for test in list(result.scores)[:1]:
-            sentence = _print_translations(folder, test)
-        use = f"echo {shlex.quote(sentence)} | nmtkit translate {shlex.quote(str(folder))}"
+    task = task_of(loaded.data)
+    use = f"nmtkit {task.command} {shlex.quote(str(folder))}"
+    if not task.has_text:
+        use += " --random"
+    elif task.has_source:
+        sentence = "".join(_print_outputs(folder, test, task.noun) for test in list(result.scores)[:1])
+        use = f"echo {shlex.quote(sentence)} | {use}" if sentence else f"{use} --input FILE"
+    else:
+        use += " --prompt '...'"
     if result.scores:
         _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in loaded.data.test))
     _print_next_commands(folder, use)
 
 
-def _print_translations(run_dir: Path, test: str) -> str:
-    """Print a few sentences with their translations, and return the shortest source, for use in an example."""
+def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
+    """Print a few sentences with their translations or labels, and return the shortest source for an example, or ""."""
     from nmtkit.run import Run
 
     sources, references = Run(run_dir).test_text(test).read()
@@ -115,13 +115,13 @@ def _print_translations(run_dir: Path, test: str) -> str:
     for number in chosen:
         source = sources[number]
         shown = source if len(source) <= _MOST_CHARACTERS else f"{source[:_MOST_CHARACTERS]}..."
-        lines = {"source": shown, "translation": hypotheses[number], "reference": references[number]}
+        lines = {"source": shown, noun: hypotheses[number], "reference": references[number]}
         rows += [[name, line or "(empty)"] for name, line in lines.items()] + [["", ""]]
-    title = f"Translations of {len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
-    console.print_table(title, ["", ""], rows[:-1])
+    among = f"{len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
+    console.print_table(f"{noun.capitalize()}s of {among}", ["", ""], rows[:-1])
     usable = (sources[number] for number in chosen if len(sources[number]) <= _MOST_CHARACTERS)
     short = (source for source in usable if source.strip() and source.isprintable())
-    return min(short, key=len, default="...")
+    return min(short, key=len, default="")
 
 
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:

@@ -303,16 +303,16 @@ def translate_stream(
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
         total = None
         if input_ is not None and input_.is_file():
-            total = sum(1 for _ in LineReader(input_, errors=errors))
+            total = sum(1 for _ in job.checked(LineReader(input_, errors=errors)))
             job.check_lines(total)
-        advance = stack.enter_context(console.progress("translating", total)) if not interactive else None
+        advance = stack.enter_context(console.progress(job.engine.task.activity, total)) if not interactive else None
         context = job.engine.tokenizer.context
         if interactive:
             # In this thread, which receives signals; a line is read after the last result.
-            chunks = windows(reader, 1, context)
+            chunks = windows(job.checked(reader), 1, context)
         else:
             cut = windows if total is not None else as_they_come
-            chunks = cut(reader, WINDOW_LINES, context)
+            chunks = cut(job.checked(reader), WINDOW_LINES, context)
         for window in chunks:
 
             def show_progress(share: float, window: Window = window) -> None:
@@ -330,6 +330,7 @@ def translate_stream(
             show_progress(1.0)
         job.check_lines(reader.num_lines)
         result.flush()  # before the status file appears, as the disk may be full
+    job.report_cut()
     warn_of_invalid_lines(reader)
 
 

@@ -63,10 +63,12 @@ class _InMixture(_Section):
 
 
 class NamedCorpus(_InMixture):
-    """A corpus of the catalogue, with a weight or a tag."""
+    """A corpus of the catalogue, with a weight, a tag or another name."""
 
     corpus: str
     """Name in the catalogue."""
+    name: str | None = Field(default=None, pattern=_FILE_NAME)
+    """Name of a test set in score tables; by default the part of the corpus name after its last slash."""
 
 
 class LocalPair(_InMixture):
@@ -112,9 +114,12 @@ TREES = ("trees", "tagged-trees")
 """Values of [data] text for which the target is a tree over the words of the source."""
 
 
-LANGUAGE_MODEL, SUMMARY = "language-model", "summary"
+LANGUAGE_MODEL, SUMMARY, TRAJECTORIES = "language-model", "summary", "trajectories"
+ENVIRONMENT = "environment"
+"""Corpus of episodes that `prepare` makes with random actions in `data.environment`."""
 HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "choice": "choice"}
 """The tasks whose output is a label and no text, and the head of their models (`ModelConfig.head`)."""
+TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *HEADS)
 
 
 def default_task(text: str) -> str:
@@ -128,7 +133,7 @@ def _kind_of_entry(value: Any) -> str:
     return type(value).__name__ if isinstance(value, _InMixture) else "name"
 
 
-TrainingCorpus = Annotated[
+CorpusEntry = Annotated[
     Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
     Discriminator(_kind_of_entry),
 ]
@@ -141,13 +146,14 @@ class DataConfig(_Section):
     """Language code of the source, such as "en"."""
     target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de"."""
-    train: tuple[TrainingCorpus, ...] = Field(min_length=1)
+    train: tuple[CorpusEntry, ...] = Field(min_length=1)
     """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
     "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train. Their copies are removed from train as well."""
-    test: tuple[str | LocalPair, ...] = ()
-    """Test sets. Each is called by the part of its name after the last slash."""
+    test: tuple[CorpusEntry, ...] = ()
+    """Test sets. Each is called by the part of its name after the last slash; { corpus = "sst2/test", name = "sst2" }
+    gives another name."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
     """plain: ordinary text. tokenized: text that is already split into words by blanks. trees: sentences as the source,
     bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
@@ -157,7 +163,28 @@ class DataConfig(_Section):
     a text), "pair-label" and "similarity" (of two texts), "choice" (of one of several texts); see classification.md. By
     default parsing where text is trees, else translation. The source of a summary is a title and paragraphs with tabs
     between them; see summaries.md. A language model continues text: its corpora are { text = "FILE" }, without a
-    source."""
+    source. "trajectories": decisions; the corpora are episodes of states, actions and rewards, see decisions.md."""
+    environment: str | None = Field(default=None, min_length=1)
+    """For task = "trajectories": "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION, a function that
+    returns an environment with gymnasium's reset and step."""
+    environment_seed: int = Field(default=1, ge=0, le=MANY)
+    """Seed of the environment itself, such as the edges of the graph."""
+    episodes: int = Field(default=1000, ge=1, le=10_000_000)
+    """Number of episodes of random actions in data.environment that `prepare` makes, unless train names corpora."""
+    episodes_seed: int = Field(default=1, ge=0, le=MANY)
+    """Seed of these episodes."""
+    timesteps: Literal["episode", "window"] = "episode"
+    """Positions of steps. episode: counted from the beginning of the episode, as published. window: from the first step
+    that the model sees; with sequence_length = 1 every step has the same."""
+    best_episodes: float = Field(default=1.0, gt=0, le=1)
+    """Share of the training episodes to learn from, those of the highest returns, without those of the lowest return of
+    all: percentile behaviour cloning. 1: all episodes."""
+    min_return: float | None = None
+    """Returns-to-go below this value count as this value, such as that of all walks that miss the goal."""
+    states: Literal["discrete", "vector"] = "discrete"
+    """Kind of the states of episodes: a whole number or a name that occurs in training, or a list of numbers."""
+    actions: Literal["discrete", "vector"] = "discrete"
+    """Kind of the actions of episodes, in the same way."""
     label_type: Literal["class", "number"] = "class"
     """For tasks whose output is a label: class: one of a few names. number: a number, learned by regression."""
     max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -166,7 +193,8 @@ class DataConfig(_Section):
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
     """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
     another random offset in each epoch. For tasks whose output is a label: maximum length of a sequence; longer texts
-    are cut at their ends."""
+    are cut at their ends. For task = "trajectories": number of steps that the model sees; where episodes are longer,
+    training sequences begin at each of their steps."""
     context: int = Field(default=0, ge=0, le=1000)
     """Number of sentences before each sentence, of the same document, that go before it in the sequence, with a token
     <sep> after each. Blank lines separate documents. See documents.md."""
@@ -214,6 +242,11 @@ class DataConfig(_Section):
             return {"source_language": values["target_language"], **values}
         if isinstance(values, dict) and values.get("task") in HEADS:
             return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
+        if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
+            own = {"source_language": "und", "target_language": "zxx", "share_vocab": False, "normalize": ()}
+            return {**own, "subwords": "none", "train": [ENVIRONMENT], **values}
+        if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
+            raise ValueError(f'task = "{task}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
         return values
 
     @model_validator(mode="after")
@@ -222,6 +255,8 @@ class DataConfig(_Section):
             raise ValueError("a language model needs validation texts, not a number of lines")
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
+        if self.task_name == TRAJECTORIES:
+            self._check_trajectories()
         if self.has_labels:
             self._check_labels()
         elif self.label_type == "number":
@@ -251,7 +286,10 @@ class DataConfig(_Section):
             )
         names = [corpus_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
-            raise ValueError(f"two test sets have the same name ({', '.join(names)}); give local ones a name = ...")
+            raise ValueError(
+                f"two test sets have the same name ({', '.join(names)}); give one a name: "
+                '{ corpus = "..." or source = "...", name = "..." }'
+            )
         for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
             if mixture_label(entry):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
@@ -277,6 +315,21 @@ class DataConfig(_Section):
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
+    def _check_trajectories(self) -> None:
+        """Raise ValueError for keys that contradict a task of episodes."""
+        if self.environment is None and ENVIRONMENT in self.train:
+            raise ValueError('task = "trajectories" needs environment, or train = [{ text = "EPISODES.jsonl" }]')
+        if self.test:
+            raise ValueError('task = "trajectories" is scored by playing in an environment; leave test out')
+        valid = () if isinstance(self.valid, int) else self.valid
+        if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
+            raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
+        for entry in (*self.train, *valid):
+            if entry != ENVIRONMENT and not (isinstance(entry, LocalPair) and entry.source == entry.target):
+                raise ValueError(f'{corpus_name(entry)}: a corpus of episodes is {{ text = "EPISODES.jsonl" }}')
+            if mixture_label(entry):
+                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for text, not for episodes")
+
     def _check_labels(self) -> None:
         """Raise ValueError for keys that contradict a task whose output is a label."""
         if self.share_vocab:
@@ -301,6 +354,11 @@ class DataConfig(_Section):
         tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
         return tuple(dict.fromkeys(tag for tag in tags if tag))
 
+    EPISODE_KEYS: ClassVar = (
+        "environment", "environment_seed", "episodes", "episodes_seed", "timesteps", "best_episodes", "min_return",
+        "states", "actions",
+    )  # fmt: skip
+    """Keys that are for task = "trajectories" only."""
     CORPUS_PATHS: ClassVar = ("treebank", "silver_trees")
     """Keys with paths of corpora; the data depend on the content of the files, not on the paths."""
 
@@ -327,6 +385,8 @@ class DataConfig(_Section):
     @property
     def head(self) -> str:
         """The head of the task's models, see `ModelConfig.head`."""
+        if self.task_name == TRAJECTORIES:
+            return f"{self.actions}-action"
         return "number" if self.label_type == "number" else HEADS.get(self.task_name, "none")
 
     @property
@@ -456,9 +516,17 @@ class ModelConfig(_Section):
     """Dropout after the activation; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
-    head: Literal["none", "classes", "choice", "number"] = "none"
+    head: Literal["none", "classes", "choice", "number", "discrete-action", "vector-action"] = "none"
     """A linear layer on the state of the last token, for tasks whose output is a label; set by [data] task. classes: a
-    logit per label. choice: a logit per text to choose from. number: a number."""
+    logit per label. choice: a logit per text to choose from. number: a number. For task = "trajectories", on the state
+    at each state of the environment. discrete-action: a logit per action. vector-action: a vector in [-1, 1]."""
+    vector_states: bool = False
+    """For task = "trajectories": states are vectors; set by [data] states."""
+    returns: bool = True
+    """For task = "trajectories": the model sees the return-to-go of each step. false: behaviour cloning."""
+    return_values: int = Field(default=0, ge=0, le=10_000)
+    """For task = "trajectories": predict the return-to-go of each step from the state, out of at most this number of
+    different values; a step is then state, return, action, else return, state, action. 0: do not predict it."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -471,6 +539,8 @@ class ModelConfig(_Section):
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
         if "window" in self.self_attention and self.attention_window is None:
             raise ValueError('self_attention = "window" needs attention_window, the number of positions')
+        if self.return_values and not self.returns:
+            raise ValueError("return_values needs returns = true")
         if self.is_joined and self.source_attention == "full" and "compressed" in self.self_attention:
             raise ValueError(
                 'self_attention = "compressed" needs source_attention = "causal": a group of compressed positions may '
@@ -485,6 +555,8 @@ class ModelConfig(_Section):
 
     def embedding_sizes(self, source_vocab: int, target_vocab: int) -> dict[str, int]:
         """Return the entries of each embedding matrix."""
+        if self.has_actions:
+            return {}  # see trajectory.py
         if self.is_joined:
             vocab = target_vocab if self.head == "none" else source_vocab
             return {"shared": vocab} if self.share_embeddings != "none" else dict.fromkeys(("target", "output"), vocab)
@@ -495,7 +567,22 @@ class ModelConfig(_Section):
 
     def head_size(self, target_vocab: int) -> int:
         """Return the number of outputs of the head; the vocabulary of the target has four special entries."""
+        if self.has_actions:
+            return target_vocab - 4
         return {"none": 0, "classes": target_vocab - 4}.get(self.head, 1)
+
+    def linear_columns(self, source_vocab: int, target_vocab: int) -> int:
+        """Return the columns of all linear layers outside of the stacks, but for embeddings, per label or step."""
+        own = self.head_size(target_vocab)
+        if self.has_actions:
+            own += self.return_values or int(self.returns)
+            own += (source_vocab - 4) * self.vector_states + (target_vocab - 4) * (self.head == "vector-action")
+        return own
+
+    @property
+    def has_actions(self) -> bool:
+        """True if the model predicts actions from episodes."""
+        return self.head.endswith("-action")
 
     def attention_kind(self, layer: int) -> Literal["full", "local", "compressed", "window"]:
         """Return the self-attention of a layer of the stack that reads the source."""
@@ -741,6 +828,10 @@ class Recipe(_Section):
         if task in HEADS and isinstance(model := values.get("model") or {}, dict):
             head = "number" if values["data"].get("label_type") == "number" else HEADS[task]
             values = {**values, "model": {"head": head, **model}}
+        if task == TRAJECTORIES and isinstance(model := values.get("model") or {}, dict):
+            head = f"{values['data'].get('actions', 'discrete')}-action"
+            is_vector = values["data"].get("states") == "vector"
+            values = {**values, "model": {"head": head, "vector_states": is_vector, **model}}
         if task not in (LANGUAGE_MODEL, SUMMARY, *HEADS) or not isinstance(cleaning, dict):
             return values
         own: dict[str, Any] = {"max_tokens": 0, "max_characters": 0}
@@ -759,11 +850,13 @@ class Recipe(_Section):
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
         if self.model.head != self.data.head:
             raise ValueError(f'[model] head = "{self.model.head}" contradicts [data] task; leave head out')
-        if self.data.has_labels:
+        if self.model.vector_states != (self.data.states == "vector"):
+            raise ValueError("[model] vector_states contradicts [data] states; leave vector_states out")
+        if self.data.has_labels or self.model.has_actions:
             self._check_labels()
         elif self.model.is_joined and not self.data.share_vocab:
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
-        if self.model.share_embeddings == "all" and not self.data.share_vocab and not self.data.has_labels:
+        if self.model.share_embeddings == "all" and not self.data.share_vocab and self.data.head == "none":
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
@@ -785,7 +878,9 @@ class Recipe(_Section):
                 "leave out all longer sources; raise max_tokens, or set it to 0"
             )
         longest = self.model.max_positions - 1
-        if self.model.positions == "learned" and (self.data.task_name == LANGUAGE_MODEL or self.data.has_labels):
+        if self.model.has_actions:
+            pass  # positions are steps of an episode, which `prepare` counts
+        elif self.model.positions == "learned" and (self.data.task_name == LANGUAGE_MODEL or self.data.has_labels):
             if self.data.sequence_length > self.model.max_positions:
                 raise ValueError(
                     f"[model] max_positions = {self.model.max_positions} is less than [data] sequence_length = "
@@ -815,10 +910,12 @@ class Recipe(_Section):
         return self
 
     def _check_labels(self) -> None:
-        """Raise ValueError for settings that contradict a task whose output is a label."""
+        """Raise ValueError for settings that contradict a task whose output is a label or an action."""
         task = f'[data] task = "{self.data.task_name}"'
         if not self.model.is_joined or self.model.source_attention != "causal":
             raise ValueError(f'{task} needs [model] architecture = "decoder" and source_attention = "causal"')
+        if self.model.has_actions and self.model.positions != "learned":
+            raise ValueError(f'{task} needs [model] positions = "learned", those of the steps of an episode')
         refused = [key for key in ("validate_bleu", "subword_sampling", "r_drop") if getattr(self.training, key)]
         if refused:
             raise ValueError(f"[training] {' and '.join(refused)}: not for {task}; set to false or 0")
@@ -834,11 +931,18 @@ SECTIONS: dict[str, type[_Section]] = {
 
 
 def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
-    """Return the short name of a corpus: the part after the last slash; for local files their name or source file."""
+    """Return the short name of a corpus: its name, else the part after the last slash or the source file."""
     if isinstance(entry, LocalPair):
         return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
-    name = entry if isinstance(entry, str) else entry.corpus
+    if isinstance(entry, NamedCorpus) and entry.name:
+        return entry.name
+    name = public_name(entry)
     return name.removeprefix("sacrebleu:").rsplit("/", 1)[-1]
+
+
+def public_name(entry: str | NamedCorpus) -> str:
+    """Return the name of a corpus that is not given by files."""
+    return entry if isinstance(entry, str) else entry.corpus
 
 
 def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:

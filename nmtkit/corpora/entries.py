@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, LocalPair, NamedCorpus, corpus_name
+from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, LocalPair, NamedCorpus, corpus_name, public_name
 from nmtkit.corpora.corpus import (
     Corpus,
     check_corpus,
@@ -59,11 +59,6 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
     if name.startswith(_TREEBANK_PREFIX):
         return treebank_corpus(name, data.treebank, data.silver_trees)
     return open_corpus(name, *languages, downloader)
-
-
-def public_name(entry: str | NamedCorpus) -> str:
-    """Return the name of a corpus that is not given by files."""
-    return entry if isinstance(entry, str) else entry.corpus
 
 
 def public_files(data: DataConfig, name: str) -> tuple[RemoteFile, ...]:

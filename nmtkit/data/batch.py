@@ -59,7 +59,8 @@ class Batch:
 
     def pinned(self) -> "Batch":
         """Return the batch in page-locked memory, from which CUDA devices copy while the host goes on."""
-        return replace(self, **{name: part.pin_memory() for name, part in vars(self).items() if part is not None})
+        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **{name: part.pin_memory() for name, part in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class LabelBatch(Batch):
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
-    if data.extract_id is not None:
-        return label_batch(*data.joined_ids(0, chosen), data.extract_id, data.labels(chosen))
+    if (own := data.own_batch(chosen)) is not None:
+        return own
     sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
     return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
 

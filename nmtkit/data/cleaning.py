@@ -24,7 +24,7 @@ from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
 from nmtkit.tasks.known import task_of
-from nmtkit.text.normalization import normalize, without_moses
+from nmtkit.text.normalization import NEWLINE, normalize, without_moses
 from nmtkit.text.scripts import Script
 from nmtkit.text.tokenizer import FIELD_MARK
 
@@ -314,6 +314,8 @@ class BlockExaminer:
         result = ExaminedBlock()
         sides = source, target = block.readers(self._errors)
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
+        # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
+        of_text = [rule for rule in ("overlap_valid", "overlap_test") if self._actions[rule] != "keep"]
         words: tuple[list[int], list[int]] = [], []
         source_keys, pair_keys = [], []
         kept: list[tuple[int, str, str]] = []
@@ -331,9 +333,9 @@ class BlockExaminer:
                 key = key_of(*pair)
                 source_keys.append(key_of(pair[0]))
                 pair_keys.append(key)
-                if state and checks_overlap:
-                    rules += ["overlap_valid"] if key in self._valid else []
-                    rules += ["overlap_test"] if key in self._test else []
+                if checks_overlap and (state or (of_text and not self._examiner.compares_sides and pair[1] != NEWLINE)):
+                    known = {"overlap_valid": self._valid, "overlap_test": self._test}
+                    rules += [rule for rule in (known if state else of_text) if key in known[rule]]
                 cleaned: tuple[str, str] | None = pair
                 if rules:
                     state |= TOO_LONG if "too_long" in rules else 0

@@ -225,7 +225,7 @@ class ShardStatistics:
         self._sentence_tokens = np.zeros(2, np.int64)  # without context
         self._pairs = self._longest_source = self._longest_sequence = self._multi_sentence_sources = 0
         self.cut_sources = 0
-        self._has_context = bool(tokenizer.context)
+        self._has_context, self._text_sides = bool(tokenizer.context), SIDES[:1] if tokenizer.labels else SIDES
         self._round_trip = np.zeros(3, np.int64)
 
     def add(self, block: EncodedBlock) -> None:
@@ -267,9 +267,9 @@ class ShardStatistics:
         return {"lines": lines, "changed": changed, "unknown": unknown}
 
     def as_json(self) -> dict[str, Any]:
-        """Return, for each side, sizes, tokens per word, use of the vocabulary, and a histogram of lengths."""
+        """Return sizes, tokens per word, use of the vocabulary, and a histogram of lengths per side with text."""
         sides: dict[str, Any] = {}
-        for index, side in enumerate(SIDES):
+        for index, side in enumerate(self._text_sides):
             seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
             tokens, without_context = int(seen.sum()), int(self._sentence_tokens[index])
             ranked = np.sort(np.delete(seen, UNK))[::-1]

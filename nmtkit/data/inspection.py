@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from nmtkit.config.schema import LocalPair
+from nmtkit.config.schema import LocalPair, public_name
 from nmtkit.corpora.download import Downloader
-from nmtkit.corpora.entries import open_entry, public_files, public_name
+from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.errors import DataError
 from nmtkit.run import Run

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.data.batch import LabelBatch, label_batch
 from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import SPECIAL_PIECES, Tokenizer
 
@@ -30,12 +31,15 @@ class LabelData(PairData):
             longest = np.maximum.reduceat(np.diff(ends, prepend=-1), first)
             self.source_lengths = longest * np.diff(first, append=len(ends))
         self.target_lengths = np.ones_like(self.source_lengths)
-        self.extract_id = tokenizer.extract_id
+        self.extract_id: int = tokenizer.extract_id
         self._values = None
         if tokenizer.label_type == "number":
             self._values = np.array([float(label) for label in tokenizer.labels], np.float32)
         elif tokenizer.task_name == "choice":
             self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
+
+    def own_batch(self, chosen: npt.NDArray[np.int64]) -> LabelBatch:
+        return label_batch(*self.joined_ids(0, chosen), self.extract_id, self.labels(chosen))
 
     def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
         """Return the label of each of these examples as a batch has it, see `LabelBatch.labels`."""

@@ -11,7 +11,7 @@ target have separate vocabularies). A stage that was made from the same text wit
 
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -19,14 +19,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
-from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, mixture_label
+from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, mixture_label, public_name
 from nmtkit.console import counted, listed, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, local_file
 from nmtkit.corpora.download import CorpusFile, Downloader
-from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry, public_name
+from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry
 from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics
+from nmtkit.data.episodes import Episodes
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
 from nmtkit.data.quality_report import Findings
@@ -113,10 +114,13 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
-    task_of(recipe.data)  # an unknown task is an error before anything is downloaded
+    task = task_of(recipe.data)  # an unknown task is an error before anything is downloaded
     run = Run(run_dir)
     for folder in (run_dir, run.stages):
         remove_leftovers(folder)
+    if not task.has_text:
+        episodes = Episodes(recipe)
+        return _prepared(recipe, run, episodes.fingerprint, episodes.write)
     tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
         tokenizer.check_recipe(recipe.data)
@@ -124,6 +128,24 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     corpora = _open_corpora(recipe.data, mirror)
     fingerprint, _ = _fingerprints(recipe, corpora, tokenizer)
 
+    def make(folder: Path) -> dict[str, Any]:
+        preparer = _Preparer(recipe, corpora, workers, may_stop=True)
+        text = preparer.read_text(run.stages / "text")
+        learned = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
+        return preparer.write_data(folder, text, preparer.finish_tokenizer(learned, text))
+
+    result = _prepared(recipe, run, fingerprint, make)
+    if result.is_new:
+        log.info("data report: %s", run.data / "report.html")
+    return result
+
+
+def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path], dict[str, Any]]) -> Preparation:
+    """Write RUN/data unless it exists with this fingerprint; see `prepare`.
+
+    Args:
+        make: function that fills a folder, and returns entries of the manifest.
+    """
     if run.is_prepared():
         manifest = read_manifest(run.data)
         if manifest["fingerprint"] == fingerprint:
@@ -137,22 +159,18 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
             changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
             raise NmtkitError(
-                f"{run_dir} has been trained with other data (changed: {', '.join(changes) or 'the text of a corpus'});"
-                " take another --run-dir, or undo the change"
+                f"{run.folder} has been trained with other data (changed: "
+                f"{', '.join(changes) or 'the text of a corpus'}); take another --run-dir, or undo the change"
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
     with run.locked("prepare"):
         begun = time.monotonic()
-        preparer = _Preparer(recipe, corpora, workers, may_stop=True)
-        text = preparer.read_text(run.stages / "text")
-        learned = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
-        tokenizer = preparer.finish_tokenizer(learned, text)
         with write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": fingerprint,
                 "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
-                **preparer.write_data(temporary, text, tokenizer),
+                **make(temporary),
                 "bleu_tokenizer": bleu_tokenizer(recipe.data.target_language),
                 "versions": versions(),
                 "files": sha256_of_files(temporary),
@@ -160,7 +178,6 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
             }
             write_json(temporary / "manifest.json", manifest)
         run.store_recipe(recipe)
-    log.info("data report: %s", run.data / "report.html")
     return Preparation(manifest, is_new=True)
 
 
@@ -173,6 +190,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
         NmtkitError: a corpus cannot be read.
     """
     run, data = Run(run_dir), recipe.data
+    _require_text(data, "--check")
     remove_leftovers(run_dir)
     corpora = _open_corpora(data, mirror)
     with run.locked("prepare"):
@@ -200,8 +218,14 @@ def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
     Raises:
         NmtkitError: there is no such corpus, or a file cannot be fetched.
     """
+    _require_text(recipe.data, "--download-only")
     with transfers() as report:
         return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))
+
+
+def _require_text(data: DataConfig, option: str) -> None:
+    if not task_of(data).has_text:
+        raise DataError(f'task = "{data.task}" has no text; `nmtkit prepare` checks the episodes without {option}')
 
 
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
@@ -245,6 +269,8 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         settings["data"].pop("wordpiece_characters")
     if recipe.data.task is None:
         settings["data"].pop("task")
+    for key in DataConfig.EPISODE_KEYS:
+        settings["data"].pop(key)
     if not data.has_labels:
         settings["data"].pop("sequence_length")
     if data.label_type == "class":
@@ -344,7 +370,7 @@ class _Preparer:
         source, target = open_sides(corpus, "strict")
         sources, targets = list(source), list(target)
         if len(sources) != len(targets):
-            raise DataError(explain_line_counts(corpus, len(sources), len(targets))[1])
+            raise DataError(explain_line_counts(corpus, self._data, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
         pairs, task = list(zip(sources, targets, strict=True)), task_of(self._data)
         for number, pair in enumerate(pairs, start=1):
@@ -392,8 +418,8 @@ class _Preparer:
         for corpus, counts in zip(self._train, facts["corpora"], strict=True):
             self._describe(corpus, "train", counts)
         if facts["held_out"] is not None:
-            self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target in facts["held_out"]]
-            self._valid_places = [f"held-out pair {number}" for number in range(1, len(self._valid) + 1)]
+            self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in facts["held_out"]]
+            self._valid_places = [row[-1] for row in facts["held_out"]]
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
@@ -406,7 +432,7 @@ class _Preparer:
 
     def _read_training_text(
         self, folder: Path, *, check_only: bool
-    ) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
+    ) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
         """See `TrainingTextReader.read`."""
         held_out_keys = (
             frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),

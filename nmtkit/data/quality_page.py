@@ -50,7 +50,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
             (f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}") for side, part in subwords["train"].items()
         ]
         if cut := subwords["train"]["source"].get("cut"):
-            numbers.append(("sources cut to max_source_tokens", f"{cut:,}"))
+            numbers.append(("sources cut", f"{cut:,}"))
     cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
     rules = [
         [*row[:4], escape(row[4]), escape(row[5]), "<br>".join(text(side) for side in row[6:])]

@@ -199,9 +199,9 @@ class PairData:
     extract_id: int | None = None
     """The last token of each sequence of an example with a label, see `LabelData`."""
 
-    def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
-        """Return the labels of examples; pairs have none."""
-        raise NotImplementedError
+    def own_batch(self, chosen: npt.NDArray[np.int64]) -> Any:
+        """Return a batch of another form than that of pairs; None for pairs."""
+        return None
 
     def sequence_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the lengths of source and target of all sequences that a model computes for some pairs."""

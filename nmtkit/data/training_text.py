@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from nmtkit.config.schema import Recipe
+from nmtkit.config.schema import DataConfig, Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.cleaning import (
@@ -172,11 +172,11 @@ class TrainingTextReader:
         self._errors = utf8_errors(recipe.cleaning, check_only=check_only)
         self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_out_keys, check_only)
 
-    def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[Pair] | None]:
+    def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
         """Read the corpora in turn.
 
         Returns:
-            The text, the counts of each corpus, and the pairs held out for validation if data.valid is a number.
+            The text, the counts of each corpus, and what `_hold_out` returns if data.valid is a number.
 
         Raises:
             DataError: a file cannot be read, a rule's action is "error", or there are too few pairs to hold out.
@@ -246,12 +246,13 @@ class TrainingTextReader:
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:
             return
-        line, message = explain_line_counts(corpus, source.num_lines, target.num_lines)
+        numbers = source.num_lines, target.num_lines
+        line, message = explain_line_counts(corpus, self._data, *numbers)
         if self._findings.actions["line_count"] == "error" and not self._check_only:
             raise DataError(message)
         log.warning("%s", message)
-        number = self._findings.num_pairs - min(source.num_lines, target.num_lines) + line
-        self._findings.add("line_count", abs(source.num_lines - target.num_lines), (number,))
+        number = self._findings.num_pairs - min(numbers) + line
+        self._findings.add("line_count", max(numbers) - min(numbers), (number,))
         pairs = zip(*open_sides(corpus, "surrogateescape"), strict=False)
         for pair in islice(pairs, line - 1, line):
             self._findings.add_example("line_count", number, *map(excerpt, pair))
@@ -272,8 +273,8 @@ class TrainingTextReader:
                     states[indices] |= LEFT_OUT
                     self._findings.dropped[rule] += len(indices)
 
-    def _hold_out(self, text: TrainingText, num_wanted: int) -> list[Pair]:
-        """Take distinct pairs out of training for validation, and every pair that shares a side with one of them."""
+    def _hold_out(self, text: TrainingText, num_wanted: int) -> list[tuple[str, ...]]:
+        """Take distinct pairs, with their places, out of training for validation, and all pairs that share a side."""
         states = np.frombuffer(text.states, np.uint8)
         chosen, sharing = self._pairs.hold_out(num_wanted, (states & (SPOOLED | LEFT_OUT)) == SPOOLED)
         if len(chosen) < num_wanted:
@@ -290,7 +291,8 @@ class TrainingTextReader:
                 for begin in chosen["begins"][:, side].tolist():
                     file.seek(begin)
                     lines[-1].append(file.readline().decode("utf-8").removesuffix("\n"))
-        return list(zip(*lines, strict=True))
+        places = [self._findings.place(number) for number in chosen["number"].tolist()]
+        return list(zip(*lines, [f"{name}, line {line}" for name, line in places], strict=True))
 
 
 class _StoredPairs:
@@ -355,8 +357,11 @@ def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
     }
 
 
-def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tuple[int, str]:
+def explain_line_counts(corpus: Corpus, data: DataConfig, num_source: int, num_target: int) -> tuple[int, str]:
     """Return the line from which the sides of a corpus probably are not aligned, and the message about it."""
+    counts = f"{corpus.source.name} has {counted(num_source, 'line')} but {corpus.target.name} has {num_target}"
+    if data.has_labels:  # whose lengths tell nothing
+        return min(num_source, num_target) + 1, f"{counts}; each line needs a label on the same line: correct one file"
     sides = open_sides(corpus, "surrogateescape")
     # uint16 is enough for a comparison of lengths, and takes a quarter of the memory of int64.
     lengths = [np.fromiter((min(len(line), 65_535) for line in side), np.uint16) for side in sides]
@@ -364,7 +369,4 @@ def explain_line_counts(corpus: Corpus, num_source: int, num_target: int) -> tup
     where = f"by their lengths they no longer are from about line {line} on"
     if line > min(num_source, num_target):
         where = f"by their lengths they are, until the shorter one ends after line {line - 1}"
-    return line, (
-        f"{corpus.source.name} has {counted(num_source, 'line')} but {corpus.target.name} has {num_target}; "
-        f"they must be each other's translation line by line: {where}"
-    )
+    return line, f"{counts}; they must be each other's translation line by line: {where}"

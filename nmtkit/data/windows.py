@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import Recipe
+from nmtkit.data.episodes import EpisodeData
 from nmtkit.data.label_data import LabelData
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import DataError
@@ -81,20 +82,22 @@ class WindowData(PairData):
 
 def training_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> "PairData | WindowEpochs":
     """Open the prepared training data of a recipe, as they are without subword sampling."""
-    task = task_of(recipe.data)
-    if task.has_labels:
-        return LabelData(folder, tokenizer)
-    data = PairData(folder, is_joined=recipe.model.is_joined)
-    return data if task.has_source else WindowEpochs(data, recipe.data.sequence_length, recipe.training.seed)
+    data = _own_data(folder, recipe, tokenizer)
+    has_source = task_of(recipe.data).has_source
+    return data if has_source else WindowEpochs(data, recipe.data.sequence_length, recipe.training.seed)
 
 
 def validation_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> PairData:
     """Open the prepared validation data of a recipe."""
+    data = _own_data(folder, recipe, tokenizer)
+    return data if task_of(recipe.data).has_source else WindowData(data, recipe.data.sequence_length)
+
+
+def _own_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> PairData:
     task = task_of(recipe.data)
-    if task.has_labels:
-        return LabelData(folder, tokenizer)
-    data = PairData(folder, is_joined=recipe.model.is_joined)
-    return data if task.has_source else WindowData(data, recipe.data.sequence_length)
+    if not task.has_text:
+        return EpisodeData(folder, recipe, tokenizer)
+    return LabelData(folder, tokenizer) if task.has_labels else PairData(folder, is_joined=recipe.model.is_joined)
 
 
 class WindowEpochs:

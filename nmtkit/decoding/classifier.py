@@ -47,6 +47,10 @@ class Classifier(Engine):
         classifier.weights_sha256 = classifier.model_sha256 = sums
         return classifier
 
+    def classify(self, lines: Sequence[str]) -> list[Translation]:
+        """Return the label of each line as `text`, with `probabilities`; "" for a line without text."""
+        return [label for label, *_ in self.translations(lines, TranslationRequest())]
+
     @property
     def num_threads(self) -> int:
         return torch.get_num_threads()

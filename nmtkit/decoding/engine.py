@@ -207,6 +207,8 @@ class Engine(ABC):
         """Store the settings; ``max_tokens`` is the maximum length that the positions of the model allow, if any."""
         self.tokenizer = tokenizer
         self.task = task_of(tokenizer)
+        if not self.task.has_text:
+            raise ModelError("this model plays episodes and reads no text; use `nmtkit play`")
         if not self.task.has_source:
             raise ModelError("this is a language model, which has no source to translate; use `nmtkit generate`")
         self.decoding = decoding

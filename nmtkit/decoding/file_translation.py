@@ -161,6 +161,7 @@ class TranslationJob:
         required: phrases that the translation of each line must contain, separated by tabs.
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
+        cut: numbers of the lines so far of which the model has read only the first tokens.
     """
 
     engine: Engine
@@ -171,6 +172,7 @@ class TranslationJob:
     required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
+    cut: list[int] = field(default_factory=list)
 
     def check(self) -> None:
         """Raise DataError if the request is not possible for any text."""
@@ -184,6 +186,18 @@ class TranslationJob:
         for constraints in (self.prefixes, self.required):
             if constraints is not None and len(constraints.lines) != num_lines:
                 raise constraints.unequal(f"the text {num_lines}")
+
+    def checked(self, reader: LineReader) -> Iterator[str]:
+        """Yield the lines of a text; raise DataError at one that is not valid for the task."""
+        for number, line in enumerate(reader, start=1):
+            if fault := self.engine.task.source_fault(line):
+                raise DataError(f"{reader.name}, line {number}: {fault}")
+            yield line
+
+    def report_cut(self) -> None:
+        """Log the lines of which only the first tokens were read."""
+        if self.cut:
+            log.warning("cut to the tokens that the model reads: %s", console.listed(self.cut))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (
@@ -240,15 +254,15 @@ class TranslationJob:
                 advance(0.5 + 0.5 * (index + 1) / len(results))
         written = Written([], [])
         invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
-        unsatisfied = []
+        unsatisfied, is_number = [], self.engine.tokenizer.label_type == "number"
         for number, (source, translations) in enumerate(zip(window.lines, results, strict=True), window.first_line):
-            written.output.extend(format_output(self.output, number, source, translations))
+            written.output.extend(format_output(self.output, number, source, translations, is_number=is_number))
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
             written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
+            if translations[0].is_cut:
+                self.cut.append(number)
             if translations[0].is_unsatisfied and self.engine.task.words(source):
                 unsatisfied.append(number)
-        if cut := sum(translations[0].is_cut for translations in results):
-            log.info("only the first tokens of %s were read (status cut)", console.counted(cut, "source"))
         if unsatisfied:
             log.warning(
                 "prefix or required phrases left out, as they contradict other constraints: %s",
@@ -277,8 +291,8 @@ class Parts:
         self._output = output
         self._made_of = made_of
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Lock the output, for this process and those that it works with, for the duration of a `with` block.
+    def locked(self, command: str) -> AbstractContextManager[None]:
+        """Lock the output for the processes of a command, which others name in messages, for a `with` block.
 
         Raises:
             NmtkitError: another translation is writing the output.
@@ -288,7 +302,7 @@ class Parts:
             self._output.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise DataError(f"{self._output.parent}: Not a directory; take another --output") from None
-        return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, "translate", "--output")
+        return locked(self._output.with_name(f".{self._output.name}.lock"), self._output, command, "--output")
 
     def begin(self) -> int:
         """Prepare the folder, in the first process before all others, and return the number of finished windows.
@@ -303,7 +317,7 @@ class Parts:
                 old = made_of if isinstance(made_of, dict) else self._made_of
                 keys = ", ".join(key for key, value in self._made_of.items() if old.get(key) != value)
                 differs = f" ({keys})" if keys else ""
-                log.info("%s belongs to a different translation%s; starting over", self.folder, differs)
+                log.info("%s belongs to another text, model or option%s; starting over", self.folder, differs)
             remove_folder(self.folder)
         if not self._count():
             self.window_lines = requested
@@ -430,7 +444,7 @@ def translate_file(
     strict: bool = False,
     window_lines: int | None = None,
     workers: "Workers | None" = None,
-    title: str = "translating",
+    title: str | None = None,
 ) -> tuple[LineReader, str]:
     """Translate a file, possibly together with other processes; windows that are already finished are kept.
 
@@ -438,12 +452,13 @@ def translate_file(
         status: file to write the status of each line to.
         strict: raise at invalid UTF-8 instead of replacing it.
         window_lines: by default see `equal_windows`.
+        title: of the progress; by default the activity of the task.
 
     Returns:
         The reader of the source, with its invalid lines, and the sha256 sum of the source.
     """
     job.check()
-    total = sum(1 for _ in LineReader(source, errors="strict" if strict else "replace"))
+    total = sum(1 for _ in job.checked(LineReader(source, errors="strict" if strict else "replace")))
     job.check_lines(total)
     reader = LineReader(source, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
@@ -453,14 +468,14 @@ def translate_file(
     with ExitStack() as stack:
         finished = 0
         if rank == 0:
-            stack.enter_context(parts.locked())
+            stack.enter_context(parts.locked(job.engine.task.command))
             finished = min(parts.begin() * parts.window_lines, total)
         if finished:
             log.info("resuming after %s", counted(finished, "line"))
         if workers:
             workers.wait()
             parts.check()
-        with console.progress(title, total, start=finished) as advance:
+        with console.progress(title or job.engine.task.activity, total, start=finished) as advance:
             count = translate_windows(
                 reader,
                 lambda window, advance_within: job.translate(window, reader.invalid_lines, advance_within),
@@ -473,6 +488,8 @@ def translate_file(
             parts.wait_for(count)  # without a time limit, which the exchange below has
         if workers:
             workers.wait()
+            job.cut[:] = sorted(workers.gather(job.cut))
         if rank == 0:
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])])
+            job.report_cut()
     return reader, source_sha256

@@ -13,15 +13,17 @@ _LONGEST_REPEATED_WORDS = 4
 _REPETITIONS = 3
 
 
-def format_output(output: OutputFormat, line: int, source: str, translations: Sequence[Translation]) -> list[str]:
+def format_output(
+    output: OutputFormat, line: int, source: str, translations: Sequence[Translation], *, is_number: bool = False
+) -> list[str]:
     """Return the lines of output for one line of input; ``line`` is its number, from 1.
 
     text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, the format of
-    Moses. json: one object with all fields.
+    Moses. json: one object with all fields. is_number: labels are numbers, and the value of an empty line is null.
     """
     if output == "json" and (probabilities := translations[0].probabilities) is not None:
         text = translations[0].text
-        label = {"value": float(text)} if text and not probabilities else {"label": text}
+        label = {"value": float(text) if text else None} if is_number else {"label": text}
         return [json_line({"line": line, "source": source, **label, "probabilities": probabilities}).rstrip("\n")]
     if output == "text":
         return [translations[0].text]

@@ -184,7 +184,9 @@ def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -
 
 def _wrong_task(loaded: LoadedModel) -> ModelError:
     use = "predicts labels, and does not continue text; use `nmtkit classify`"
-    if not loaded.tokenizer.labels:
+    if not task_of(loaded.tokenizer).has_text:
+        use = "plays episodes, and does not continue text; use `nmtkit play`"
+    elif not loaded.tokenizer.labels:
         use = "translates, and does not continue text; use `nmtkit translate`"
     return ModelError(f"this model {use}")
 

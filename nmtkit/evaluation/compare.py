@@ -15,7 +15,7 @@ from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
-from nmtkit.evaluation.cost_tables import Table, energy, percent, scientific
+from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
 from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
@@ -150,14 +150,15 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
     translated = {name: {test for test in run.test_sets() if run.translation(test).is_file()}
                   for name, run in runs.items()}  # fmt: skip
     for name, run in runs.items():
-        if not task_of(run.recipe().data).has_source:
+        task = task_of(run.recipe().data)
+        if not task.has_source:
             raise DataError(
                 f"{run.folder}: a language model has no translations to compare; `nmtkit report RUN RUN` shows the "
                 "scores of several runs side by side"
             )
         if not translated[name]:
             raise DataError(
-                f"{run.folder}: no translations of test sets in it; run `nmtkit run` or `nmtkit translate` first"
+                f"{run.folder}: no {task.noun}s of test sets in it; run `nmtkit run` or `nmtkit {task.command}` first"
             )
     common = sorted(set.intersection(*translated.values()))
     if not common:
@@ -256,7 +257,7 @@ def _scores_table(comparison: Comparison) -> Table:
     notes = [f"Differences are from {comparison.runs[0]}; * marks those with p < 0.05."]
     notes += [f"  {metric}  {signature}" for metric, signature in signatures.items()]
     if comparison.left_out:
-        notes.append(f"Not translated by all runs, and left out: {', '.join(comparison.left_out)}.")
+        notes.append(f"Not in all runs, and left out: {', '.join(comparison.left_out)}.")
     return Table("Scores", ["test", "metric", "run", "score", "95 %", "difference", "p"], rows, notes)
 
 
@@ -264,9 +265,10 @@ def _costs_table(comparison: Comparison) -> Table:
     def share(cost: Mapping[str, Any], key: str) -> str:
         return "" if cost.get(key) is None else f"{100 * cost[key]:.1f} %"
 
+    units = [cost["unit"] for cost in comparison.costs if cost and "unit" in cost]
     lines = {
         "updates": lambda cost: f"{cost['updates']:,}",
-        "target tokens": lambda cost: f"{cost['target_tokens']:,}",
+        units[0] if units else TARGET_TOKENS: lambda cost: f"{cost['target_tokens']:,}",
         "time": lambda cost: duration(cost["seconds"]),
         "devices": lambda cost: f"{cost['processes']} x {cost['device']} ({cost['precision']})",
         "FLOPs, counted": lambda cost: scientific(cost["flops"]),

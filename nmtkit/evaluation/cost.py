@@ -17,6 +17,7 @@ from nmtkit.evaluation.devices import device_of
 from nmtkit.files import any_number, as_text, positive, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR, Counters
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 
 _TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PARTS = tuple(name for name in Counters().counters() if name.startswith("flops_"))
@@ -28,16 +29,16 @@ _MEASURED: dict[str, Any] = {
 _OF_STATE = {
     **_MEASURED, "step": int, "epoch?": int, "matmul_flops_per_second": float, "versions?": {str: str},
     "processor?": str | None,
-    "recipe": {"data": {"source_language": str, "target_language": str, "test?": [str | dict]}},
+    "recipe": {"data": {"source_language": str, "target_language": str, "task?": str | None, "test?": [str | dict]}},
 }  # fmt: skip
 _OF_PREDICTION = {
     "updates": positive, **dict.fromkeys(("target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
-    "limit": str, "mfu_source": str, "mfu": float | None, "memory_bytes": float | None,
+    "limit": str, "unit?": str, "mfu_source": str, "mfu": float | None, "memory_bytes": float | None,
 }  # fmt: skip
 _OF_COST = {
     **_MEASURED, "updates": int, "prediction?": _OF_PREDICTION, "memory_bytes": float | None,
     "mfu?": float, "mfu_of_peak?": float,
-    **dict.fromkeys(("sustained_source", "peak_source?", "source_language?", "target_language?"), str),
+    **dict.fromkeys(("sustained_source", "peak_source?", "source_language?", "target_language?", "unit?"), str),
     **dict.fromkeys(("flops_per_second", "flops_paper_estimate", "sustained_flops_per_second"), float),
     **dict.fromkeys(("flops_forward", "flops_backward", "matmul_flops_per_second"), float),
     "peak_flops_per_second?": float, "newstest2014?": str | None,
@@ -115,6 +116,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],
         "target_tokens": state["target_tokens"],
+        "unit": task_of(data.get("task") or "plain").unit,
         "seconds": state["seconds"],
         "device_seconds": device_seconds,
         "processes": state["processes"],

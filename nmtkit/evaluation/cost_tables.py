@@ -28,6 +28,8 @@ _SHORTEST_UPDATE_SECONDS = 0.02
 _METRIC_OF_PAIR = {("en", "de"): "bleu-compound-split", ("en", "fr"): "bleu-tokenized"}
 """The metric that is comparable to the paper's BLEU."""
 
+TARGET_TOKENS = "target tokens"  # the unit of files of older versions, which state none
+
 Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """The form of RUN/scores.json."""
 
@@ -58,7 +60,7 @@ def training_table(cost: Mapping[str, Any]) -> Table:
     where = f"on {cost['processes']} x {cost['device']} ({cost['precision']}){_processor(cost)}"
     rows = [
         ["updates", f"{cost['updates']:,}"],
-        ["target tokens seen", f"{cost['target_tokens']:,}"],
+        [f"{cost.get('unit', TARGET_TOKENS)} seen", f"{cost['target_tokens']:,}"],
         ["time", f"{duration(cost['seconds'])} {where}"],
         ["FLOPs, counted", f"{scientific(flops)} ({amount(cost['flops_per_second'])}FLOP/s)"],
     ]
@@ -116,10 +118,10 @@ def _is_measured(cost: Mapping[str, Any], kind: str) -> bool:
 def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -> list[Table]:
     """Return the paper's Table 2, and below it a run or a prediction: by the paper's estimate, and as counted.
 
-    There is none where nothing is translated: for a text without a source, or one language.
+    There is none where nothing is translated: for a text without a source, one language, or labels.
     """
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
-    if pair[0] in ("und", cost.get("target_language")):
+    if pair[0] in ("und", pair[1]) or pair[1] == "zxx":
         return []
     pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
     names = [f"{source}-{target}".upper() for source, target in pairs]
@@ -178,7 +180,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     of_parts = [(part, predicted[f"flops_{key}"]) for part, key in parts]
     rows = [
         ["updates", f"{predicted['updates']:,} ({predicted['limit']}{epochs})"],
-        ["target tokens", f"{predicted['target_tokens']:,}"],
+        [predicted.get("unit", TARGET_TOKENS), f"{predicted['target_tokens']:,}"],
         ["parameters", f"{predicted['parameters']:,}"],
         ["FLOPs", f"{scientific(flops)} (forward a third, backward two)"],
         *([f"  {part}", f"{scientific(value)} ({percent(value, flops)})"] for part, value in of_parts),
@@ -207,7 +209,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     rows = []
     for name, before, after in (
         ("updates", *updates),
-        ("target tokens", predicted["target_tokens"], cost["target_tokens"]),
+        (cost.get("unit", TARGET_TOKENS), predicted["target_tokens"], cost["target_tokens"]),
         ("FLOPs", predicted["flops"], cost["flops"]),
         ("FLOPs for padding", predicted["flops_padding"], cost["flops_padding"]),
         ("seconds", predicted["seconds"], cost["seconds"]),

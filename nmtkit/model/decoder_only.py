@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig
+from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
 
 
@@ -118,4 +119,6 @@ class DecoderOnly(Transformer):
 
 def build_model(config: ModelConfig, source_vocab: int, target_vocab: int) -> Transformer:
     """Return a model of the architecture that ``config`` states, with initial weights."""
+    if config.has_actions:
+        return DecisionTransformer(config, source_vocab, target_vocab)
     return (DecoderOnly if config.is_joined else Transformer)(config, source_vocab, target_vocab)

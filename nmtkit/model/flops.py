@@ -68,7 +68,7 @@ def forward_flops(
         source_lengths, target_lengths: tokens of each pair, end symbols counted [pairs].
         factor: by which the operations are multiplied, such as TRAINING_FACTOR.
         source_outputs: a model without encoder predicts the tokens of the source, too.
-        head_size: outputs of the head, for a model that predicts labels and no target tokens.
+        head_size: outputs of the head, for a model that predicts labels or actions and no target tokens.
     """
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
@@ -100,7 +100,7 @@ def forward_flops(
         decoder = decoder_attention + config.decoder_layers * (
             2 * target * (projections + feed_forward) + (target + source) * projections
         )
-    output = 2 * width * (outputs * target_vocab + len(source_lengths) * head_size)
+    output = 2 * width * (outputs * target_vocab + (target * head_size if config.head != "none" else 0))
     return Counters(
         target_tokens=target,
         flops=factor * (encoder + decoder + output),
@@ -166,4 +166,9 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
         total += stacks * config.max_positions * width
     if config.norm == "pre":
         total += stacks * norm
+    if config.has_actions:
+        values = config.return_values
+        total += norm + (2 * values * width + values if values else 2 * width * config.returns)
+        for vocab, is_vector in ((source_vocab, config.vector_states), (target_vocab, config.head == "vector-action")):
+            total += (vocab - 3 if is_vector else vocab) * width
     return total + config.head_size(target_vocab) * (width + 1)

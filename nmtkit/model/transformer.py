@@ -171,12 +171,13 @@ class Transformer(nn.Module):
                 else:
                     nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-        for table in (*self.embeddings.values(), *(self.positions or {}).values()):
+        tables = [module.weight for module in self.modules() if isinstance(module, nn.Embedding)]
+        for table in (*tables, *self.embeddings.values(), *(self.positions or {}).values()):
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
 
     @property
     def head_size(self) -> int:
-        """Number of outputs of the head for tasks whose output is a label; 0 without a head."""
+        """Number of outputs of the head for tasks whose output is a label or an action; 0 without a head."""
         return self.head.out_features if self.config.head != "none" else 0
 
     @property

@@ -16,7 +16,9 @@ def card(run: RunFacts) -> str:
     languages = [_code(data.get(f"{side}_language", "?")) for side in ("source", "target")]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
     kind = f"A model of {languages[1]} text"
-    if run.task.has_labels:
+    if not run.task.has_text:
+        kind = "A model of decisions"
+    elif run.task.has_labels:
         kind = f"A model that labels texts in {languages[0]}"
     elif run.task.has_source and languages[0] != languages[1]:
         kind = f"A translation model from {' to '.join(languages)}"
@@ -57,12 +59,12 @@ def _data(run: RunFacts) -> list[str]:
         rows = [[_code(file.get("url") or file["path"]), f"{file['bytes']:,}", _code(file["sha256"])] for file in files]
         parts += _table(["file", "bytes", "sha256"], rows)
     left_out = ", ".join(f"{count:,} by `{rule}`" for rule, count in manifest["cleaning"].items() if count)
-    tokens = manifest["train_tokens"]
+    tokens = ", ".join(f"{count:,} {side}" for side, count in manifest["train_tokens"].items())
     return [
         *parts,
         f"- pairs kept: {', '.join(f'{count:,} {_code(name)}' for name, count in manifest['pairs'].items())}",
         f"- left out: {left_out or 'none'}",
-        f"- training tokens: {tokens['source']:,} source, {tokens['target']:,} target",
+        f"- training tokens: {tokens}",
         f"- fingerprint of settings and corpora: `{manifest['fingerprint']}`",
         f"- sha256 of the tokenizer: `{manifest['tokenizer_sha256']}`",
         "",

@@ -21,11 +21,11 @@ def is_number(value: Any) -> bool:
 
 OVER = {
     "updates": ("updates", "step", 1.0),
-    "tokens": ("target tokens", "target_tokens", 1.0),
+    "tokens": ("{unit}", "target_tokens", 1.0),
     "minutes": ("minutes", "seconds", 1 / 60),
     "flops": ("FLOPs", "flops", 1.0),
 }
-"""The x-axes of curves: title, key of metrics.jsonl, factor of its values."""
+"""The x-axes of curves: title, with the {unit} of the task; key of metrics.jsonl, factor of its values."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Curve:
     """One picture.
 
     Attributes:
-        title: with the unit.
+        title: with the unit; {unit} and {nll_title} are those of the task.
         keys: of metrics.jsonl, each with its label; a dotted line for all but the last.
         scale: factor of the values.
     """
@@ -44,12 +44,12 @@ class Curve:
 
 
 CURVES = {
-    "nll": Curve("Negative log-likelihood, nats per token", (("nll", "training"), ("valid_nll", "validation"))),
-    "loss": Curve("Loss with label smoothing, nats per token", (("loss", "training"),)),
+    "nll": Curve("{nll_title}", (("nll", "training"), ("valid_nll", "validation"))),
+    "loss": Curve("Loss with smoothing and additional terms", (("loss", "training"),)),
     "bleu": Curve("BLEU on the validation set", (("valid_bleu", "validation"),)),
     "learning-rate": Curve("Learning rate", (("learning_rate", "training"),)),
     "gradient-norm": Curve("Gradient norm before clipping", (("gradient_norm", "training"),)),
-    "speed": Curve("Target tokens per second", (("target_tokens_per_second", "training"),)),
+    "speed": Curve("Speed, {unit} per second", (("target_tokens_per_second", "training"),)),
     "memory": Curve("Memory, GB", (("memory_bytes", "training"),), scale=1e-9),
 }
 
@@ -68,6 +68,7 @@ def reports_shown(run: RunFacts) -> list[int]:
 def figures(runs: Sequence[RunFacts]) -> dict[str, Any]:
     """Return every picture that the runs have numbers for, and the numbers of each run, which pictures share."""
     numbers = [_numbers(run) for run in runs]
+    words = {key: " or ".join(dict.fromkeys(getattr(run.task, key) for run in runs)) for key in ("unit", "nll_title")}
     found = {}
     for name, curve in CURVES.items():
         lines = []
@@ -77,8 +78,9 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, Any]:
                     shown = _label(runs, index, label if len(curve.keys) > 1 else "")
                     lines.append({"run": index, "key": key, "label": shown, "dotted": key != curve.keys[-1][0]})
         if lines:
-            found[name] = {"title": curve.title, "lines": lines}
-    return {"figures": found, "runs": numbers if found else [], "over": {name: over[0] for name, over in OVER.items()}}
+            found[name] = {"title": curve.title.format(**words), "lines": lines}
+    over = {name: title.format(**words) for name, (title, _, _) in OVER.items()}
+    return {"figures": found, "runs": numbers if found else [], "over": over}
 
 
 def _numbers(run: RunFacts) -> dict[str, dict[str, list[float | None]]]:

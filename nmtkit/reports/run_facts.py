@@ -14,8 +14,9 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.metrics import Scorer, read_scores
-from nmtkit.files import as_text, read_lines, read_toml
+from nmtkit.files import as_text, read_json, read_lines, read_toml
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
+from nmtkit.reports.played import PLAYED
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import Task
@@ -135,6 +136,7 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
         run.scores: read_scores,
         run.cost: read_cost,
         run.averaging: read_averaging,
+        run.play: lambda path: read_json(path, PLAYED),
         latest: read_state,
     }
     for path, read in readers.items():
@@ -193,7 +195,7 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
 def example_pair(run: RunFacts) -> tuple[str, str] | None:
     """Return a source with the run's own translation of it, for a picture of attention: from the last validation, else
     the first one of a test set that is neither short nor long, else without a model the reference."""
-    if not run.task.has_source or run.task.has_labels:
+    if run.task.command != "translate":
         return None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:

@@ -23,7 +23,8 @@ from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
 from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
-from nmtkit.reports.curves import OVER, averages, figures, is_number, reports_shown, spacing_of_reports
+from nmtkit.reports.curves import averages, figures, is_number, reports_shown, spacing_of_reports
+from nmtkit.reports.played import figures_of
 from nmtkit.reports.run_facts import FORMS, RunFacts, example_pair, form_of_score, num_parameters, translated
 from nmtkit.run import Run
 
@@ -46,11 +47,18 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
         runs=runs,
         names=names,
         with_attention=with_attention,
+        with_text=[run for run in runs if run.task.command == "translate"],
+        outputs=" and ".join(sorted({f"{run.task.noun}s" for run in runs})),
         test_sets=_test_sets(runs),
+        played=[
+            (run, [Markup(figure) for figure in figures_of(run.files["play.json"])])
+            for run in runs
+            if "play.json" in run.files
+        ],
         ranked=ranked,
         ranked_by=" and ".join(sorted("chrF2" if own is None else TASK_METRICS[own].title for own in own_metrics)),
         figures=drawn["figures"],
-        curve_switches=Markup(_curve_switches(names)),
+        curve_switches=Markup(_curve_switches(names, drawn["over"])),
         averages=averaged,
         data=_data([run for run in runs if "data/manifest.json" in run.files]),
         cost=_cost([run for run in runs if "cost.json" in run.files]),
@@ -86,7 +94,12 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
     """Return label and value of the most important numbers."""
     cells = []
     for name, metrics in run.files.get("scores.json", {}).items():
-        known = (*METRICS, *(score for own in TASK_METRICS.values() for score in own.tested), *ON_REQUEST)
+        known = (
+            *METRICS,
+            *(score for own in TASK_METRICS.values() for score in own.tested),
+            *ON_REQUEST,
+            "success-rate",
+        )
         metric = next((metric for metric in known if metric in metrics), None)
         if metric is not None:
             cells.append((f"{metric}, {name}", FORMS["two"](metrics[metric]["score"])))
@@ -94,7 +107,7 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
     last = run.metrics[-1] if run.metrics else run.get(run.state, default={})
     for label, key, form in (
         ("updates", "step", "count"),
-        ("target tokens", "target_tokens", "amount"),
+        (run.task.unit, "target_tokens", "amount"),
         ("training time", "seconds", "duration"),
         ("FLOPs", "flops", "flops"),
     ):
@@ -102,7 +115,7 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
             cells.append((label, FORMS[form](last[key])))
     losses = [run.metrics[number - 1]["valid_nll"] for number in run.validations]
     if finite := [loss for loss in losses if is_number(loss)]:
-        cells.append(("best validation nll", FORMS["four"](min(finite))))
+        cells.append((f"best validation {run.task.nll}", FORMS["four"](min(finite))))
     return cells
 
 
@@ -152,9 +165,8 @@ def _validation_switches(run: RunFacts, index: int) -> str:
     return switches("radio", f"validation-{index}", "At update", [*labels, ("all", "all")], [labels[-1][0]])
 
 
-def _curve_switches(names: Sequence[str]) -> str:
-    axes = [(name, title) for name, (title, _, _) in OVER.items()]
-    controls = switches("radio", "over", "Over", axes, ["updates"])
+def _curve_switches(names: Sequence[str], over: dict[str, str]) -> str:
+    controls = switches("radio", "over", "Over", list(over.items()), ["updates"])
     controls += switches("checkbox", "log", "Scale", [("log", "logarithmic")], [])
     if len(names) > 1:
         choices = [(str(number), name) for number, name in enumerate(names)]
@@ -178,19 +190,21 @@ def _metrics_table(run: RunFacts) -> str:
         "step": ("update", "count"),
         "epoch": ("epoch", "count"),
         "seconds": ("time", "duration"),
-        "target_tokens": ("target tokens", "count"),
+        "target_tokens": (run.task.unit, "count"),
         "loss": ("loss", "four"),
-        "nll": ("nll", "four"),
-        "valid_nll": ("validation nll", "four"),
+        "nll": (run.task.nll, "four"),
+        "valid_nll": (f"validation {run.task.nll}", "four"),
         "valid_bleu": ("BLEU", "two"),
         "learning_rate": ("learning rate", "short"),
         "gradient_norm": ("gradient norm", "short"),
-        "target_tokens_per_second": ("tokens/s", "short"),
+        "target_tokens_per_second": (f"{run.task.unit}/s", "short"),
         "memory_bytes": ("memory", "bytes"),
         "padding": ("padding", "percent"),
         "mfu": ("MFU", "percent"),
     }
     lines = [run.metrics[number - 1] for number in reports_shown(run)]
+    if all(line.get("valid_bleu") is None for line in lines):
+        del columns["valid_bleu"]
     # Plain numbers need no isolation from their neighbours, which would make a long table twice as large.
     rows = [
         [NOTHING if line.get(key) is None else FORMS[form](line[key]) for key, (_, form) in columns.items()]

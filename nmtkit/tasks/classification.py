@@ -24,13 +24,17 @@ from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, label_of
 class LabelTask(Task):
     """Labels of one kind."""
 
+    command = "classify"
+    activity, noun, unit = "labelling", "label", "labels"
+    own_metric, nll, nll_title = "labels", "nll of the label", "Negative log-likelihood, nats per label"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     splits_sources = False
     has_labels = True
 
     def __init__(self, name: str, label_type: str = "class") -> None:
         self.name, self._has_numbers = name, label_type == "number"
-        self.own_metric = "numbers" if self._has_numbers else "labels"
+        if self._has_numbers:
+            self.own_metric, self.nll, self.nll_title = "numbers", "squared error", "Mean squared error"
         self.description = f"text, whose label is predicted (task {name})"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 
-from nmtkit.config.schema import HEADS, LANGUAGE_MODEL, SUMMARY, DataConfig, default_task
+from nmtkit.config.schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, default_task
 from nmtkit.errors import RecipeError
 from nmtkit.tasks.classification import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.summary import SummaryTask
 from nmtkit.tasks.task import Task
+from nmtkit.tasks.trajectories import TrajectoryTask
 from nmtkit.tasks.translation import TranslationTask
 from nmtkit.text.tokenizer import Tokenizer
 
 TASKS: dict[str, Callable[[str], Task]] = {
     "translation": TranslationTask, "parsing": ParsingTask, LANGUAGE_MODEL: LanguageModelTask,
-    SUMMARY: SummaryTask,
+    SUMMARY: SummaryTask, TRAJECTORIES: TrajectoryTask,
 }  # fmt: skip
 """Constructors of the tasks by the value of `data.task`; their argument is the kind of text (`data.text`)."""
 

@@ -15,6 +15,8 @@ from nmtkit.text.normalization import NEWLINE, TAB
 class LanguageModelTask(Task):
     """Continuation of text."""
 
+    command = "generate"
+    unit = "tokens"
     averaging_metric = "nll"
     has_source = False
 

@@ -3,13 +3,12 @@
 Source: Vinyals et al. 2015 (arXiv 1412.7449), sections 2.2 and 3.1, as in section 6.3 of the paper.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.trees import escape_brackets, linearise, parsed, read_trees, split_words, strip
-from nmtkit.tasks.task import Constraint, Output, Task
+from nmtkit.tasks.task import Constraint, ConvertedLines, Output, Task
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +25,8 @@ class ParsingTask(Task):
         self._is_tagged = text == "tagged-trees"  # the sequence includes the part-of-speech tags
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        target = TextSource(corpus.target.name, _LinearisedLines(corpus.target.raw_lines, corpus.target.name, self))
+        name, trees = corpus.target.name, corpus.target.raw_lines
+        target = TextSource(name, ConvertedLines(trees, name, self.model_target))
         return Corpus(corpus.name, corpus.source, target, corpus.files, corpus.fingerprint)
 
     def model_source(self, line: str) -> str:
@@ -49,17 +49,3 @@ class ParsingTask(Task):
 
         pieces = TreePieces.of(entries, eos, device)
         return lambda num_words: whole_trees(pieces, num_words)
-
-
-@dataclass(frozen=True)
-class _LinearisedLines:
-    """Lines of trees, converted to sequences."""
-
-    trees: Iterable[bytes]
-    name: str
-    task: "ParsingTask"
-
-    def __iter__(self) -> Iterator[bytes]:
-        for number, line in enumerate(self.trees, start=1):
-            sequence = self.task.model_target(line.decode("utf-8", "surrogateescape"), self.name, number)
-            yield sequence.encode("utf-8", "surrogateescape") + b"\n"

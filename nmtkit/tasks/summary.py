@@ -9,13 +9,12 @@ Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences",
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
-from nmtkit.tasks.task import Output, Task
+from nmtkit.tasks.task import ConvertedLines, Output, Task
 from nmtkit.text.tokenizer import FIELD_MARK
 
 
@@ -31,8 +30,8 @@ class SummaryTask(Task):
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         source, target = corpus.source, corpus.target
-        sources = _MarkedLines(source.raw_lines, source.name, self._checked_source)
-        targets = _MarkedLines(target.raw_lines, target.name, self.model_target)
+        sources = ConvertedLines(source.raw_lines, source.name, self._checked_source)
+        targets = ConvertedLines(target.raw_lines, target.name, self.model_target)
         return replace(corpus, source=replace(source, raw_lines=sources), target=replace(target, raw_lines=targets))
 
     def _checked_source(self, line: str, name: str, number: int) -> str:
@@ -62,19 +61,3 @@ def _marked(line: str) -> str:
         return ""
     fields = (part.strip(" ") for part in line.replace("\t", f"\t{FIELD_MARK}\t").split("\t"))
     return " ".join(field for field in fields if field)
-
-
-@dataclass(frozen=True)
-class _MarkedLines:
-    """Lines of a text with marks for tabs."""
-
-    lines: Iterable[bytes]
-    name: str
-    convert: Callable[[str, str, int], str]
-
-    def __iter__(self) -> Iterator[bytes]:
-        for number, line in enumerate(self.lines, start=1):
-            text = line.removesuffix(b"\n")
-            end = b"\r\n" if text.endswith(b"\r") else b"\n"
-            marked = self.convert(text.removesuffix(b"\r").decode("utf-8", "surrogateescape"), self.name, number)
-            yield marked.encode("utf-8", "surrogateescape") + end

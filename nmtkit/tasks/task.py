@@ -6,7 +6,7 @@
 No other module depends on the kind of work. docs/architecture.md shows how to add a task.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -23,6 +23,22 @@ Constraint = Callable[["torch.Tensor", "torch.Tensor", Sequence[int]], None]
 Arguments: log-probabilities of the next token of each hypothesis [sentences, live, vocab]; tokens so far, with BOS
 [sentences, live, length]; the index of the sentence of each row.
 """
+
+
+@dataclass(frozen=True)
+class ConvertedLines:
+    """Stored lines of a text, each converted by a function of the line, the name of the text and the line's number."""
+
+    lines: Iterable[bytes]
+    name: str
+    convert: Callable[[str, str, int], str]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, line in enumerate(self.lines, start=1):
+            text = line.removesuffix(b"\n")
+            end = b"\r\n" if text.endswith(b"\r") else b"\n"
+            converted = self.convert(text.removesuffix(b"\r").decode("utf-8", "surrogateescape"), self.name, number)
+            yield converted.encode("utf-8", "surrogateescape") + end
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,9 @@ class Task:
 
     Attributes:
         description: description of source and target, for the README of an export.
+        command: command that uses a model; activity: what it does, for progress bars; noun: its output.
+        unit: what the loss is a mean over, for messages and pages.
+        nll: name of the loss without smoothing and additional terms; nll_title: the same with its unit.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
         metrics: text metrics that are computed by default, where the script of the target allows it; None: all.
         own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metrics.py`; None: the output is
@@ -99,14 +118,19 @@ class Task:
             tokens are read.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
         has_labels: the output is a label, which a head of the model predicts (`data/label_data.py`).
+        has_text: False: the data are episodes (`data/episodes.py`), and the model plays (`decoding/play.py`).
     """
 
     description = "plain"
+    command: Literal["translate", "generate", "classify", "play"] = "translate"
+    activity, noun, unit = "translating", "translation", "target tokens"
+    nll, nll_title = "nll", "Negative log-likelihood, nats per token"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
     metrics: tuple[str, ...] | None = None
     own_metric: str | None = None
     has_source = True
     has_labels = False
+    has_text = True
     splits_sources = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:

@@ -420,6 +420,31 @@ class Tokenizer:
         }
         return cls(settings, {"joint": vocabulary})
 
+    @classmethod
+    def of_symbols(
+        cls, data: DataConfig, source: Sequence[str], target: Sequence[str], facts: dict[str, Any]
+    ) -> "Tokenizer":
+        """Return the tokenizer of a task whose input and output are no text.
+
+        Args:
+            source, target: names of the entries of each vocabulary, after SPECIAL_PIECES.
+            facts: what else a model of the task needs to know, as JSON.
+        """
+        names = {"source": source, "target": target}
+        vocabularies: dict[str, _Vocabulary] = {
+            side: _SegmentedPieces([*SPECIAL_PIECES, *names[side]], "", ()) for side in SIDES
+        }
+        settings: dict[str, Any] = {
+            **{key: getattr(data, key) for key in ("subwords", "text", "source_language", "target_language")},
+            "normalize": [],
+            "segment_mark": "",
+            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
+            "task": data.task_name,
+            "facts": facts,
+        }
+        return cls(settings, vocabularies)
+
     @property
     def gpt_bpe(self) -> GptBpe | None:
         """The vocabulary with its merges where subwords = "gpt-bpe", else None."""
@@ -719,7 +744,7 @@ _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
     "vocab_sizes": {str: int}, "label_type?": str, "sequence_length?": int, "base_sha256?": str, "special_ids?": dict,
-    "line_end?": str,
+    "line_end?": str, "facts?": dict,
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""

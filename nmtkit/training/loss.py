@@ -2,6 +2,7 @@
 
 batch_loss      one forward pass over a batch
 label_loss      the same for examples with labels
+action_loss     the same for episodes
 r_drop_loss     two of them with different dropout, whose predictions are drawn together
 CompiledLoss    either of them with the model's layers compiled by torch.compile
 """
@@ -16,10 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nmtkit.config.schema import ModelConfig
 from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch, LabelBatch
+from nmtkit.data.episodes import EpisodeBatch
 from nmtkit.model.decoder_only import DecoderOnly
+from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.tokenizer import SPECIAL_PIECES
 
 Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
 """The sums of loss and nll over a batch, from the model, the batch and the label smoothing."""
@@ -217,6 +222,39 @@ def label_loss(
         weights = (1 / tokens)[batch.target_rows // batch.target_in.size(1)]  # means over tokens and over rows
         loss = loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing, weights)[0]
     return loss, nll.detach()
+
+
+def action_loss(
+    model: Transformer, batch: Batch, label_smoothing: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the sums of the loss and of the nll of the actions (for vectors: mean squared error) over all steps.
+
+    If the model predicts returns, the loss is that of both.
+    """
+    assert isinstance(model, DecisionTransformer)
+    assert isinstance(batch, EpisodeBatch)
+    found = model.predict(*batch.inputs, batch.timesteps)
+
+    def steps(values: Tensor) -> Tensor:  # without padding
+        rows = values.flatten(0, 1)
+        return rows if batch.target_rows is None else rows.index_select(0, batch.target_rows)
+
+    output, actions = steps(found[0]), steps(batch.target_out)
+    output = output.to(torch.promote_types(output.dtype, torch.float32))
+    if model.config.head == "vector-action":
+        loss = nll = F.mse_loss(output, actions.to(output.dtype), reduction="none").mean(1).sum()
+    else:
+        actions = actions - len(SPECIAL_PIECES)
+        nll = F.cross_entropy(output, actions, reduction="sum")
+        loss = F.cross_entropy(output, actions, reduction="sum", label_smoothing=label_smoothing)
+    if found[1] is not None:
+        loss = loss + F.cross_entropy(steps(found[1]).to(output.dtype), steps(batch.values), reduction="sum")
+    return loss, nll.detach()
+
+
+def own_loss(model: ModelConfig) -> Loss | None:
+    """Return the loss of a model with a head, without options; None for models without."""
+    return None if model.head == "none" else action_loss if model.has_actions else label_loss
 
 
 class _RDropLoss(torch.autograd.Function):

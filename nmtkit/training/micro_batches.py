@@ -131,13 +131,15 @@ def _report_plan(
     micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, processes) for each in share]
     real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
-    most = "" if training.sequences_per_update else f" (at most {training.tokens_per_update:,})"
+    noun = "label" if data.extract_id is not None else "pair"
+    examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), noun)
+    if data.extract_id is None:
+        most = "" if training.sequences_per_update else f" (at most {training.tokens_per_update:,})"
+        examples = f"{tokens / count:,.0f} target tokens{most} and {examples}"
     log.info(
-        "updates average %s %s%s and %s, in %.1f micro-batches on %s "
+        "updates average %s, in %.1f micro-batches on %s "
         "(up to %s tokens, %s); %.1f %% of all tokens are padding; %s per epoch",
-        f"{tokens / count:,.0f}", "target tokens" if data.extract_id is None else "labels", most,
-        counted(round(sum(len(pairs) for pairs in plan.updates) / count), "pair"),
-        len(micro_batches) / len(sample) / processes,
+        examples, len(micro_batches) / len(sample) / processes,
         "one device" if processes == 1 else f"each of {processes} devices",
         f"{limit:,}", origin, 100 * padding, counted(count, "update"),
     )  # fmt: skip

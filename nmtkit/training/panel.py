@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
+from nmtkit.tasks.task import Task
 from nmtkit.training.loop import Meter
 
 _WIDE = 96
@@ -79,18 +80,20 @@ class TrainingPanel:
     The reporter replaces ``moment``, ``scores`` and ``activity``; another thread reads each once per rendering.
     """
 
-    def __init__(self, name: str, moment: Moment, scores: Scores, matmul_rate: float) -> None:
+    def __init__(self, name: str, moment: Moment, scores: Scores, matmul_rate: float, task: Task) -> None:
         """Args:
         matmul_rate: FLOP/s of plain matrix products of all devices together.
         """
-        self._name, self._matmul_rate = name, matmul_rate
+        self._name, self._matmul_rate, self._task = name, matmul_rate, task
         self.moment, self.scores, self.activity = moment, scores, ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         moment, scores = self.moment, self.scores
         width = max(16, options.max_width - 4)
         training, validation = _training_rows(moment), _validation_rows(scores)
-        speed = _speed_rows(moment, self._matmul_rate)
+        if self._task.has_labels:
+            training, validation = (_of_labels(rows, self._task.nll) for rows in (training, validation))
+        speed = _speed_rows(moment, self._matmul_rate, self._task.unit)
         if width >= _WIDE:
             blocks = [[training, validation, speed]]
         elif width >= _NARROW:
@@ -142,13 +145,13 @@ def _training_rows(moment: Moment) -> Rows:
     return [*rows, ("skipped", f"{moment.skipped}")] if moment.skipped else rows
 
 
-def _speed_rows(moment: Moment, matmul_rate: float) -> Rows:
+def _speed_rows(moment: Moment, matmul_rate: float, unit: str) -> Rows:
     figures = ["-"] * 4
     if moment.recent.seconds:
         tokens, flops = moment.recent.target_tokens_per_second, moment.recent.flops_per_second
         figures = [f"{tokens:,.0f}", amount(flops), f"{100 * flops / matmul_rate:.1f} %"]
         figures.append(f"{100 * moment.recent.padding:.1f} %")
-    names = ["tokens/s", "FLOP/s", "MFU", "padding"]
+    names = [f"{unit}/s", "FLOP/s", "MFU", "padding"]
     memory = f"{moment.memory_bytes / 2**30:.2f} GiB"
     return [("speed", ""), *zip(names, figures, strict=True), ("memory", memory)]
 
@@ -163,6 +166,12 @@ def _validation_rows(scores: Scores) -> Rows:
         figures += [(bleu, best_bleu), (f"{scores.step:,}", f"{scores.best_nll[1]:,}")]
     names = ["nll", "perplexity", "BLEU", "update"]
     return [("validation", "last", "best"), *((name, *pair) for name, pair in zip(names, figures, strict=True))]
+
+
+def _of_labels(rows: Rows, nll: str) -> Rows:
+    """Return rows without figures of text, and with the name of the nll."""
+    kept = [row for row in rows if row[0] not in ("perplexity", "BLEU")]
+    return [(nll if name == "nll" else name, *figures) for name, *figures in kept]
 
 
 def perplexity(nll: float) -> str:

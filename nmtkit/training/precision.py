@@ -49,7 +49,8 @@ def settle_precision(
     stated, has_instructions = recipe.training.precision, has_bf16_instructions()
     is_open = stated == "auto" and saved is None and has_instructions
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
-    if workers.device.type == "cpu" and (is_open or is_doubtful):
+    is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made
+    if workers.device.type == "cpu" and (is_open or is_doubtful) and not is_small:
         chosen, _ = try_precision(state, recipe.training, workers)
         workers = replace(workers, precision=chosen) if is_open else workers
     return with_precision(recipe, saved, workers)

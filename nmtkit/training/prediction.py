@@ -22,6 +22,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import device_named, device_of, processor_name
 from nmtkit.model.flops import Counters, Lengths, count_parameters, forward_flops, padding_flops
+from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import training_factor
 from nmtkit.training.micro_batches import SAMPLED_UPDATES
 
@@ -69,18 +70,22 @@ class PairLengths:
         return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts))
 
     @classmethod
-    def assumed(cls, longest: int, source_tokens: int | None = None) -> "PairLengths":
+    def assumed(cls, longest: int, source_tokens: int | None = None, *, labels: bool = False) -> "PairLengths":
         """Return a sample that stands for a corpus not prepared yet, always the same.
 
         Args:
             longest: maximum length; 0: no limit.
             source_tokens: the length of all sources; None: as of sentences.
+            labels: the targets are labels.
         """
         random = np.random.default_rng(1)
         own = random.standard_normal((_ASSUMED_PAIRS, 2))
         own[:, 0] = 0.95 * own[:, 1] + (1 - 0.95**2) ** 0.5 * own[:, 0]
         sampled = np.exp(np.log(_ASSUMED_MEANS) - 0.62**2 / 2 + 0.62 * own)
         lengths = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64)
+        if labels:
+            origin = "assumed: as in WMT14, 29.5 tokens on average; run `prepare` for exact ones"
+            return cls(lengths[:, 0], np.ones_like(lengths[:, 1]), None, origin)
         if source_tokens is None:
             return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
         sources = np.full(_ASSUMED_PAIRS, source_tokens + 1)
@@ -214,7 +219,7 @@ def predict(
         of_pairs = lengths.source[pairs], lengths.target[pairs]
         return forward_flops(
             recipe.model, output_vocab, *of_pairs, factor, source_outputs=training.source_loss > 0,
-            head_size=recipe.model.head_size(vocab_sizes[1]),
+            head_size=recipe.model.linear_columns(*vocab_sizes),
         )  # fmt: skip
 
     epoch_work = work(plan.updates)
@@ -244,6 +249,7 @@ def predict(
         "epochs": updates / per_epoch if is_prepared else None,
         "source_language": recipe.data.source_language,
         "target_language": recipe.data.target_language,
+        "unit": task_of(recipe.data).unit,
         "lengths": lengths.origin,
         "parameters": weights // 4,
         **total.counters(),

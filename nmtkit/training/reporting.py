@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import append_json_line, write_json_lines
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import Meter, Update
 from nmtkit.training.panel import Moment, Scores, TrainingPanel, perplexity
 from nmtkit.training.state import Progress
@@ -91,7 +92,7 @@ class Reporter:
     def __init__(
         self,
         run: Run,
-        training: TrainingConfig,
+        recipe: Recipe,
         workers: Workers,
         meter: Meter,
         matmul_rate: float,
@@ -100,7 +101,7 @@ class Reporter:
         """Args:
         matmul_rate: FLOP/s of plain matrix products on one device; MFU is a share of it.
         """
-        self._run, self._training, self._workers = run, training, workers
+        self._run, self._training, self._workers, self._task = run, recipe.training, workers, task_of(recipe.data)
         self._matmul_rate, self._pairs_per_epoch = matmul_rate * workers.num_processes, pairs_per_epoch
         self._trackers: Sequence[Tracker] = ()
         self.meter, self._recent, self._scores = meter, Meter(), Scores()
@@ -118,7 +119,8 @@ class Reporter:
                 stack.callback(tracker.finish)
             if is_live():
                 name = self._run.folder.resolve().name
-                self._panel = TrainingPanel(name, self._moment(None, progress), self._scores, self._matmul_rate)
+                begun = self._moment(None, progress)
+                self._panel = TrainingPanel(name, begun, self._scores, self._matmul_rate, self._task)
                 stack.enter_context(live(self._panel))
             yield
 
@@ -163,9 +165,10 @@ class Reporter:
             moment, recent = self._moment(update, progress), self._recent
             left = "" if moment.seconds_left is None else f", {duration(moment.seconds_left)} left"
             log.info(
-                "training: %.0f %%%s, update %d, loss %.3f, nll %.3f, %s tokens/s, MFU %.1f %%",
-                100 * moment.share, left, update.step, recent.mean_loss, recent.mean_nll,
-                f"{recent.target_tokens_per_second:,.0f}", 100 * recent.flops_per_second / self._matmul_rate,
+                "training: %.0f %%%s, update %d, loss %.3f, %s %.3f, %s %s/s, MFU %.1f %%",
+                100 * moment.share, left, update.step, recent.mean_loss, self._task.nll, recent.mean_nll,
+                f"{recent.target_tokens_per_second:,.0f}", self._task.unit,
+                100 * recent.flops_per_second / self._matmul_rate,
             )  # fmt: skip
 
     def _shares_done(self, progress: Progress) -> dict[str, float]:
@@ -210,9 +213,9 @@ class Reporter:
             line |= validation.metrics
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
             log.info(
-                "update %d, epoch %d, %s: loss %.3f; validation nll %.4f, perplexity %.3f%s",
-                progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan, validation.nll,
-                validation.perplexity, bleu,
+                "update %d, epoch %d, %s: loss %.3f; validation %s%s",
+                progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan,
+                self._shown(validation.nll), bleu,
             )  # fmt: skip
             self._scores = self._scores.after(line)
             if self._panel is not None:
@@ -253,22 +256,26 @@ class Reporter:
             line |= {"loss_scale": progress.loss_scale, "overflows": progress.overflows}
         return line
 
+    def _shown(self, nll: float) -> str:
+        of_text = "" if self._task.has_labels else f", perplexity {perplexity(nll)}"
+        return f"{self._task.nll} {nll:.4f}{of_text}"
+
     def summarize(self, progress: Progress) -> None:
         """Log figures of the whole training."""
         seconds = max(progress.seconds, 1e-9)
         rate = progress.flops / seconds
         log.info(
-            "%s, %s, %s: %s target tokens, %s tokens/s, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
+            "%s, %s, %s: %s %s, %s per second, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
             "(validation and saving included)",
             counted(progress.step, "update"), counted(progress.epoch, "whole epoch"), duration(progress.seconds),
-            f"{progress.target_tokens:,}", f"{progress.target_tokens / seconds:,.0f}", progress.flops, amount(rate),
-            100 * rate / self._matmul_rate,
+            f"{progress.target_tokens:,}", self._task.unit, f"{progress.target_tokens / seconds:,.0f}", progress.flops,
+            amount(rate), 100 * rate / self._matmul_rate,
         )  # fmt: skip
         scores = self._scores
         if scores.best_nll is not None:
             nll, step = scores.best_nll
             bleu = "" if scores.best_bleu is None else "; BLEU {:.2f} (update {})".format(*scores.best_bleu)
-            log.info("best validation: nll %.4f, perplexity %s (update %d)%s", nll, perplexity(nll), step, bleu)
+            log.info("best validation: %s (update %d)%s", self._shown(nll), step, bleu)
         kept = self._run.checkpoints()
         if kept:
             log.info("%s in %s; the last is %s", counted(len(kept), "checkpoint"), kept[-1].parent, kept[-1].name)

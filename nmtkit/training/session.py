@@ -148,7 +148,7 @@ class _Session:
         self._unfinished = Update(**saved["unfinished"]) if saved is not None and saved["unfinished"] else None
         self._has_validated, self._has_saved = _done_at(saved)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
-        self._reporter = Reporter(run, recipe.training, workers, meter, matmul_rate, self._data.pairs_per_epoch)
+        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, self._data.pairs_per_epoch)
         has_valid = (run.data / "valid").is_dir()
         self._validator = Validator(recipe, run, self._tokenizer, workers) if has_valid else None
 

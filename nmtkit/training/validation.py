@@ -22,7 +22,7 @@ from nmtkit.evaluation.metrics import Scorer
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.loss import batch_loss, label_loss
+from nmtkit.training.loss import batch_loss, own_loss
 
 NUM_SAMPLES = 3
 
@@ -73,12 +73,11 @@ class Validator:
     def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
         self._data = validation_data(run.data / "valid", recipe, tokenizer)
-        self._loss = label_loss if recipe.model.head != "none" else batch_loss
-        self._sources, self._references = run.valid_text.read()
+        self._loss = own_loss(recipe.model) or batch_loss
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]
         order = sorted(range(len(rows)), key=lambda pair: rows[pair])
-        if recipe.model.positions == "learned" and self._data.extract_id is None:  # examples with labels were cut
+        if recipe.model.positions == "learned" and recipe.model.head == "none":  # other data were cut
             fitting = [pair for pair in order if rows[pair] <= recipe.model.max_positions]
             if len(fitting) < len(order):
                 num_skipped = len(order) - len(fitting)
@@ -89,10 +88,13 @@ class Validator:
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         slices = cut_by_padded_tokens([rows[pair] for pair in order], tokens_per_pass)
         self._batches = [order[start:stop] for start, stop in slices]
-        data, words = recipe.data, stored_bleu_tokenizer(run.folder, recipe.data)
-        self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
-        self._scorer = Scorer([self._references], target_language=data.target_language, text=data.text, tokenizer=words)
         if recipe.training.validate_bleu:
+            self._sources, self._references = run.valid_text.read()
+            data, words = recipe.data, stored_bleu_tokenizer(run.folder, recipe.data)
+            self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
+            self._scorer = Scorer(
+                [self._references], target_language=data.target_language, text=data.text, tokenizer=words
+            )
             self._scorer.metric(self._metric)  # fails here, before the training, if its tokenizer is not installed
 
     def __call__(self, model: Transformer, wants_to_stop: Callable[[], bool] = lambda: False) -> Validation | None:

@@ -309,7 +309,7 @@ def test_test_sets_that_only_some_have_translated_are_named(run_command: RunComm
     write_lines(base / "translations" / "more.txt", ["a line"])
     code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
-    assert "Not translated by all runs, and left out: more." in out
+    assert "Not in all runs, and left out: more." in out
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(

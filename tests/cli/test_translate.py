@@ -666,7 +666,7 @@ class TestGoingOn:
         outcome = translate(*where, *options)
         assert outcome.code == 0
         differs = "decoding" if change == "option" else change
-        assert f"belongs to a different translation ({differs}); starting over" in outcome.err
+        assert f"belongs to another text, model or option ({differs}); starting over" in outcome.err
         fresh = translate("--input", tmp_path / "in.txt", *options)
         assert (tmp_path / "out.txt").read_bytes() == fresh.out
 
@@ -704,7 +704,7 @@ class TestGoingOn:
     ) -> None:
         (tmp_path / "in.txt").write_text("the cat\n")
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-        with Parts(tmp_path / "out.txt", {}, 7).locked():
+        with Parts(tmp_path / "out.txt", {}, 7).locked("translate"):
             outcome = translate(*where)
             assert (outcome.code, outcome.out) == (1, b"")
             assert outcome.err.startswith(f"error: {tmp_path / 'out.txt'}: in use by nmtkit translate, process ")

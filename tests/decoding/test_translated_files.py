@@ -239,13 +239,13 @@ def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
         Parts(tmp_path / "new" / "out", {"model": 1}, streams.WINDOW_LINES),
         Parts(tmp_path / "new" / "out", {"model": 2}, streams.WINDOW_LINES),
     )
-    with parts.locked():
+    with parts.locked("translate"):
         message = f"{tmp_path}/new/out: in use by nmtkit translate, process {os.getpid()} on .*; .* another --output$"
-        with pytest.raises(NmtkitError, match=message), others.locked():
+        with pytest.raises(NmtkitError, match=message), others.locked("translate"):
             pytest.fail("both have it")
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".out.lock"]
     assert list((tmp_path / "new").iterdir()) == []
-    with others.locked():
+    with others.locked("translate"):
         pass
 
 
@@ -295,7 +295,7 @@ def test_an_empty_folder_of_that_name_is_taken(
         write_json(tmp_path / "out.parts" / "manifest.json", {"kind": streams._KIND, "made_of": {"model": 1}})
     with caplog.at_level("INFO"):
         assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
-    assert ("belongs to a different translation" in caplog.text) == (not is_empty)
+    assert ("belongs to another text, model or option" in caplog.text) == (not is_empty)
 
 
 def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
+from tests.conftest import RunCommand, run_with_streams
 from tests.decoding.models import TEXT, data_config, model_for
 
 RECIPE = """
@@ -336,7 +338,8 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
         ("label", {"train": ("a\nb\n", "x\nx\n")}, "all training examples have the label 'x'"),
         ("label", {"valid": ("a\nb\n", "yes\nmaybe\n")}, r"valid.label, line 2: the label 'maybe' does not occur in"),
         ("label", {"train": ("a\nb\tc\n", "x\ny\n")}, "line 2: has 2 fields with tabs between them, not one"),
-        ("label", {"train": ("a\nb\n", "x\n")}, "train"),
+        ("label", {"train": ("a\nb\n", "x\n")}, r"2 lines but .*train.label has 1; each line needs a label"),
+        ("label", {"test": ("a\n", "x\ny\n")}, r"1 line but .*test.label has 2; each line needs a label"),
         ("label", {"train": ("", "")}, "empty"),
         ("pair-label", {"train": ("a\tb\nc\n", "x\ny\n")}, "train.txt, line 2: has 1 fields; two texts need one tab"),
         ("similarity", {"test": ("a\tb\tc\n", "x\n")}, "test.txt, line 1: has 3 fields; two texts need one tab"),
@@ -491,3 +494,105 @@ def test_a_page_and_a_card_of_labels_show_no_translation_model(trained: Path) ->
     assert "A model that labels texts in `en`" in card(run)
     assert example_pair(run) is None
     assert "nmtkit attention" not in report_page([run])
+
+
+def test_all_commands_name_labels_and_not_translations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand
+) -> None:
+    write_project(tmp_path, steps=20)
+    monkeypatch.chdir(tmp_path)
+    shown = {}
+    for arguments in (
+        ("prepare", "mine.toml", "--run-dir", "run"), ("cost", "mine.toml", "--device-type", "h200", "--mfu", 0.3),
+        ("run", "mine.toml", "--run-dir", "run", "--device", "cpu", "--threads", 1),
+        ("score", "run"), ("cost", "run"), ("average", "run"), ("report", "run"),
+    ):  # fmt: skip
+        outcome = run_command(*arguments)
+        assert outcome.code == 0, outcome.err
+        shown[" ".join(map(str, arguments[:2]))] = outcome.out + outcome.err
+    page = re.sub(r"(?s)<(script|style).*?</\1>", "", Path("run/report.html").read_text(encoding="utf-8"))
+    shown["page"] = page.replace("<code>translations/</code>", "").replace("validate_bleu", "")
+    shown["data"] = Path("run/data/report.html").read_text(encoding="utf-8")
+    for name, text in shown.items():
+        assert not re.findall("[Tt]ranslat\\w*|[Tt]arget tokens?|tokens/s|[Pp]erplexity|BLEU", text), name
+    told = shown["run mine.toml"]
+    for words in ("validation nll of the label", "labels, ", "4/5 classify: 1 test set", "| nmtkit classify run"):
+        assert words in told, words
+    assert "labels seen" in shown["cost run"]
+    assert "nats per label" in page
+    Path("run/translations/test.txt").unlink()
+    assert "test.txt: missing; make it with `nmtkit classify run --input" in run_command("score", "run").err
+    shutil.copytree("run", "run2")
+    assert (
+        "no labels of test sets in it; run `nmtkit run` or `nmtkit classify`"
+        in run_command("compare", "run", "run2").err
+    )
+
+
+def test_a_wrong_line_of_input_is_named_and_leaves_nothing(
+    trained: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    (tmp_path / "in.txt").write_text("ab\n" * 2500 + "c\td\n", encoding="utf-8")
+    to_file = ("--output", tmp_path / "out.txt")
+    for options in (to_file, ()):
+        outcome = run_command("classify", trained, "--input", tmp_path / "in.txt", *options)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err.startswith(f"error: {tmp_path}/in.txt, line 2501: has 2 fields with tabs between them")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+    streamed = run_with_streams("classify", trained, "--output", tmp_path / "out.txt", stdin=b"ab\nc\td\n")
+    assert (streamed.code, streamed.err[:31]) == (1, "error: stdin, line 2: has 2 fie")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_lines_that_are_cut_are_named_once(
+    trained: Path, tmp_path: Path, run_command: RunCommand, to_file: bool
+) -> None:
+    lines = ["a" * (30 if number % 1500 == 7 else 5) for number in range(4000)]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    output = ("--output", tmp_path / "out.txt") if to_file else ()
+    outcome = run_command("classify", trained, "--input", tmp_path / "in.txt", "--quiet", *output)
+    assert outcome.err == "warning: cut to the tokens that the model reads: 3 lines: 8, 1508, 3008\n"
+
+
+def test_json_of_an_empty_line_has_the_keys_of_other_lines(
+    trained: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    recipe = load_recipe(write_project(tmp_path, "label", of_number, 5), ["data.label_type=number", "data.test=[]"])
+    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    (tmp_path / "in.txt").write_text("ab\n\n", encoding="utf-8")
+    for model, key, nothing in ((trained, "label", ""), (tmp_path / "run", "value", None)):
+        outcome = run_command("classify", model, "--input", tmp_path / "in.txt", "--json")
+        full, empty = map(json.loads, outcome.out.splitlines())
+        assert full.keys() == empty.keys() == {"line", "source", key, "probabilities"}
+        assert (empty[key], type(full[key])) == (nothing, type(full[key]))
+        assert full[key]
+
+
+def test_a_held_out_label_that_training_lacks_is_named_by_its_line(tmp_path: Path) -> None:
+    texts = "".join(f"{letter}{number}\n" for number in range(50) for letter in "ab")
+    labels = ["x", "y"] * 50
+    labels[56] = "rare"
+    path = write_project(tmp_path, train=(texts, "".join(f"{label}\n" for label in labels)))
+    with pytest.raises(DataError, match=r"^train.txt, line 57: the label 'rare' does not occur in the training data"):
+        prepare(load_recipe(path, ["data.valid=90"]), tmp_path / "run")
+
+
+def test_lines_of_a_table_may_have_more_cells_than_stated_and_not_fewer(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    recipe = (
+        Path(path)
+        .read_text(encoding="utf-8")
+        .replace(
+            '{ source = "train.txt", target = "train.label" }',
+            '{ source = "train.tsv", target = "train.tsv", source_column = 2, target_column = 1 }',
+        )
+    )
+    Path(path).write_text(recipe, encoding="utf-8")
+    rows = ["yes\tab", "no\tcd\tan extra cell", "yes\tae\t\t"]
+    (tmp_path / "train.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    prepare(load_recipe(path), tmp_path / "run")
+    assert len(LabelData(Run(tmp_path / "run").data / "train", Run(tmp_path / "run").tokenizer())) == 3
+    (tmp_path / "train.tsv").write_text("".join(f"{row}\n" for row in [*rows, "yes"]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"train.tsv, line 4: has 1 column, not 2; correct the line, or state other"):
+        prepare(load_recipe(path), tmp_path / "other")

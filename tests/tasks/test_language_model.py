@@ -141,6 +141,16 @@ def test_a_text_no_longer_than_a_sequence_is_refused(tmp_path: Path) -> None:
         WindowEpochs(texts_of(tmp_path / "texts", [[4] * 9], [[4] * 2]), 9, seed=1)
 
 
+def test_lines_of_test_texts_are_dropped_where_the_recipe_asks_for_it(tmp_path: Path) -> None:
+    texts = {"train": "a\n\nheld out\nb\nheld out\n\n" + TEXT, "valid": "other\n\nheld out\n"}
+    recipe = write_project(tmp_path, **texts)
+    for action, count in (("keep", 0), ("drop", 2)):
+        settings = [f"cleaning.overlap_test={action}"] if action == "drop" else []
+        manifest = prepare(load_recipe(recipe, settings), tmp_path / action).manifest
+        assert manifest["cleaning"].get("overlap_test", 0) == count
+        assert manifest["pairs"]["train"] == 6 + 3 + 30 - count  # blank lines stay, although the test text has one
+
+
 def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     lines = (TEXT * 3).split("\n")[:-1]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import HEADS, TASK_NAMES
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
@@ -17,7 +18,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import RecipeError
 from nmtkit.pipeline import run as run_pipeline
 from nmtkit.run import Run
-from nmtkit.tasks.known import TASKS
+from nmtkit.tasks.known import TASKS, task_of
 from nmtkit.tasks.task import Output, Task
 from nmtkit.training.session import train
 
@@ -87,6 +88,7 @@ def sentence(number: int) -> str:
 
 def test_a_task_without_a_source_is_trained_decoded_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "continuation", Continuation)
+    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "continuation"))
     texts = [(f"unused {number}", sentence(number)) for number in range(400)]
     write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="continuation"', "cleaning.duplicate_source=keep"])
@@ -106,6 +108,7 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "parity", Label)
+    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "parity"))
     texts = [(sentence(number), "EVEN" if len(sentence(number).split()) % 2 == 0 else "ODD") for number in range(400)]
     write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="parity"', "cleaning.duplicate_pair=keep"])
@@ -123,11 +126,15 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
 
 def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
     write_lines(tmp_path, {"train": [("a", "b")], "valid": [("a", "b")], "test": [("a", "b")]})
-    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="dance"'])
     known = "choice, label, language-model, pair-label, parsing, similarity, summary, translation"
-    with pytest.raises(RecipeError, match=f"no such task; choose one of {known}"):
-        prepare(recipe, tmp_path / "run")
-    assert not (tmp_path / "run" / "data").exists()
+    for base in ("", 'base = "trec"\n'):  # a recipe for labels has settings that do not fit other tasks
+        (tmp_path / "mine.toml").write_text(base + RECIPE.replace("[model]", 'task = "dance"\n[model]', 1))
+        with pytest.raises(RecipeError, match=f'"dance": no such task; choose one of {known}$'):
+            load_recipe(str(tmp_path / "mine.toml"))
+    data = load_recipe("quickstart").data.model_copy(update={"task": "dance"})
+    with pytest.raises(RecipeError, match=f'"dance": no such task; choose one of {known}$'):
+        task_of(data)
+    assert sorted([*TASKS, *HEADS]) == sorted(TASK_NAMES)
 
 
 def test_the_task_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +144,7 @@ def test_the_task_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest
     names: dict[str, type[Task]] = {}
     exec(example, names)
     monkeypatch.setitem(TASKS, "shouting", names["Shouting"])
+    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "shouting"))
     texts = [(sentence(number), " ".join(reversed(sentence(number).upper().split()))) for number in range(200)]
     write_lines(tmp_path, {"train": texts[:180], "valid": texts[180:190], "test": texts[190:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="shouting"', "training.max_steps=60"])

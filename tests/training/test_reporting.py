@@ -24,6 +24,7 @@ from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json_lines
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.training import reporting
 from nmtkit.training.loop import Meter, Update
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
@@ -51,7 +52,8 @@ def logger() -> Iterator[None]:
 
 def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
-    return Reporter(Run(run), config, workers, Meter(), RATE, 50)
+    recipe = load_recipe("quickstart").model_copy(update={"training": config})
+    return Reporter(Run(run), recipe, workers, Meter(), RATE, 50)
 
 
 def place(**changes: Any) -> Progress:
@@ -158,8 +160,10 @@ def scores() -> Scores:
     return Scores().after(first).after({"step": 1000, "valid_nll": 2.0, "valid_bleu": 31.25, "samples": [SAMPLE] * 3})
 
 
-def drawn(width: int, height: int = 50, now: Moment | None = None, found: Scores | None = None) -> list[str]:
-    panel = TrainingPanel("my run", now or moment(), found or scores(), RATE)
+def drawn(
+    width: int, height: int = 50, now: Moment | None = None, found: Scores | None = None, task: str = "plain"
+) -> list[str]:
+    panel = TrainingPanel("my run", now or moment(), found or scores(), RATE, task_of(task))
     panel.activity = "validating"
     paper = Console(file=io.StringIO(), record=True, width=width, height=height, force_terminal=True)
     paper.print(panel)
@@ -183,6 +187,13 @@ def test_the_panel_tells_everything_at_any_width(width: int) -> None:
     assert "skipped" not in text
     assert all(line.rstrip(" │").endswith("…") for line in lines if "translation" in line)
     assert not any("\x1b" in line for line in lines)
+
+
+def test_the_panel_of_labels_has_no_figures_of_text() -> None:
+    text = " ".join(" ".join(drawn(45, task="label")).split())
+    for figures in ("loss 3.0000", "nll of the label 2.0000", "labels/s 50", "nll of the label 2.0000 1.5000"):
+        assert figures in text, figures
+    assert not any(word in text for word in ("perplexity", "BLEU", "tokens/s"))
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
@@ -275,7 +286,7 @@ def test_without_a_terminal_a_line_every_ten_seconds(
         assert lines == []
         return
     assert lines == [
-        f"training: {step} %, {left} left, update {step}, loss 3.000, nll 2.000, 50 tokens/s, MFU 30.0 %"
+        f"training: {step} %, {left} left, update {step}, loss 3.000, nll 2.000, 50 target tokens/s, MFU 30.0 %"
         for step, left in ((5, "3m10s"), (10, "3m00s"))
     ]
 
@@ -293,7 +304,15 @@ def test_the_summary_tells_what_training_came_to(
     with caplog.at_level(logging.INFO):
         reports.summarize(place())
     figures, best, kept = caplog.messages[-3:]
-    for part in ("7 updates", "1 whole epoch,", "4s", "100 target tokens", "25 tokens/s", "6e+03 FLOPs", "MFU 15.0 %"):
+    for part in (
+        "7 updates",
+        "1 whole epoch,",
+        "4s",
+        "100 target tokens",
+        "25 per second",
+        "6e+03 FLOPs",
+        "MFU 15.0 %",
+    ):
         assert part in figures
     assert best == "best validation: nll 2.0000, perplexity 7.389 (update 7); BLEU 31.25 (update 7)"
     assert kept == f"1 checkpoint in {tmp_path / 'checkpoints'}; the last is step-00000007"

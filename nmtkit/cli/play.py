@@ -1,0 +1,111 @@
+"""`nmtkit play`."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files
+
+
+def command(
+    *,
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, played in turn.", show_default=False)
+    ],
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
+    target_return: Annotated[
+        str | None,
+        typer.Option(
+            metavar="best|predicted|NUMBER",
+            help="Return to aim at: the best of the training episodes, what the model predicts at each step, or a "
+            "number.  [default: predicted if the model predicts returns, else best]",
+        ),
+    ] = None,
+    prior: Annotated[
+        float, typer.Option(min=0, help="With predicted: exponent of a prior that favours high returns; 0: none.")
+    ] = 10.0,
+    min_probability: Annotated[
+        float, typer.Option(min=0, max=1, help="With predicted: less probable returns are out of reach; 0: none are.")
+    ] = 0.002,
+    sample: Annotated[
+        bool, typer.Option("--sample/--greedy", help="Sample actions at temperature 1, or take the most probable.")
+    ] = True,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="graph, key-to-door, ..., or MODULE:FUNCTION.  [default: that of the training]"
+        ),
+    ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Play episodes of random actions as well.")] = False,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="End episodes after this number of steps.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of episodes and actions.")] = 1,
+    json_: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="File for all figures and rewards; the first model's stand first."),
+    ] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Play episodes with models of decisions, and print success rate, mean return and lengths with 95 % intervals.
+
+    The same seed gives the same episodes to every model.
+
+    Example: nmtkit play runs/key-to-door --episodes 1000 --random
+    """
+    from nmtkit import console
+    from nmtkit.data.episodes import Facts
+    from nmtkit.decoding.play import Outcome, PlayRequest, play, play_at_random
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
+    from nmtkit.files import write_json
+    from nmtkit.model_folder import load_model
+    from nmtkit.run import find_model
+
+    target: float | str | None = target_return
+    if target_return is not None and target_return not in ("best", "predicted"):
+        try:
+            target = float(target_return)
+        except ValueError:
+            target = math.nan
+        if not math.isfinite(target):
+            raise typer.BadParameter("give best, predicted or a number", param_hint="--target-return")
+    check_files([("--json", json_)], [])
+    console.set_up(quiet=quiet)
+    set_threads(threads)
+    request = PlayRequest(
+        episodes=episodes, target=target, prior=prior, min_probability=min_probability, is_greedy=not sample,
+        environment=environment, seed=seed, max_steps=max_steps,
+    )  # fmt: skip
+    outcomes: dict[str, Outcome] = {}
+    for model in models:
+        loaded = load_model(find_model(model), choose_device(device))
+        outcomes[str(model)] = Outcome(play(loaded, request))
+    if random:
+        facts = Facts.of(loaded.tokenizer)
+        outcomes["random actions"] = Outcome(play_at_random(facts, request, loaded.model.config.max_positions))
+    found = {name: outcome.as_json() for name, outcome in outcomes.items()}
+    rows = []
+    for name, entry in found.items():
+        low, high = entry["success_rate_interval"]
+        row = [name, f"{100 * entry['success_rate']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"]
+        low, high = entry["mean_return_interval"]
+        row.append(f"{entry['mean_return']:.3g} ± {(high - low) / 2:.2g}")
+        half = entry["mean_length_half_width"] or 0.0
+        row.append("" if entry["mean_length"] is None else f"{entry['mean_length']:.1f} ± {half:.1f}")
+        row.append("")
+        if "shortest_rate" in entry:
+            low, high = entry["shortest_rate_interval"]
+            row[-1] = f"{100 * entry['shortest_rate']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+        rows.append(row)
+    columns = ["model", "success rate (95 %)", "mean return", "steps to success", "by a shortest path"]
+    shown = 5 if any(row[4] for row in rows) else 4
+    console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])
+    if json_ is not None:
+        for name, outcome in outcomes.items():
+            found[name]["rewards"] = [episode.rewards for episode in outcome.episodes]
+        first = found[str(models[0])]
+        write_json(json_, {**first, "request": asdict(request), "models": {**found}})

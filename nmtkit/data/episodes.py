@@ -1,0 +1,441 @@
+"""Episodes of states, actions and rewards on disk, for tasks without text (tasks/trajectories.py).
+
+    lines of JSON, or random actions in an environment -> checked episodes -> RUN/data/train, RUN/data/valid:
+
+    states.npy    entries of the vocabulary of states, or normalised vectors      [steps] or [steps, width]
+    actions.npy   the same of actions
+    returns.npy   return-to-go: sum of the rewards from the step on               [steps]
+    ends.npy      end of each episode among the steps                             [episodes]
+
+What a model needs to know of the data besides both vocabularies is in the tokenizer's `facts` (`Facts`).
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nmtkit.config.schema import LocalPair, Recipe, corpus_name
+from nmtkit.console import counted, log, progress
+from nmtkit.corpora.corpus import StoredText, stored_text
+from nmtkit.data.batch import Batch, Lengths
+from nmtkit.data.shards import PairData, Part
+from nmtkit.data.stages import fingerprint_of
+from nmtkit.errors import DataError, ModelError
+from nmtkit.files import LineReader
+from nmtkit.model.trajectory import tokens_of_step
+from nmtkit.tasks.environments import make_environment, random_episodes
+from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
+
+FORMAT = 1
+_KEYS = ("states", "actions", "rewards")
+_FILES = ("states", "actions", "returns", "ends")
+B = TypeVar("B", bound="EpisodeBatch")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model of decisions needs to know of its training episodes.
+
+    Attributes:
+        environment, environment_seed: `data.environment` and its seed, in which it plays by default.
+        window: steps that the model sees, `data.sequence_length`.
+        timesteps: `data.timesteps`.
+        min_return: `data.min_return`.
+        scale: of returns-to-go at the model's input; the largest absolute one.
+        best, worst: highest and lowest return of a whole episode.
+        values: the different returns-to-go, in ascending order, if the model predicts them.
+        mean, deviation: of each number of states that are vectors.
+        action_scale: largest absolute number of actions that are vectors; the model predicts shares of it.
+    """
+
+    environment: str | None
+    environment_seed: int
+    window: int
+    timesteps: str
+    min_return: float | None
+    scale: float
+    best: float
+    worst: float
+    values: list[float]
+    mean: list[float]
+    deviation: list[float]
+    action_scale: float
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Facts":
+        """Return those stored with a model; raise ModelError if it is one of text."""
+        try:
+            return cls(**tokenizer.settings["facts"])
+        except (KeyError, TypeError):
+            raise ModelError("this model was trained with text and not with episodes; it cannot play") from None
+
+
+@dataclass(frozen=True)
+class EpisodeBatch(Batch):
+    """Rows of successive steps. ``source`` are states, ``target_in`` and ``target_out`` the actions at them.
+
+    States and actions that are vectors have a third dimension. Padding follows the steps.
+
+    Attributes:
+        returns: returns-to-go, scaled.
+        values: indices of the returns-to-go among the different ones; 0 if they are not predicted.
+        timesteps: number of each step in its episode, from 0.
+        has_values: returns-to-go are predicted.
+    """
+
+    source: Int[Tensor, "batch steps"] | Float[Tensor, "batch steps state"]
+    target_in: Int[Tensor, "batch steps"] | Float[Tensor, "batch steps action"]
+    target_out: Int[Tensor, "batch steps"] | Float[Tensor, "batch steps action"]
+    returns: Float[Tensor, "batch steps"]
+    values: Int[Tensor, "batch steps"]
+    timesteps: Int[Tensor, "batch steps"]
+    has_values: bool
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns, states and actions as the model reads them: returns that it predicts by their indices."""
+        return self.values if self.has_values else self.returns, self.source, self.target_in
+
+    def to(self: B, device: torch.device) -> B:
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("returns", "values", "timesteps")}
+        return replace(super().to(device), **moved)
+
+
+class EpisodeData(PairData):
+    """Prepared episodes as sequences of at most `window` steps.
+
+    Where all episodes are that short, each is a sequence. Otherwise one begins at every step, so that episodes occur
+    in proportion to their lengths, as published.
+
+    Attributes:
+        source_lengths, target_lengths: of each sequence, so that both joined are its tokens, and targets its steps.
+        lines: number of the episode of each sequence, from 1.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
+        self.folder, self.is_joined, self._facts = folder, True, Facts.of(tokenizer)
+        states, actions, returns, ends = (_load(folder / f"{name}.npy") for name in _FILES)
+        self._states, self._actions, self._returns = states, actions, returns
+        if not len(ends) or not ends[-1] == len(states) == len(actions) == len(returns):
+            raise DataError(f"{folder}: damaged (its files do not belong together); prepare the run again")
+        begins, lengths = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
+        self._timesteps = np.arange(ends[-1]) - np.repeat(begins, lengths)
+        window, numbers = self._facts.window, np.arange(1, len(ends) + 1)
+        if lengths.max() <= window:
+            self._starts, self._stops, self.lines = begins, ends, numbers
+        else:
+            self._starts = np.arange(ends[-1])
+            self._stops = np.minimum(self._starts + window, np.repeat(ends, lengths))
+            self.lines = np.repeat(numbers, lengths)
+        self.parts = [Part(len(self._starts), 1.0)]
+        self.target_lengths = self._stops - self._starts
+        self.source_lengths = (len(tokens_of_step(recipe.model)) - 1) * self.target_lengths + 1
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def own_batch(self, chosen: npt.NDArray[np.int64]) -> EpisodeBatch:
+        starts, sizes = self._starts[chosen], self.target_lengths[chosen]
+        real = np.arange(int(sizes.max(initial=1))) < sizes[:, None]
+        rows = np.where(real, starts[:, None] + np.arange(real.shape[1]), starts[:, None])
+        states, actions, returns = self._states[rows], self._actions[rows], self._returns[rows]
+        return episode_batch(self._facts, states, actions, returns, self._timesteps[rows], sizes)
+
+
+def episode_batch(
+    facts: Facts,
+    states: npt.NDArray,
+    actions: npt.NDArray,
+    returns: npt.NDArray,
+    timesteps: npt.NDArray,
+    sizes: Lengths,
+) -> EpisodeBatch:
+    """Return the batch of rows of steps [batch, steps].
+
+    Args:
+        timesteps: of each step in its episode, from 0.
+        sizes: steps of each row; the others are padding.
+    """
+    if facts.timesteps == "window":
+        timesteps = timesteps - timesteps[:, :1]
+    real = np.arange(returns.shape[1]) < sizes[:, None]
+    middles = (np.array(facts.values[1:]) + facts.values[:-1]) / 2
+    values = np.searchsorted(middles, returns)  # the nearest
+    inputs, outputs = (torch.from_numpy(np.ascontiguousarray(part)) for part in (states, actions))
+    return EpisodeBatch(
+        source=inputs,
+        source_lengths=torch.from_numpy(sizes),
+        target_in=outputs,
+        target_out=outputs,
+        target_lengths=torch.from_numpy(sizes),
+        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
+        returns=torch.from_numpy((returns / facts.scale).astype(np.float32)),
+        values=torch.from_numpy(values),
+        timesteps=torch.from_numpy(timesteps.astype(np.int64)),
+        has_values=bool(facts.values),
+    )
+
+
+def _load(path: Path) -> npt.NDArray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: missing or damaged ({error}); prepare the run again") from None
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode with its place, for messages."""
+
+    place: str
+    states: list[Any]
+    actions: list[Any]
+    rewards: list[float]
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.rewards)
+
+
+def read_episodes(text: StoredText) -> Iterator[Episode]:
+    """Yield the episodes in lines of JSON with lists of equal length: states, actions and rewards.
+
+    Raises:
+        DataError: a line is no such object; it names file and line.
+    """
+    for number, line in enumerate(LineReader(text, name=text.name), start=1):
+        place = f"{text.name}, line {number}"
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise DataError(f"{place}: not an object of JSON; write one episode per line") from None
+        if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in _KEYS):
+            raise DataError(f"{place}: an episode needs the lists states, actions and rewards")
+        lengths = [len(found[key]) for key in _KEYS]
+        if len(set(lengths)) > 1 or not lengths[0]:
+            raise DataError(
+                f"{place}: states, actions and rewards must be lists of the same length of at least 1, not "
+                f"{lengths[0]}, {lengths[1]} and {lengths[2]}"
+            )
+        for step, reward in enumerate(found["rewards"], start=1):
+            if not is_finite(reward):
+                raise DataError(f"{place}: reward {step} is {repr(reward)[:60]}, not a finite number")
+        yield Episode(place, found["states"], found["actions"], [float(reward) for reward in found["rewards"]])
+
+
+class Episodes:
+    """The episodes of a recipe.
+
+    Attributes:
+        fingerprint: of all that decides the content of RUN/data.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Open the files of the recipe; raise DataError if one cannot be read."""
+        self._recipe, self._data = recipe, recipe.data
+        valid = () if isinstance(self._data.valid, int) else self._data.valid
+        self._texts: dict[str, list[tuple[str, StoredText | None]]] = {}
+        for role, entries in (("train", self._data.train), ("valid", valid)):
+            self._texts[role] = [
+                (corpus_name(entry), stored_text(entry.source, "plain", "") if isinstance(entry, LocalPair) else None)
+                for entry in entries
+            ]
+        settings = self._data.model_dump(mode="json", exclude={"train", "valid"})
+        sums = [(role, name, text and text.file.sha256) for role, texts in self._texts.items() for name, text in texts]
+        valid_number = self._data.valid if isinstance(self._data.valid, int) else None
+        self.fingerprint = fingerprint_of(FORMAT, settings, sums, valid_number, recipe.model.return_values)
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Read all episodes, fill RUN/data, and return the entries of its manifest.
+
+        Raises:
+            DataError: an episode cannot be used.
+        """
+        self._corpora: list[dict[str, Any]] = []
+        episodes = {role: self._read(role) for role in self._texts}
+        train, valid = episodes["train"], episodes["valid"]
+        if not train:
+            raise DataError("the training corpora hold no episode")
+        returns = [episode.total for episode in train]
+        worst = min(returns)
+        if isinstance(self._data.valid, int):
+            if self._data.valid >= len(train):
+                raise DataError(f"data.valid = {self._data.valid}: there are only {counted(len(train), 'episode')}")
+            order = np.random.default_rng([self._data.episodes_seed, 1]).permutation(len(train))
+            valid = [train[index] for index in sorted(order[: self._data.valid])]
+            train = [train[index] for index in sorted(order[self._data.valid :])]
+        if self._data.best_episodes < 1:
+            ranked = sorted(train, key=lambda episode: -episode.total)
+            kept = ranked[: max(1, round(self._data.best_episodes * len(ranked)))]
+            train = [episode for episode in kept if episode.total > worst]
+            if not train:
+                raise DataError("data.best_episodes: all episodes have the same return, so none is among the best")
+            log.info("data.best_episodes: learning from %s", counted(len(train), "episode"))
+        longest = max(len(episode.rewards) for episode in (*train, *valid))
+        if longest > self._recipe.model.max_positions:
+            raise DataError(
+                f"[model] max_positions = {self._recipe.model.max_positions}, but an episode has {longest} steps; "
+                "raise it"
+            )
+        to_go = [self._returns(episode) for episode in train]
+        every = np.concatenate(to_go)
+        values = np.unique(every.round(9)).tolist() if self._recipe.model.return_values else []
+        if len(values) > self._recipe.model.return_values:
+            raise DataError(
+                f"the training episodes have {len(values)} different returns-to-go, more than [model] return_values = "
+                f"{self._recipe.model.return_values}"
+            )
+        states, mean, deviation = _Column.of(train, "states", self._data.states), [], []
+        actions = _Column.of(train, "actions", self._data.actions)
+        if states.is_vector:
+            numbers = np.concatenate([states.encode(episode) for episode in train])
+            mean, deviation = (
+                numbers.mean(0, dtype=np.float64).tolist(),
+                (numbers.std(0, dtype=np.float64) + 1e-6).tolist(),
+            )
+        largest = 1.0
+        if actions.is_vector:
+            largest = max(float(np.abs(actions.encode(episode)).max()) for episode in train) or 1.0
+        facts = Facts(
+            self._data.environment, self._data.environment_seed, self._data.sequence_length, self._data.timesteps,
+            self._data.min_return,
+            float(np.abs(every).max()) or 1.0, max(returns), worst, values, mean, deviation, largest,
+        )  # fmt: skip
+        tokenizer = Tokenizer.of_symbols(self._data, states.names, actions.names, asdict(facts))
+        tokenizer.save(folder / "tokenizer")
+        pairs = {}
+        for role, chosen in (("train", train), ("valid", valid)):
+            if not chosen:
+                continue
+            pairs[role] = len(chosen)
+            encoded = [(states.encode(episode), actions.encode(episode, is_known=True)) for episode in chosen]
+            inputs = np.concatenate([of_states for of_states, _ in encoded])
+            outputs = np.concatenate([of_actions for _, of_actions in encoded])
+            arrays = {
+                "states": normalized_states(facts, inputs),
+                "actions": (outputs / largest).astype(np.float32) if actions.is_vector else outputs,
+                "returns": np.concatenate([self._returns(episode) for episode in chosen]),
+                "ends": np.cumsum([len(episode.rewards) for episode in chosen]),
+            }
+            (folder / role).mkdir()
+            for name, array in arrays.items():
+                np.save(folder / role / f"{name}.npy", array)
+        return {
+            "corpora": self._corpora,
+            "cleaning": {},
+            "pairs": pairs,
+            "tokenizer_sha256": tokenizer.fingerprint(),
+            "vocab_sizes": tokenizer.settings["vocab_sizes"],
+            "train_tokens": {"states": len(every), "actions": len(every)},
+        }
+
+    def _read(self, role: str) -> list[Episode]:
+        found: list[Episode] = []
+        for name, text in self._texts[role]:
+            before, files = len(found), []
+            if text is None:
+                found += self._played()
+            else:
+                found += read_episodes(text)
+                files = [{"path": str(text.file.path), "url": None, "bytes": text.file.num_bytes,
+                          "sha256": text.file.sha256}]  # fmt: skip
+            total = text.file.sha256 if text else self.fingerprint
+            entry = {"name": name, "role": role, "pairs": len(found) - before, "files": files, "sha256": total}
+            self._corpora.append(entry)
+        return found
+
+    def _played(self) -> Iterator[Episode]:
+        """Yield the episodes of random actions."""
+        data = self._data
+        assert data.environment is not None
+        environment = make_environment(data.environment, data.environment_seed, for_data=True)
+        episodes = random_episodes(environment, data.episodes, data.episodes_seed, self._recipe.model.max_positions)
+        with progress("playing at random", data.episodes) as advance:
+            for number, episode in enumerate(episodes, start=1):
+                yield Episode(f"{data.environment}, episode {number}", **episode)
+                advance(number)
+
+    def _returns(self, episode: Episode) -> npt.NDArray[np.float64]:
+        """Return the returns-to-go of an episode [steps]."""
+        to_go = np.cumsum(episode.rewards[::-1])[::-1]
+        return to_go if self._data.min_return is None else np.maximum(to_go, self._data.min_return)
+
+
+def normalized_states(facts: Facts, states: npt.NDArray) -> npt.NDArray:
+    """Return states that are vectors with mean 0 and variance 1 over the training steps; others unchanged."""
+    return ((states - facts.mean) / facts.deviation).astype(np.float32) if facts.mean else states
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The states or the actions of all episodes.
+
+    Attributes:
+        names: of the entries in the vocabulary; of vectors the numbers of their elements.
+    """
+
+    key: str
+    names: list[str]
+    is_vector: bool
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode], key: str, kind: str) -> "_Column":
+        if kind == "vector":
+            first = vector_of(getattr(episodes[0], key)[0], f"{episodes[0].place}: {key}")
+            return cls(key, [str(number) for number in range(len(first))], is_vector=True)
+        names = {name_of(value, f"{each.place}: {key}") for each in episodes for value in getattr(each, key)}
+        return cls(key, sorted(names, key=lambda name: (len(name), name)), is_vector=False)
+
+    def encode(self, episode: Episode, *, is_known: bool = False) -> npt.NDArray:
+        """Return the ids or vectors of an episode.
+
+        Args:
+            is_known: a value that is not in the vocabulary is an error, and not the unknown entry.
+        """
+        values, place = getattr(episode, self.key), f"{episode.place}: {self.key}"
+        if self.is_vector:
+            rows = [vector_of(value, place, len(self.names)) for value in values]
+            return np.array(rows, np.float32)
+        index = self._index
+        ids = [index.get(name_of(value, place), UNK) for value in values]
+        if is_known and UNK in ids:
+            raise DataError(f"{place} has {json.dumps(values[ids.index(UNK)])}, which no training episode has")
+        return np.array(ids, np.int64)
+
+    @property
+    def _index(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number whose sums over an episode float32 can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+
+
+def name_of(value: Any, place: str) -> str:
+    """Return the vocabulary entry of a discrete state or action: a number without fraction, or a text."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise DataError(
+            f'{place} has {repr(value)[:60]}, not a whole number or a name; for lists of numbers state "vector" '
+            "in [data] states or actions"
+        )
+    return json.dumps(value)
+
+
+def vector_of(value: Any, place: str, width: int | None = None) -> list[float]:
+    """Return a vector of a state or an action; raise DataError if it has another form or width."""
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(is_finite(number) for number in numbers):
+        raise DataError(f"{place} has {repr(value)[:60]}, not a list of finite numbers")
+    if width is not None and len(numbers) != width:
+        raise DataError(f"{place} has a vector of {len(numbers)} numbers, and others have {width}")
+    return [float(number) for number in numbers]

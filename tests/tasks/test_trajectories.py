@@ -1,0 +1,544 @@
+"""Decisions from episodes to play: the model, its data, training and outcome."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
+
+from nmtkit.cli.main import app
+from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import ModelConfig
+from nmtkit.data.batch import make_batch
+from nmtkit.data.episodes import EpisodeBatch, EpisodeData, Facts, episode_batch
+from nmtkit.data.prepare import prepare
+from nmtkit.decoding import play as playing
+from nmtkit.decoding.play import Outcome, Played, PlayRequest, play, play_at_random, wilson
+from nmtkit.distributed.workers import Workers
+from nmtkit.errors import DataError, NmtkitError, RecipeError
+from nmtkit.model.decoder_only import build_model
+from nmtkit.model.flops import count_parameters, forward_flops
+from nmtkit.model.trajectory import DecisionTransformer
+from nmtkit.model_folder import load_model
+from nmtkit.pipeline import run as run_recipe
+from nmtkit.reports.played import figures_of
+from nmtkit.reports.run_facts import read_run
+from nmtkit.reports.run_page import report_page
+from nmtkit.run import Run, find_model
+from nmtkit.tasks.environments import Discrete
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.loss import action_loss
+from nmtkit.training.resume import verify_resume
+from nmtkit.training.session import train
+
+RECIPE = """
+[data]
+task = "trajectories"
+environment = "tests.tasks.test_trajectories:Repeat"
+episodes = 500
+valid = 5
+sequence_length = 4
+[model]
+architecture = "decoder"
+decoder_layers = 1
+d_model = 16
+d_ff = 32
+num_heads = 2
+norm = "pre"
+positions = "learned"
+max_positions = 6
+dropout = 0.0
+[training]
+sequences_per_update = 16
+schedule = "constant"
+peak_learning_rate = 0.02
+warmup_steps = 5
+label_smoothing = 0.0
+max_steps = 150
+validate_bleu = false
+validate_every_steps = 50
+checkpoint_every_steps = 50
+keep_last = 1
+[decoding]
+average_last = 1
+"""
+CONFIG: dict[str, Any] = {
+    "architecture": "decoder", "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm": "pre",
+    "positions": "learned", "max_positions": 12, "dropout": 0.0, "head": "discrete-action",
+}  # fmt: skip
+
+
+class Repeat:
+    """Four steps; an action that names the state earns 1."""
+
+    def __init__(self) -> None:
+        self.action_space = Discrete(3)
+
+    def reset(self, *, seed: int | None = None) -> tuple[int, dict[str, Any]]:
+        self._random = np.random.default_rng(seed)
+        self._state, self._steps = int(self._random.integers(3)), 0
+        return self._state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._state)
+        self._state, self._steps = int(self._random.integers(3)), self._steps + 1
+        return self._state, reward, self._steps == 4, False, {}
+
+
+class Long(Repeat):
+    """An episode without an end."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        state, reward, *_ = super().step(action)
+        return state, reward, False, False, {}
+
+
+class Steering:
+    """Vectors: the action should be the negative of the state."""
+
+    class Space:
+        def seed(self, seed: int) -> None:
+            self._random = np.random.default_rng(seed)
+
+        def sample(self) -> Any:
+            return self._random.uniform(-2, 2, 2).astype(np.float32)
+
+    def __init__(self) -> None:
+        self.action_space = self.Space()
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        self._random = np.random.default_rng(seed)
+        self._state, self._steps = self._random.uniform(-2, 2, 2), 0
+        return self._state, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action.shape == (2,)
+        reward = -float(np.abs(self._state + action).mean())
+        self._state, self._steps = self._random.uniform(-2, 2, 2), self._steps + 1
+        return self._state, reward, self._steps == 3, False, {}
+
+
+def write_project(folder: Path, *changes: tuple[str, str], **episodes: list[dict[str, Any]]) -> str:
+    text = RECIPE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    for name, rows in episodes.items():
+        lines = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "mine.toml").write_text(text, encoding="utf-8")
+    return str(folder / "mine.toml")
+
+
+def from_files(valid: bool = False) -> tuple[tuple[str, str], ...]:
+    other = 'valid = [{ text = "valid.jsonl" }]' if valid else "episodes = 1"
+    return (
+        ('environment = "tests.tasks.test_trajectories:Repeat"', 'train = [{ text = "train.jsonl" }]'),
+        ("episodes = 500\nvalid = 5", other),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("episodes")
+    recipe = load_recipe(write_project(folder))
+    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    return folder / "run"
+
+
+def with_facts(run: Run, **changes: Any) -> Tokenizer:
+    tokenizer = run.tokenizer()
+    tokenizer.settings["facts"] |= changes
+    return tokenizer
+
+
+def random_batch(vector: bool = False, values: int = 0, sizes: tuple[int, ...] = (5, 3, 1)) -> EpisodeBatch:
+    random, rows, steps = np.random.default_rng(1), len(sizes), max(sizes)
+    facts = Facts(None, 0, 12, "episode", None, 2.0, 1.0, 0.0, [0.0, 1.0, 2.0][:values], [], [], 1.0)
+    if vector:
+        parts = [random.standard_normal((rows, steps, width)).astype(np.float32) for width in (3, 2)]
+        parts[1] = np.tanh(parts[1])
+    else:
+        parts = [random.integers(4, 4 + count, (rows, steps)) for count in (5, 3)]
+    returns, timesteps = random.integers(0, 3, (rows, steps)).astype(float), np.tile(np.arange(steps), (rows, 1))
+    return episode_batch(facts, *parts, returns, timesteps, np.array(sizes))
+
+
+def model_of(vector: bool = False, **changes: Any) -> DecisionTransformer:
+    torch.manual_seed(1)
+    own = {"head": "vector-action", "vector_states": True} if vector else {}
+    model = build_model(ModelConfig(**{**CONFIG, **own, **changes}), 7 if vector else 9, 6 if vector else 7)
+    assert isinstance(model, DecisionTransformer)
+    return model.eval()
+
+
+KINDS: list[dict[str, Any]] = [
+    {}, {"vector": True}, {"returns": False}, {"return_values": 3}, {"vector": True, "return_values": 3}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_and_operations_are_counted_exactly(kind: dict[str, Any]) -> None:
+    model = model_of(**kind)
+    sizes = (7, 6) if kind.get("vector") else (9, 7)
+    assert sum(weight.numel() for weight in model.parameters()) == count_parameters(model.config, *sizes)
+    batch = random_batch(bool(kind.get("vector")), kind.get("return_values", 0), sizes=(4, 4))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        action_loss(model, batch, 0.0)
+    steps = np.array([4, 4])
+    counted = forward_flops(
+        model.config, 0, (len(model.order) - 1) * steps + 1, steps, head_size=model.head_size
+    )  # fmt: skip
+    assert counter.get_total_flops() == counted.flops
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_sees_only_what_was_before_its_action(kind: dict[str, Any]) -> None:
+    model, batch = model_of(**kind), random_batch(bool(kind.get("vector")), kind.get("return_values", 0), sizes=(5, 5))
+    parts = [*batch.inputs, batch.timesteps]
+    before, values = model.predict(*parts)
+    for step in range(5):
+        for index, reach in ((0, 0 if model.config.returns else 5), (1, 0), (2, 1)):
+            changed = [part.clone() for part in parts]
+            part = changed[index]
+            if part.is_floating_point():
+                part[:, step] += 1
+            else:
+                part[:, step] = (part[:, step] + 1) % 3 if index == 0 else 4 + (part[:, step] - 3) % 3
+            after, values_after = model.predict(*changed)
+            # An action is not seen at its own step; return and state are.
+            first = step + reach
+            assert torch.equal(before[:, :first], after[:, :first])
+            if first < 5:
+                assert not torch.allclose(before[:, first], after[:, first])
+            if values is not None and values_after is not None:
+                # A return is predicted before it is read.
+                unseen = first + (index == 0)
+                assert torch.equal(values[:, :unseen], values_after[:, :unseen])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_each_row_alone(kind: dict[str, Any]) -> None:
+    vector, values = bool(kind.get("vector")), kind.get("return_values", 0)
+    model, sizes = model_of(**kind).double(), (5, 3, 1)
+    batch = random_batch(vector, values, sizes)
+    tensors = {name: part for name, part in vars(batch).items() if isinstance(part, torch.Tensor)}
+    floats = {name: part.double() for name, part in tensors.items() if part.is_floating_point()}
+    batch = replace(batch, **floats)
+    together = [found.detach() for found in action_loss(model, batch, 0.1)]
+    alone = torch.zeros(2, dtype=torch.float64)
+    for row, size in enumerate(sizes):
+        cut = {
+            name: part[row : row + 1] if part.dim() == 1 else part[row : row + 1, :size]
+            for name, part in {**tensors, **floats}.items()
+            if name != "target_rows"
+        }
+        alone += torch.stack(action_loss(model, replace(batch, **cut, target_rows=None), 0.1)).detach()
+    assert torch.stack(together).tolist() == pytest.approx(alone.tolist(), abs=1e-6)
+    assert len(alone.unique()) == (1 if vector and not values else 2)  # of an action that is a vector both are the same
+
+
+def test_predictions_equal_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.DecisionTransformerConfig(
+        state_dim=3, act_dim=2, hidden_size=16, max_ep_len=12, n_layer=2, n_head=2, n_inner=24,
+        activation_function="relu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    torch.manual_seed(2)
+    theirs = transformers.DecisionTransformerModel(config).eval()
+    weights = dict(theirs.state_dict())
+    for weight in weights.values():  # biases and norms, which begin at 0 and 1, too
+        if weight.is_floating_point():
+            weight.add_(0.1 * torch.randn(weight.shape))
+    weights["encoder.wpe.weight"][0] = 0  # a constant that their class adds to every position
+    ours = model_of(vector=True)
+    mapped = {"positions.target": weights["embed_timestep.weight"]}
+    pairs = {"embed_return": "inputs.returns", "embed_state": "inputs.states", "embed_action": "inputs.actions",
+             "embed_ln": "input_norm", "encoder.ln_f": "decoder_norm", "predict_action.0": "head"}  # fmt: skip
+    for layer in range(2):
+        names = {"ln_1": "residuals.0.norm", "ln_2": "residuals.1.norm", "attn.c_proj": "self_attention.output",
+                 "mlp.c_fc": "feed_forward.inner", "mlp.c_proj": "feed_forward.outer"}  # fmt: skip
+        pairs |= {f"encoder.h.{layer}.{their}": f"decoder.{layer}.{our}" for their, our in names.items()}
+        for kind in ("weight", "bias"):
+            joined = weights[f"encoder.h.{layer}.attn.c_attn.{kind}"].t().chunk(3)
+            for part, our in zip(joined, ("query", "key", "value"), strict=True):
+                mapped[f"decoder.{layer}.self_attention.{our}.{kind}"] = part
+    for their, our in pairs.items():
+        for kind in ("weight", "bias"):
+            tensor = weights[f"{their}.{kind}"]
+            mapped[f"{our}.{kind}"] = tensor.t() if "c_" in their and kind == "weight" else tensor
+    ours.load_state_dict(mapped)
+    batch = random_batch(vector=True, sizes=(6, 6))
+    with torch.no_grad():
+        found, _ = ours.predict(*batch.inputs, batch.timesteps)
+        expected = theirs(
+            states=batch.source, actions=batch.target_in, rewards=None, returns_to_go=batch.returns[:, :, None],
+            timesteps=batch.timesteps, attention_mask=torch.ones(2, 6, dtype=torch.long),
+        ).action_preds  # fmt: skip
+    assert found.abs().max() > 0.05
+    assert (found - expected).abs().max() < 1e-5
+
+
+def test_sequences_begin_at_every_step_where_episodes_are_longer(tmp_path: Path) -> None:
+    rows = [{"states": [0, 1, 2], "actions": [0, 1, 0], "rewards": [1, 0, 2.5]},
+            {"states": [2], "actions": [1], "rewards": [-1]}]  # fmt: skip
+    for window, lengths in ((2, [2, 2, 1, 1]), (3, [3, 1])):
+        changes = (*from_files(), ("sequence_length = 4", f"sequence_length = {window}"))
+        recipe = load_recipe(write_project(tmp_path, *changes, train=rows), ["data.min_return=-0.5"])
+        run = Run(tmp_path / f"run{window}")
+        assert prepare(recipe, run.folder).is_new
+        assert not prepare(recipe, run.folder).is_new
+        data = EpisodeData(run.data / "train", recipe, run.tokenizer())
+        assert data.target_lengths.tolist() == lengths
+        assert (data.source_lengths - 1 + data.target_lengths).tolist() == [3 * length for length in lengths]
+        batch = make_batch(data, np.arange(len(lengths)))
+        assert isinstance(batch, EpisodeBatch)
+        assert batch.num_targets == sum(lengths)
+        facts = Facts.of(run.tokenizer())
+        assert (facts.scale, facts.best, facts.worst) == (3.5, 3.5, -1.0)
+        assert (batch.returns[0] * 3.5).tolist() == pytest.approx([3.5, 2.5, 2.5][: lengths[0]])
+        assert float(batch.returns[-1, 0]) == pytest.approx(-0.5 / 3.5)  # not below min_return
+        if window == 2:
+            relative = make_batch(
+                EpisodeData(run.data / "train", recipe, with_facts(run, timesteps="window")), np.arange(4)
+            )
+            assert isinstance(relative, EpisodeBatch)
+            assert relative.timesteps.tolist() == [[0, 1], [0, 1], [0, 0], [0, 0]]
+            assert batch.timesteps.tolist()[:2] == [[0, 1], [1, 2]]
+            assert data.lines.tolist() == [1, 1, 1, 2]
+
+
+def test_the_best_episodes_are_those_above_the_worst(tmp_path: Path) -> None:
+    rows = [{"states": [0], "actions": [number % 2], "rewards": [int(number > 6)]} for number in range(10)]
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.best_episodes=0.5"])
+    assert prepare(recipe, tmp_path / "run").manifest["pairs"] == {"train": 3}
+
+
+def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    request = PlayRequest(episodes=80, is_greedy=True)
+    best, worst = (
+        np.mean([each.total for each in play(loaded, PlayRequest(episodes=80, target=target))]) for target in (4.0, 0.0)
+    )
+    walks = np.mean([each.total for each in play_at_random(Facts.of(loaded.tokenizer), request)])
+    assert worst < 0.6 < walks < 1.7 < 2.5 < best
+    scores = json.loads((trained / "scores.json").read_text(encoding="utf-8"))["episodes"]
+    assert scores["mean-return"]["score"] > 2.5
+    assert {"success-rate", "mean-return"} == set(scores)
+    page = report_page([read_run(trained)])
+    assert "Steps to success" in page
+    assert "never" in page
+
+
+def test_play_does_not_depend_on_how_many_play_at_a_time(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, found = load_model(find_model(trained)), []
+    for at_once in (7, 2, 250):
+        monkeypatch.setattr(playing, "AT_ONCE", at_once)
+        found.append([(each.states, each.actions, each.rewards) for each in play(loaded, PlayRequest(episodes=7))])
+    assert found[0] == found[1] == found[2]
+    other = play(loaded, PlayRequest(episodes=7, seed=2))
+    assert [each.states for each in other] != [states for states, _, _ in found[0]]
+
+
+def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path))
+    prepare(recipe, tmp_path / "run")
+    workers = Workers.start("cpu", "float32", 1, for_training=True)
+    train(load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=23"]), tmp_path / "run", workers)
+    train(recipe, tmp_path / "run", workers)
+    whole, resumed = (
+        load_model(Run(folder).checkpoints()[-1]).model.state_dict() for folder in (trained, tmp_path / "run")
+    )
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+    first, last = verify_resume(recipe, tmp_path / "run", workers)
+    assert first < last == 150
+
+
+def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
+    changes = (("Repeat", "Steering"), ("valid = 5", 'states = "vector"\nactions = "vector"'))
+    recipe = load_recipe(write_project(tmp_path, *changes), ["training.max_steps=40", "data.episodes=200"])
+    run = Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    states = np.load(run.data / "train" / "states.npy")
+    assert np.abs(states.mean(0)).max() < 1e-5
+    assert states.std(0).tolist() == pytest.approx([1, 1], abs=1e-4)
+    facts = Facts.of(run.tokenizer())
+    assert 1.9 < facts.action_scale <= 2
+    assert np.abs(np.load(run.data / "train" / "actions.npy")).max() <= 1
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    request = PlayRequest(episodes=40)
+    loaded = load_model(run.checkpoints()[-1])
+    of_model, of_chance = (
+        np.mean([each.total for each in found]) for found in (play(loaded, request), play_at_random(facts, request))
+    )
+    assert of_model > of_chance + 0.3
+
+
+def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path) -> None:
+    settings = ["model.return_values=5", "data.sequence_length=1", "data.timesteps=window", "training.max_steps=400"]
+    recipe = load_recipe(write_project(tmp_path), [*settings, "training.peak_learning_rate=0.01"])
+    run = Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    loaded = load_model(run.checkpoints()[-1])
+    totals = {}
+    for prior in (0.0, 10.0):
+        found = play(loaded, PlayRequest(episodes=60, prior=prior))
+        totals[prior] = np.mean([each.total for each in found])
+        figure = figures_of(
+            {**Outcome(found).as_json(), "example": {"rewards": [0.0, 1.0], "values": found[0].values}}
+        )[1]
+        assert "Probability of the highest return" in figure
+        assert figure.count("<circle") == 1
+        assert all(np.allclose(np.sum(each.values, 1), 1) and len(each.values) == 4 for each in found)
+    # Without a prior the returns are those of random actions, 4 / 3 on average.
+    assert totals[0.0] < 1.6 < totals[10.0]
+
+
+def test_intervals() -> None:
+    assert wilson(10, 100) == pytest.approx([0.05523, 0.17437], abs=1e-5)
+    assert wilson(0, 10)[0] == 0.0
+    assert wilson(10, 10) == pytest.approx([0.72247, 1.0], abs=1e-5)
+    episodes = [Played(rewards=[0.0, 1.0], is_success=True, is_shortest=True, shortest=2.0),
+                Played(rewards=[0.0, 0.0, 1.0], is_success=True, is_shortest=False, shortest=2.0),
+                Played(rewards=[0.0], shortest=1.0), Played(rewards=[0.0], shortest=1.0)]  # fmt: skip
+    found = Outcome(episodes).as_json()
+    assert (found["success_rate"], found["shortest_rate"], found["mean_length"]) == (0.5, 0.25, 2.5)
+    assert found["lengths"] == {"2": 1, "3": 1}
+    assert found["shortest_lengths"] == {"1": 2, "2": 2}
+    assert found["mean_return_interval"] == pytest.approx(
+        [0.5 - 1.959964 * math.sqrt(1 / 3) / 2, 0.5 + 1.959964 * math.sqrt(1 / 3) / 2]
+    )
+
+
+def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    command = ["play", str(trained), "--episodes", "20", "--random", "--json", str(output), "--quiet"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "success rate" in result.output
+    assert "random actions" in result.output
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert [entry["episodes"] for entry in found["models"].values()] == [20, 20]
+    assert [len(entry["rewards"]) for entry in found["models"].values()] == [20, 20]
+    assert found["success_rate"] == found["models"][str(trained)]["success_rate"]
+    for command, expected in (("report", "report.html"), ("score", "scores.json")):
+        result = CliRunner().invoke(app, [command, str(trained), "--quiet"])
+        assert result.exit_code == 0, result.output
+        assert (trained / expected).is_file()
+    assert "A model of decisions" in (trained / "card.md").read_text(encoding="utf-8")
+
+
+GOOD = {"states": [0, 1], "actions": [0, 1], "rewards": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([GOOD, {**GOOD, "rewards": [1]}], r"line 2: states, actions and rewards must be lists .* not 2, 2 and 1"),
+        ([{"states": [], "actions": [], "rewards": []}], "line 1: .*of at least 1"),
+        ([GOOD, "nonsense\n"], "line 2: not an object of JSON"),
+        ([GOOD, {"states": [1]}], "line 2: an episode needs the lists"),
+        ([{**GOOD, "rewards": [0, float("nan")]}], "line 1: reward 2 is nan, not a finite number"),
+        ([{**GOOD, "rewards": [0, "x"]}], "reward 2 is 'x'"),
+        ([{**GOOD, "states": [0, [1, 2]]}], r"line 1: states has \[1, 2\], not a whole number or a name; .*vector"),
+        ([{**GOOD, "actions": [0, 0.5]}], "line 1: actions has 0.5"),
+        ([{key: value * 9 for key, value in GOOD.items()}], "max_positions = 6, but an episode has 18 steps"),
+        ([], "hold no episode"),
+    ],
+)
+def test_episodes_that_cannot_be_used(tmp_path: Path, rows: list[Any], message: str) -> None:
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows))
+    with pytest.raises(DataError, match=message):
+        prepare(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
+def test_an_action_that_training_lacks_and_a_state_that_it_lacks(tmp_path: Path) -> None:
+    valid = [GOOD, {**GOOD, "states": [0, 99]}]
+    recipe = load_recipe(write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=valid))
+    assert prepare(recipe, tmp_path / "run").manifest["pairs"] == {"train": 1, "valid": 2}
+    recipe = load_recipe(
+        write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=[GOOD, {**GOOD, "actions": [0, 7]}])
+    )
+    with pytest.raises(DataError, match=r"valid\.jsonl, line 2: actions has 7, which no training episode has"):
+        prepare(recipe, tmp_path / "other")
+
+
+def test_vectors_of_another_width(tmp_path: Path) -> None:
+    rows = [{"states": [[0, 1], [1]], "actions": [0, 1], "rewards": [0, 1]}]
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.states=vector"])
+    with pytest.raises(DataError, match="line 1: states has a vector of 1 numbers, and others have 2"):
+        prepare(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.environment=chess"], "no such environment; choose graph"),
+        (["data.valid=500"], "there are only 500 episodes"),
+        (["model.return_values=2"], "5 different returns-to-go, more than"),
+        (["model.max_positions=3"], "has not ended after 3 steps"),
+    ],
+)
+def test_settings_that_do_not_fit_the_episodes(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare(load_recipe(write_project(tmp_path), overrides), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (['data.test=["builtin/synthetic"]'], "leave test out"),
+        (['data.train=["builtin/synthetic"]'], "a corpus of episodes is"),
+        (["model.positions=sinusoidal"], "positions = .learned"),
+        (["model.architecture=encoder-decoder"], "architecture"),
+        (["model.head=classes"], "contradicts"),
+        (["model.returns=false", "model.return_values=2"], "needs returns = true"),
+        (["training.validate_bleu=true"], "validate_bleu"),
+    ],
+)
+def test_settings_that_contradict_the_task(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write_project(tmp_path), overrides)
+
+
+def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
+    loaded = load_model(find_model(trained))
+    with pytest.raises(DataError, match="needs a model that predicts returns"):
+        play(loaded, PlayRequest(target="predicted"))
+    with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
+        play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
+    (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")
+    text = ["--hypothesis", str(tmp_path / "x.txt")]
+    for command in (
+        ["translate", str(trained), "--input", str(tmp_path / "x.txt")],
+        ["classify", str(trained), "--input", str(tmp_path / "x.txt")],
+        ["generate", str(trained)],
+        ["score", "--model", str(trained), "--source", str(tmp_path / "x.txt"), *text],
+        ["score", "--model", str(trained), *text],
+        ["cost", str(tmp_path / "mine.toml")],
+        ["prepare", str(tmp_path / "mine.toml"), "--check"],
+    ):
+        write_project(tmp_path)
+        result = CliRunner().invoke(app, command)
+        assert isinstance(result.exception, NmtkitError), (command, result.output)
+        assert "\n" not in str(result.exception)
+
+
+def test_long_episodes_are_cut(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    long = "tests.tasks.test_trajectories:Long"
+    with pytest.raises(DataError, match="has not ended after 60 steps"):
+        play(loaded, PlayRequest(episodes=2, environment=long))
+    with pytest.raises(DataError, match="has not ended after 60 steps"):
+        play_at_random(Facts.of(loaded.tokenizer), PlayRequest(episodes=2, environment=long), 6)
+    found = play(loaded, PlayRequest(episodes=2, environment=long, max_steps=9))
+    assert [len(each.rewards) for each in found] == [9, 9]
+    assert not found[0].is_success
