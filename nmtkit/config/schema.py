@@ -179,7 +179,7 @@ class DataConfig(_Section):
     best_episodes: float = Field(default=1.0, gt=0, le=1)
     """Share of the training episodes to learn from, those of the highest returns, without those of the lowest return of
     all: percentile behaviour cloning. 1: all episodes."""
-    min_return: float | None = None
+    min_return: float | None = Field(default=None, ge=-1e12, le=1e12)
     """Returns-to-go below this value count as this value, such as that of all walks that miss the goal."""
     states: Literal["discrete", "vector"] = "discrete"
     """Kind of the states of episodes: a whole number or a name that occurs in training, or a list of numbers."""

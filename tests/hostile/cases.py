@@ -35,6 +35,8 @@ COMMANDS: dict[str, list[str]] = {
     "extract sentences": ["extract", "--input", "examples.jsonl", "--method", "sumbasic", "--format", "jsonl", *OUT],
     "generate": ["generate", "text-run", "--prompt", "ab", "--max-tokens", "5", "--threads", "1", *OUT],
     "classify": ["classify", "label-run", "--input", "test.en", "--threads", "1", *OUT],
+    "play": ["play", "play-run", "--episodes", "5", "--threads", "1"],
+    "prepare episodes": ["prepare", "episodes.toml", "--run-dir", "new-episodes"],
     "import": ["import", "gpt", "imported"],
     "report": ["report", "run", "--output", "report.html"],
     "attention": ["attention", "run", "--source", "ab cde", "--threads", "1"],
@@ -99,7 +101,7 @@ _READ_AS_IT_COMES = {
 _OPTIONS_OF = {
     "prepare": "prepare", "train": "train again", "average": "average", "translate": "translate", "export": "export",
     "score": "score files", "cost": "cost recipe", "compare": "compare", "rerank": "rerank", "report": "report",
-    "generate": "generate", "classify": "classify", "import": "import",
+    "generate": "generate", "classify": "classify", "import": "import", "play": "play",
     "extract": "extract", "attention": "attention", "run": "run", "ablate": "ablate", "recipes": "recipes",
     "corpora": "corpora", "inspect": "inspect",
 }  # fmt: skip
@@ -186,7 +188,7 @@ _TEXT_FILES = {
     "examples.jsonl": ("extract",),
     "lists.jsonl": ("rerank",), "lists.txt": ("rerank text",), "run/translations/test.txt": ("score run", "report"),
     "run/data/test/test.source.txt": ("report", "run"), "run/data/valid.source.txt": ("export", "verify"),
-    "tiny.toml": ("prepare",), "rows.toml": ("ablate",),
+    "tiny.toml": ("prepare",), "rows.toml": ("ablate",), "episodes.jsonl": ("prepare episodes",),
 }  # fmt: skip
 
 
@@ -237,6 +239,7 @@ def made_first() -> list[Case]:
         Case("export", export, in_place=True),
         Case("text", ["run", "text.toml", "--run-dir", "text-run", "--threads", "1"], in_place=True),
         Case("labels", ["run", "label.toml", "--run-dir", "label-run", "--threads", "1"], in_place=True),
+        Case("play", ["run", "play.toml", "--run-dir", "play-run", "--threads", "1"], in_place=True),
         Case("second run", ["cost", "run"], [["copy", "run", "other"]], in_place=True),
     ]
 

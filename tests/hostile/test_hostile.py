@@ -75,6 +75,22 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[training]\nmax_steps = 2\nsequences_per_update = 16\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
         encoding="utf-8",
     )
+    actions = (
+        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
+        'positions = "learned"\nmax_positions = 10\n'
+        "[training]\nmax_steps = 2\nsequences_per_update = 8\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n"
+    )
+    (folder / "play.toml").write_text(
+        '[data]\ntask = "trajectories"\nenvironment = "graph"\nepisodes = 60\nsequence_length = 10\n' + actions,
+        encoding="utf-8",
+    )
+    (folder / "episodes.toml").write_text(
+        '[data]\ntask = "trajectories"\ntrain = [{ text = "episodes.jsonl" }]\nvalid = 5\nsequence_length = 4\n'
+        + actions,
+        encoding="utf-8",
+    )
+    episode = {"states": [0, 1, 2], "actions": ["a", "b", "a"], "rewards": [0, 0, 1.5]}
+    (folder / "episodes.jsonl").write_text((json.dumps(episode) + "\n") * 30, encoding="utf-8")
     write_theirs(folder / "gpt")
     shutil.copy(folder / "test.de", folder / "hypothesis.de")
     (folder / "rows.toml").write_text(ROWS, encoding="utf-8")

@@ -126,7 +126,7 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
 
 def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
     write_lines(tmp_path, {"train": [("a", "b")], "valid": [("a", "b")], "test": [("a", "b")]})
-    known = "choice, label, language-model, pair-label, parsing, similarity, summary, translation"
+    known = "choice, label, language-model, pair-label, parsing, similarity, summary, trajectories, translation"
     for base in ("", 'base = "trec"\n'):  # a recipe for labels has settings that do not fit other tasks
         (tmp_path / "mine.toml").write_text(base + RECIPE.replace("[model]", 'task = "dance"\n[model]', 1))
         with pytest.raises(RecipeError, match=f'"dance": no such task; choose one of {known}$'):
