@@ -291,11 +291,14 @@ class BlockExaminer:
         valid_keys: frozenset[bytes],
         test_keys: frozenset[bytes],
         check_only: bool,
+        direction: str = "",
     ) -> None:
         """Args:
         valid_keys, test_keys: the keys of the pairs of all validation and of all test sets.
         check_only: no rule acts, and nothing is kept.
+        direction: that of the pairs, where the recipe has several: pairs of others are no copies of theirs.
         """
+        self._direction = [direction] if direction else []
         self._steps = without_moses(data.normalize)
         self._cleaning = cleaning
         self._actions = {rule: cleaning.action(rule) for rule in RULES}
@@ -331,8 +334,8 @@ class BlockExaminer:
                 is_comparable = self._examiner.compares_sides and not BLANK_RULES.intersection(rules)
                 state = COMPARABLE if is_comparable else 0
                 key = key_of(*pair)
-                source_keys.append(key_of(pair[0]))
-                pair_keys.append(key)
+                source_keys.append(key_of(pair[0], *self._direction))
+                pair_keys.append(key_of(*pair, *self._direction) if self._direction else key)
                 if checks_overlap and (state or (of_text and not self._examiner.compares_sides and pair[1] != NEWLINE)):
                     known = {"overlap_valid": self._valid, "overlap_test": self._test}
                     rules += [rule for rule in (known if state else of_text) if key in known[rule]]
