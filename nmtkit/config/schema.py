@@ -1,6 +1,6 @@
 """The sections and keys of a recipe, with the defaults of the paper's base model and training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -462,6 +462,10 @@ class DataConfig(_Section):
         return corpus_name(entry) + (
             "" if is_named or not self.has_directions else f".{'-'.join(self.direction(entry))}"
         )
+
+    def of_test(self, name: str) -> "DataConfig":
+        """Return these settings with the languages of a test set."""
+        return self.in_direction(self.tests.get(name, self.directions[0]))
 
     @property
     def tests(self) -> dict[str, tuple[str, str]]:
@@ -1063,6 +1067,21 @@ def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
 def public_name(entry: str | NamedCorpus) -> str:
     """Return the name of a corpus that is not given by files."""
     return entry if isinstance(entry, str) else entry.corpus
+
+
+def one_language(codes: Sequence[str]) -> str:
+    """Return the code of a side in these languages."""
+    return codes[0] if len(codes) == 1 else MANY_LANGUAGES
+
+
+def languages_of(data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the source and the target languages of the training corpora in a stored [data]."""
+    entries = data.get("train") or ["name"]
+    sides = [
+        list(dict.fromkeys(_stated(entry, key) or str(data.get(key, "?")) for entry in entries))
+        for key in ("source_language", "target_language")
+    ]
+    return sides[0], sides[1]
 
 
 def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:

@@ -601,6 +601,10 @@ class _Preparer:
                 statistics.add(block)
                 done += block.num_read
                 advance(done)
+        if temperature != 1:
+            rates = zip(self._train, writer.weights, strict=True)
+            seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
+            log.info("sampling_temperature = %g: an epoch contains each pair of %s", temperature, seen)
         if statistics.cut_sources:
             sources = f"{statistics.cut_sources:,} of {counted(done, 'source')}"
             limit = (

@@ -96,7 +96,7 @@ class ShardWriter:
         names = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets", "lengths")]
         self._files = {name: (folder / f"{name}.bin").open("wb") for name in (*names, "lines")}
         self._ends = [0, 0]
-        self._weights, self._temperature = weights, temperature
+        self.weights, self._temperature = list(weights), temperature
         self._pairs_of = [0] * len(weights)
         for side in SIDES:
             self._files[f"{side}.offsets"].write(np.zeros(1, "<i8").tobytes())
@@ -147,8 +147,8 @@ class ShardWriter:
         for file in self._files.values():
             file.close()
         if kind is None:
-            weights = tempered(self._weights, self._pairs_of, self._temperature)
-            parts = [Part(*part) for part in zip(self._pairs_of, weights, strict=True)]
+            self.weights = tempered(self.weights, self._pairs_of, self._temperature)
+            parts = [Part(*part) for part in zip(self._pairs_of, self.weights, strict=True)]
             description = {
                 "format": FORMAT,
                 "pairs": self.num_pairs,

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import LANGUAGE_MODEL, MANY_LANGUAGES, SEPARATOR, DataConfig, default_task
+from nmtkit.config.schema import LANGUAGE_MODEL, MANY_LANGUAGES, SEPARATOR, DataConfig, default_task, one_language
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.gpt_bpe import GptBpe
@@ -359,8 +359,8 @@ class Tokenizer:
             "subwords": data.subwords,
             "normalize": list(data.normalize),
             "text": data.text,
-            "source_language": _one_language(data.source_languages),
-            "target_language": _one_language(data.target_languages),
+            "source_language": one_language(data.source_languages),
+            "target_language": one_language(data.target_languages),
             "segment_mark": data.segment_mark,
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
@@ -745,6 +745,11 @@ class Tokenizer:
         """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         own["context"] = self.context
+        known = {
+            "source_language": (data.source_languages, self.source_languages),
+            "target_language": (data.target_languages, self.target_languages),
+        }
+        own |= {key: one_language(codes) for key, (_, codes) in known.items()}
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
         if data.has_labels:  # the subwords of any model of the language
             keys = ["text", "normalize", "subwords"]
@@ -759,6 +764,8 @@ class Tokenizer:
         for key in keys:
             value = data.task_name if key == "task" else getattr(data, key)
             value = list(value) if key == "normalize" else value
+            if key in known:
+                value = next((code for code in known[key][0] if code not in known[key][1]), own[key])
             if own[key] != value:
                 raise RecipeError(
                     f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
@@ -815,11 +822,6 @@ def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
         return (SEPARATOR,) if settings.get("context_sides") == "both" else ()
     targets = (piece.removeprefix(_TAG_SIGN) for piece in settings.get("target_tags", {}).values())
     return (*settings.get("source_prefixes", ()), *targets, *([SEPARATOR] if settings.get("context") else []))
-
-
-def _one_language(codes: Sequence[str]) -> str:
-    """Return the language of a side."""
-    return codes[0] if len(codes) == 1 else MANY_LANGUAGES
 
 
 def _file_name(settings: Mapping[str, Any], side: str) -> str:
