@@ -563,6 +563,9 @@ class CleaningConfig(_Section):
     """Most letters of one side are not in the writing system of its language."""
     swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"
     """Each side is in the writing system of the other side's language. fix: exchange the sides."""
+    wrong_language: Literal["off", "error", "drop", "keep"] = "off"
+    """One side is in another language than stated, as py3langid identifies it (pip install 'nmtkit[langid]'). off: not
+    checked, as it takes 0.3 ms per pair."""
     overlap_valid: Literal["error", "drop", "keep"] = "keep"
     """Both sides equal those of a pair in a validation set."""
     overlap_test: Literal["error", "drop", "keep"] = "keep"

@@ -59,7 +59,7 @@ from nmtkit.files import (
 )
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
+from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
 from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
 
 FORMAT = 1
@@ -362,6 +362,9 @@ class _Preparer:
     def __init__(self, recipe: Recipe, corpora: _Corpora, workers: int | None, *, may_stop: bool) -> None:
         """Read the pairs of the validation and test sets, without cleaning them."""
         self._recipe, self._data, self._workers = recipe, recipe.data, workers
+        if recipe.cleaning.wrong_language != "off":
+            for code in (*recipe.data.source_languages, *recipe.data.target_languages):
+                language_test(code)  # fails here if py3langid is not installed, or does not know a language
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
         self._train = corpora.train
         _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
