@@ -749,7 +749,7 @@ class Tokenizer:
             "source_language": (data.source_languages, self.source_languages),
             "target_language": (data.target_languages, self.target_languages),
         }
-        own |= {key: one_language(codes) for key, (_, codes) in known.items()}
+        own |= {key: ", ".join(codes) for key, (_, codes) in known.items()}
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
         if data.has_labels:  # the subwords of any model of the language
             keys = ["text", "normalize", "subwords"]
