@@ -138,14 +138,14 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
     """Translate the test sets to RUN/translations, unless they were translated with this model and these settings."""
     model = find_model(run_dir)
     translator: Engine | None = None
-    targets = {name: target for name, (_, target) in recipe.data.tests.items() if recipe.data.target_tags}
     for name in Run(run_dir).test_sets():
         source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
+        target = recipe.data.of_test(name).target_language
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
-            **({"target_language": targets[name]} if name in targets else {}),
+            **({"target_language": target} if recipe.data.target_tags else {}),
         }
         if Run(run_dir).is_translated(name, made_from):
             log.info("%s is up to date", output)
@@ -154,8 +154,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
             translator.decoding = recipe.decoding
         remove_pipe(output)
-        request, title = TranslationRequest(target_language=targets.get(name)), f"{translator.task.activity} {name}"
-        job = TranslationJob(translator, request)
+        several = len(translator.tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
+        job = TranslationJob(translator, TranslationRequest(target_language=target if several else None))
+        title = f"{translator.task.activity} {name}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)
 

@@ -72,10 +72,7 @@ InputOption = Annotated[
     ),
 ]
 ToOption = Annotated[
-    str | None,
-    typer.Option(
-        "--to", metavar="CODE", help="Target language, such as fr, for a model with several.", show_default=False
-    ),
+    str | None, typer.Option("--to", metavar="CODE", help="Target language, such as fr, of a model with several.")
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]

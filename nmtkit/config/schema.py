@@ -458,10 +458,8 @@ class DataConfig(_Section):
 
     def test_name(self, entry: "str | NamedCorpus | LocalPair") -> str:
         """Return the name of a test set: as stated, else with its direction where there are several."""
-        is_named = not isinstance(entry, str) and entry.name
-        return corpus_name(entry) + (
-            "" if is_named or not self.has_directions else f".{'-'.join(self.direction(entry))}"
-        )
+        has_suffix = self.has_directions and (isinstance(entry, str) or not entry.name)
+        return corpus_name(entry) + (f".{'-'.join(self.direction(entry))}" if has_suffix else "")
 
     def of_test(self, name: str) -> "DataConfig":
         """Return these settings with the languages of a test set."""

@@ -164,15 +164,15 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
     with run.locked("prepare"):
-        begun = time.monotonic()
+        begun, codes = time.monotonic(), recipe.data.target_languages
         with write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": fingerprint,
                 "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
                 **make(temporary),
-                "bleu_tokenizer": bleu_tokenizer(recipe.data.target_languages[0]),
-                **_of_targets(recipe.data),
+                "bleu_tokenizer": bleu_tokenizer(codes[0]),
+                **({"bleu_tokenizers": {code: bleu_tokenizer(code) for code in codes}} if len(codes) > 1 else {}),
                 "versions": versions(),
                 "files": sha256_of_files(temporary),
                 "seconds": round(time.monotonic() - begun, 3),
@@ -180,12 +180,6 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             write_json(temporary / "manifest.json", manifest)
         run.store_recipe(recipe)
     return Preparation(manifest, is_new=True)
-
-
-def _of_targets(data: DataConfig) -> dict[str, Any]:
-    """Return the entry of the manifest with the BLEU tokenizer of each target language, where there are several."""
-    codes = data.target_languages
-    return {"bleu_tokenizers": {code: bleu_tokenizer(code) for code in codes}} if len(codes) > 1 else {}
 
 
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:

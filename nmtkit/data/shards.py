@@ -80,11 +80,7 @@ class ShardWriter:
     """Writer of a new folder of shards, which is complete once the `with` block has ended."""
 
     def __init__(
-        self,
-        folder: Path,
-        vocab_sizes: tuple[int, int],
-        weights: Sequence[float] = (1.0,),
-        temperature: float = 1.0,
+        self, folder: Path, vocab_sizes: tuple[int, int], weights: Sequence[float] = (1.0,), temperature: float = 1.0
     ) -> None:
         """Args:
         weights: number of times that an epoch sees the pairs of each corpus.

@@ -82,7 +82,7 @@ def _directions(runs: Sequence[Any], pairs: Sequence[int]) -> tuple[list[int], l
     found: dict[tuple[str, str], list[int]] = {}
     of_pair: list[int] = []
     begin = 0
-    for ((source, target), count), num_pairs in zip(runs, pairs, strict=False):
+    for ((source, target), count), num_pairs in zip(runs, pairs, strict=True):
         found.setdefault((source, target), []).extend(range(begin, begin + count))
         of_pair += [list(found).index((source, target))] * num_pairs
         begin += count
@@ -113,11 +113,12 @@ class Validator:
             raise DataError(f"{run.data / 'valid'}: no usable validation pair; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         self._sources, self._references = run.valid_text.read() if recipe.training.validate_bleu else ([], [])
-        runs = read_manifest(run.data).get("valid_directions") or [[recipe.data.directions[0], len(self._sources)]]
-        of_pair, self._directions = _directions(runs, [part.pairs for part in self._data.parts])
+        of_pair, self._directions = [0] * len(rows), [(recipe.data.directions[0], list(range(len(self._sources))))]
+        if runs := read_manifest(run.data).get("valid_directions"):
+            of_pair, self._directions = _directions(runs, [part.pairs for part in self._data.parts])
         self._batches: list[tuple[int, list[int]]] = []  # each with the index of its direction
         for number in range(len(self._directions)):
-            pairs = [pair for pair in order if len(runs) == 1 or of_pair[pair] == number]
+            pairs = [pair for pair in order if of_pair[pair] == number]
             slices = cut_by_padded_tokens([rows[pair] for pair in pairs], tokens_per_pass)
             self._batches += [(number, pairs[start:stop]) for start, stop in slices]
         if recipe.training.validate_bleu:
@@ -162,16 +163,12 @@ class Validator:
 
     def _samples(self, hypotheses: dict[int, str]) -> list[dict[str, str]]:
         """Return the first lines of each direction."""
-        chosen = [
-            ({"target_language": direction[1]} if len(self._directions) > 1 else {}, lines[number])
-            for number in range(NUM_SAMPLES)
-            for direction, lines in self._directions
-            if number < len(lines)
-        ]
-        texts = {"source": self._sources, "reference": self._references, "hypothesis": hypotheses}
+        several, rounds = len(self._directions) > 1, range(NUM_SAMPLES)
+        lines = [(own[at], code) for at in rounds for (_, code), own in self._directions if at < len(own)]
         return [
-            {**{kind: of_kind[line] for kind, of_kind in texts.items()}, **language}  # type: ignore[index]
-            for language, line in chosen[:NUM_SAMPLES]
+            {"source": self._sources[line], "reference": self._references[line], "hypothesis": hypotheses[line]}
+            | ({"target_language": code} if several else {})
+            for line, code in lines[:NUM_SAMPLES]
         ]
 
     @torch.inference_mode()
