@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import Recipe
+from nmtkit.config.schema import AVERAGE, Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
-from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.engine import Engine, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.play import Outcome, PlayRequest, play
 from nmtkit.decoding.running_text import score_text
@@ -28,7 +28,16 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.metrics import Score, Scorer, default_metrics, plain_text, resamples_for, score, scores_as_json
+from nmtkit.evaluation.metrics import (
+    Score,
+    Scorer,
+    default_metrics,
+    mean_scores,
+    plain_text,
+    resamples_for,
+    score,
+    scores_as_json,
+)
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
@@ -131,10 +140,12 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
     translator: Engine | None = None
     for name in Run(run_dir).test_sets():
         source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
+        target = recipe.data.of_test(name).target_language
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
+            **({"target_language": target} if recipe.data.target_tags else {}),
         }
         if Run(run_dir).is_translated(name, made_from):
             log.info("%s is up to date", output)
@@ -143,7 +154,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
             translator.decoding = recipe.decoding
         remove_pipe(output)
-        job, title = TranslationJob(translator), f"{translator.task.activity} {output.stem}"
+        several = len(translator.tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
+        job = TranslationJob(translator, TranslationRequest(target_language=target if several else None))
+        title = f"{translator.task.activity} {name}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)
 
@@ -177,9 +190,9 @@ def score_run(
     if not task_of(recipe.data).has_source:
         return _score_running_texts(Run(run_dir), recipe, names, device)
     texts = {name: Run(run_dir).read_translated(name) for name in names}
-    data, metrics = recipe.data, default_metrics(recipe.data)
-    is_translated = data.source_language != data.target_language
     for name, (sources, references, hypotheses) in texts.items():
+        data = recipe.data.of_test(name)
+        is_translated = data.source_language != data.target_language
         for doubt in doubts(run_dir, name, recipe):
             log.warning("%s", doubt)
         for fault in text_faults(
@@ -188,16 +201,17 @@ def score_run(
             sources=sources if is_translated else None,  # a language is recognised by words that the other lacks
             target_language=data.target_language,
             text=data.text,
-            metrics=metrics,
+            metrics=default_metrics(data),
             name=str(Run(run_dir).translation(name)),
         ):
             log.warning("%s: %s", Run(run_dir).translation(name), fault)
     scores = {}
     steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
-    tokenizer = stored_bleu_tokenizer(run_dir, data)
     for name, (sources, references, hypotheses) in texts.items():
+        data, num_resamples = recipe.data.of_test(name), resamples_for(len(hypotheses), resamples)
+        tokenizer = stored_bleu_tokenizer(run_dir, data)
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        entries = scorer.score(hypotheses, metrics, resamples=resamples_for(len(hypotheses), resamples))
+        entries = scorer.score(hypotheses, default_metrics(data), resamples=num_resamples)
         if steps:  # normalisation changed more than blanks, so the signature names its steps
             suffix = f"|model-text:{steps}"
             entries = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in entries.items()}
@@ -206,6 +220,8 @@ def score_run(
             plain = [plain_text(sources, data.text, data.source_language)]
             plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]
             scores[name]["comet"], _ = comet.score(*plain)
+    if len(set(recipe.data.tests.values())) > 1:
+        scores[AVERAGE] = mean_scores(list(scores.values()))
     write_json(Run(run_dir).scores, {name: scores_as_json(entry) for name, entry in scores.items()})
     write_json(Run(run_dir).cost, training_cost(run_dir))
     return scores

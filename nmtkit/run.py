@@ -289,8 +289,10 @@ class Run:
         """
         output, text = self.translation(test_set), self.test_text(test_set)
         if not output.is_file():
-            name = "classify" if self.recipe().data.has_labels else "translate"
-            command = ["nmtkit", name, str(self.folder), "--input", str(text.source), "--output", str(output)]
+            data = self.recipe().data
+            command = ["nmtkit", "classify" if data.has_labels else "translate", str(self.folder)]
+            command += ["--to", data.tests[test_set][1]] if data.target_tags and test_set in data.tests else []
+            command += ["--input", str(text.source), "--output", str(output)]
             raise DataError(f"{output}: missing; make it with `{shlex.join(command)}`")
         for path in (text.source, text.reference):
             if not path.is_file():

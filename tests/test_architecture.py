@@ -49,6 +49,7 @@ DOORS = {
     "sentencepiece": ["nmtkit.text.tokenizer"],
     "tokenizers": ["nmtkit.text.tokenizer"],
     "sacremoses": ["nmtkit.text.moses"],
+    "py3langid": ["nmtkit.text.scripts"],
     "sacrebleu": ["nmtkit.evaluation.metrics", "nmtkit.evaluation.significance", "nmtkit.corpora.sacrebleu_sets"],
     "comet": ["nmtkit.evaluation.comet"],
     "zstandard": ["nmtkit.compression"],

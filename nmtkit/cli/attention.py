@@ -1,12 +1,13 @@
 """`nmtkit attention`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, ToOption
 from nmtkit.files import write_atomically
 from nmtkit.page import text
 
@@ -49,6 +50,7 @@ def command(
         ),
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
+    to: ToOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
@@ -82,6 +84,7 @@ def command(
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to))
     if target is None:
         origin = "The target is the model's own translation."
         target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]

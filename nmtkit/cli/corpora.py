@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nmtkit import console
+from nmtkit.corpora import opus
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
 from nmtkit.corpora.corpus import BUILTIN_LANGUAGES, BUILTIN_SPLITS, FACTS_SPLITS, describe_missing, find_entry
 from nmtkit.corpora.sacrebleu_sets import set_names
@@ -42,7 +43,9 @@ def command(
     shown = [entry for entry in entries if pairs is None or any(pair in entry.texts for pair in pairs)]
     if not shown:
         has = sorted({pair for entry in entries for pair in entry.language_pairs})
-        raise DataError(f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}")
+        raise DataError(
+            f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}; of OPUS: {opus.FORM}"
+        )
     if as_json:
         print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))
         return
@@ -51,12 +54,16 @@ def command(
         rows += [[key, "-".join(BUILTIN_LANGUAGES), "0", "made up by nmtkit, no download"] for key in BUILTIN_SPLITS]
     if name is None and not sacrebleu and pairs is None:
         rows += [[key, "en-en", "0", "made up by nmtkit, long documents with summaries"] for key in FACTS_SPLITS]
+    if name is None and not sacrebleu:
+        code = languages or "xx-yy"
+        rows += [[f"{opus.PREFIX}{key}:{code}", code, "?", f"OPUS: {what}"] for key, what in opus.KNOWN.items()]
     licences = dict.fromkeys(entry.licence for entry in shown)
     notes = [
         f"{licence}: {', '.join(entry.name for entry in shown if entry.licence == licence)}" for licence in licences
     ]
     title = "sacreBLEU's test sets" if sacrebleu else "Public corpora"
     size = f"MB for {languages}" if languages else "MB"
+    notes += [] if sacrebleu or name else [f"see OPUS (https://opus.nlpl.eu), also for languages: any {opus.FORM}"]
     console.print_table(title, ["name", "languages", size, ""], rows, notes=["Licences:", *notes])
     if name is not None:
         files = [[file["url"], _megabytes(file["bytes"]), file["checksum"]] for file in _files(shown[0], pairs)]

@@ -71,6 +71,9 @@ InputOption = Annotated[
         "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
     ),
 ]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="CODE", help="Target language, such as fr, of a model with several.")
+]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
 

@@ -17,6 +17,7 @@ from nmtkit.cli.options import (
     QuietOption,
     ScoringPrecisionOption,
     ThreadsOption,
+    ToOption,
     check_files,
     search_options,
 )
@@ -61,6 +62,7 @@ def command(
         typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
     ] = False,
     search: dict[str, Any],
+    to: ToOption = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
     precision: ScoringPrecisionOption = None,
@@ -103,7 +105,7 @@ def command(
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
-        decoder = ForcedDecoder.load(group, choose_device(device), precision)
+        decoder = ForcedDecoder.load(group, choose_device(device), precision, to)
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:

@@ -96,6 +96,7 @@ def command(
         use += " --random"
     elif task.has_source:
         sentence = "".join(_print_outputs(folder, test, task.noun) for test in list(result.scores)[:1])
+        use += f" --to {next(iter(loaded.data.target_languages))}" if loaded.data.target_tags else ""
         use = f"echo {shlex.quote(sentence)} | {use}" if sentence else f"{use} --input FILE"
     else:
         use += " --prompt '...'"

@@ -16,6 +16,7 @@ from nmtkit.cli.options import (
     QuietOption,
     ScoringPrecisionOption,
     ThreadsOption,
+    ToOption,
     TrialsOption,
     check_files,
 )
@@ -124,6 +125,7 @@ def command(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="With --model: also write each token and its log-probability.")
     ] = False,
+    to: ToOption = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
     precision: ScoringPrecisionOption = None,
@@ -175,10 +177,10 @@ def command(
         from nmtkit.cli.score_by_model import score_by_model, score_running_text
 
         if source is None:
-            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision:
+            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision or to:
                 raise typer.BadParameter(
                     "without --source, --model scores a whole text with one language model; leave out further "
-                    "models, --tokens, --max-tokens, --batch-tokens and --precision"
+                    "models, --tokens, --max-tokens, --batch-tokens, --precision and --to"
                 )
             score_running_text(
                 models[0], hypotheses[0], output=output, as_json=form == "jsonl", device=device, threads=threads
@@ -187,10 +189,11 @@ def command(
         score_by_model(
             models, source, hypotheses[0], output=output, as_json=form == "jsonl", tokens=tokens,
             max_tokens=max_tokens, batch_tokens=batch_tokens, precision=precision, device=device, threads=threads,
+            to=to,
         )  # fmt: skip
         return
-    if output or form or tokens or max_tokens or batch_tokens or precision:
-        raise typer.BadParameter("--output, --tokens, --precision and similar options need --model")
+    if output or form or tokens or max_tokens or batch_tokens or precision or to:
+        raise typer.BadParameter("--output, --tokens, --precision, --to and similar options need --model")
     if (threads or device != "auto") and not comet:
         raise typer.BadParameter("--device and --threads need --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):
@@ -258,6 +261,6 @@ def _score_run(run: Path, confidence: int | None, comet: str | None, device: str
     from nmtkit.run import Run
 
     print_scores(score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads)), {})
-    if "builtin/synthetic" in Run(run).recipe().data.test:
+    if Run(run).recipe().data.tests.get("synthetic") and "builtin/synthetic" in Run(run).recipe().data.test:
         rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]
         console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)

@@ -35,6 +35,7 @@ def score_by_model(
     precision: Literal["float64", "float32"] | None,
     device: str,
     threads: int | None,
+    to: str | None = None,
 ) -> None:
     """Write the score of each pair of lines; a language model continues the source by the hypothesis.
 
@@ -50,8 +51,9 @@ def score_by_model(
     decoder: ForcedDecoder | ContinuationScorer
     if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
         decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device))
+        decoder.tokenizer.in_direction(to)
     else:
-        decoder = ForcedDecoder.load(models, chosen_device, precision)
+        decoder = ForcedDecoder.load(models, chosen_device, precision, to)
     readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:

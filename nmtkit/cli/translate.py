@@ -18,6 +18,7 @@ from nmtkit.cli.options import (
     StrictOption,
     TemperatureOption,
     ThreadsOption,
+    ToOption,
     TopKOption,
     TopPOption,
     check_files,
@@ -67,6 +68,7 @@ def command(
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
+    to: ToOption = None,
     strict: StrictOption = False,
     search: dict[str, Any],
     forbid: Annotated[
@@ -222,6 +224,7 @@ def command(
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
+            target_language=to,
         )
         output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
         job = TranslationJob(

@@ -1,6 +1,6 @@
 """The sections and keys of a recipe, with the defaults of the paper's base model and training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -53,8 +53,17 @@ class _Section(BaseModel):
         return value
 
 
+MANY_LANGUAGES = "mul"
+"""Code of a side with several languages (ISO 639-2)."""
+
+
 class _InMixture(_Section):
-    """Settings that every corpus of data.train can have."""
+    """Settings that every corpus can have; weight and source_prefix are for data.train only."""
+
+    source_language: str | None = Field(default=None, pattern=LANGUAGE_CODE)
+    """Language of the source of this corpus; by default that of [data]."""
+    target_language: str | None = Field(default=None, pattern=LANGUAGE_CODE)
+    """Language of the target of this corpus; by default that of [data]."""
 
     weight: float = Field(default=1.0, gt=0, le=1000)
     """Number of times each pair is seen per epoch. 2: twice. 0.5: half of the pairs in each epoch, in turn."""
@@ -110,6 +119,8 @@ class LocalPair(_InMixture):
 
 SEPARATOR = "<sep>"
 """Vocabulary entry between the sentences of a sequence with `data.context`."""
+AVERAGE = "average"
+"""Name in scores.json of the mean of the scores of all test sets, where there are several directions."""
 TREES = ("trees", "tagged-trees")
 """Values of [data] text for which the target is a tree over the words of the source."""
 
@@ -125,6 +136,18 @@ TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *
 def default_task(text: str) -> str:
     """Return the task of a recipe or a model that states none."""
     return "parsing" if text in TREES else "translation"
+
+
+def _corpora(values: Any) -> list[Any]:
+    """Return the lists of corpora in the unchecked values of [data]."""
+    found = [values.get(key) for key in ("train", "valid", "test")] if isinstance(values, dict) else []
+    return [entries for entries in found if isinstance(entries, (list, tuple))]
+
+
+def _stated(entry: Any, key: str) -> str | None:
+    """Return a text that a corpus itself states, or None."""
+    value = entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
+    return value if isinstance(value, str) else None
 
 
 def _kind_of_entry(value: Any) -> str:
@@ -143,14 +166,18 @@ class DataConfig(_Section):
     """Corpora, languages and subwords."""
 
     source_language: str = Field(pattern=LANGUAGE_CODE)
-    """Language code of the source, such as "en"."""
+    """Language code of the source, such as "en", of all corpora that do not state their own."""
     target_language: str = Field(pattern=LANGUAGE_CODE)
-    """Language code of the target, such as "de"."""
+    """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
     """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
-    "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>" }."""
-    valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
-    """Validation corpora, or a number of pairs to hold out of train. Their copies are removed from train as well."""
+    "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>", target_language = "de" }."""
+    sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
+    """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
+    x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less."""
+    valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
+    """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions. Their copies
+    are removed from train as well."""
     test: tuple[CorpusEntry, ...] = ()
     """Test sets. Each is called by the part of its name after the last slash; { corpus = "sst2/test", name = "sst2" }
     gives another name."""
@@ -245,6 +272,10 @@ class DataConfig(_Section):
         if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
             own = {"source_language": "und", "target_language": "zxx", "share_vocab": False, "normalize": ()}
             return {**own, "subwords": "none", "train": [ENVIRONMENT], **values}
+        for key in ("source_language", "target_language"):
+            stated = {_stated(entry, key) for entries in _corpora(values) for entry in entries}
+            if key not in values and stated - {None}:
+                values = {**values, key: stated.pop() if len(stated) == 1 else MANY_LANGUAGES}
         if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
             raise ValueError(f'task = "{task}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
         return values
@@ -269,8 +300,7 @@ class DataConfig(_Section):
             raise ValueError("a summary needs validation corpora, not a number of pairs")
         if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
-        if self.source_language == self.target_language and self.task_name != SUMMARY:
-            raise ValueError(f"source_language and target_language are both {self.source_language!r}")
+        self._check_languages()
         if isinstance(self.valid, int) and self.valid < 1:
             raise ValueError("valid is the number of pairs to hold out, at least 1; leave it out for no validation")
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
@@ -284,14 +314,14 @@ class DataConfig(_Section):
             raise ValueError(
                 f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
             )
-        names = [corpus_name(entry) for entry in self.test]
+        names = [self.test_name(entry) for entry in self.test]
         if len(set(names)) < len(names):
             raise ValueError(
                 f"two test sets have the same name ({', '.join(names)}); give one a name: "
                 '{ corpus = "..." or source = "...", name = "..." }'
             )
         for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
-            if mixture_label(entry):
+            if not isinstance(entry, str) and (entry.weight != 1 or entry.source_prefix):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
         if self.context and self.max_source_tokens is not None:
             raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
@@ -309,7 +339,8 @@ class DataConfig(_Section):
             if self.source_prefixes:
                 raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         for prefix in self.source_prefixes:
-            if prefix in ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else [])):
+            own = ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else []), *self.target_tags.values())
+            if prefix in own:
                 raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
             if "lowercase" in self.normalize and prefix != prefix.lower():
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
@@ -347,6 +378,97 @@ class DataConfig(_Section):
             )
         if self.label_type == "number" and self.task_name == "choice":
             raise ValueError('task = "choice" chooses one of several texts; leave label_type = "number" out')
+
+    def _check_languages(self) -> None:
+        """Raise ValueError for corpora without languages, or with languages that contradict each other or the task."""
+        for entry in self._entries:
+            name = f"{corpus_name(entry)}: " if mixture_label(entry) else ""
+            source, target = self.direction(entry)
+            if MANY_LANGUAGES in (source, target):
+                side = "source" if source == MANY_LANGUAGES else "target"
+                raise ValueError(
+                    f"{corpus_name(entry)}: its {side}_language is not stated; state it there, as other corpora do, or "
+                    "in [data] as the default of all corpora"
+                )
+            if source == target and self.task_name != SUMMARY:
+                raise ValueError(f"{name}source_language and target_language are both {source!r}")
+            if target not in self.target_languages:
+                raise ValueError(f"{name}no corpus of train has the target language {target!r}")
+        if not self.has_directions:
+            return
+        if self.task_name != "translation":
+            raise ValueError(f'several languages are for task = "translation", not "{self.task_name}"')
+        if len(self.source_languages) > 1 and {"moses-punctuation", "moses-tokenize"} & set(self.normalize):
+            raise ValueError(
+                "normalize: the rules of Moses depend on the language, and `translate` does not know which of the "
+                f"source languages ({', '.join(self.source_languages)}) a text is in; leave these steps out"
+            )
+        if isinstance(self.valid, int) and self.valid < (count := len(self.held_out_directions)):
+            raise ValueError(f"valid = {self.valid}: take at least one pair for each of the {count} directions")
+        if AVERAGE in self.tests:
+            raise ValueError(f'a test set cannot be called "{AVERAGE}", the name of the scores over all directions')
+
+    @property
+    def _entries(self) -> tuple["str | NamedCorpus | LocalPair", ...]:
+        return (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test)
+
+    def direction(self, entry: "str | NamedCorpus | LocalPair") -> tuple[str, str]:
+        """Return the source and the target language of a corpus."""
+        own = [_stated(entry, key) or getattr(self, key) for key in ("source_language", "target_language")]
+        return own[0], own[1]
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """The distinct directions of data.train, in the order of the corpora."""
+        return tuple(dict.fromkeys(self.direction(entry) for entry in self.train))
+
+    @property
+    def has_directions(self) -> bool:
+        """True if train, valid and test have several directions together."""
+        return len({self.direction(entry) for entry in self._entries}) > 1
+
+    @property
+    def held_out_directions(self) -> tuple[tuple[str, str], ...]:
+        """The directions of which `valid = N` holds out pairs: those of corpora without a tag."""
+        untagged = (entry for entry in self.train if isinstance(entry, str) or not entry.source_prefix)
+        return tuple(dict.fromkeys(map(self.direction, untagged))) or self.directions
+
+    @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The distinct source languages of data.train."""
+        return tuple(dict.fromkeys(source for source, _ in self.directions))
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The distinct target languages of data.train."""
+        return tuple(dict.fromkeys(target for _, target in self.directions))
+
+    @property
+    def target_tags(self) -> dict[str, str]:
+        """The tag before the source for each target language, where there are several.
+
+        Source: Johnson et al. 2017, "Google's Multilingual Neural Machine Translation System", section 3.
+        """
+        codes = self.target_languages
+        return {code: f"<2{code}>" for code in codes} if len(codes) > 1 else {}
+
+    def in_direction(self, direction: tuple[str, str]) -> "DataConfig":
+        """Return these settings with the languages of one direction."""
+        return self.model_copy(update=dict(zip(("source_language", "target_language"), direction, strict=True)))
+
+    def test_name(self, entry: "str | NamedCorpus | LocalPair") -> str:
+        """Return the name of a test set: as stated, else with its direction where there are several."""
+        has_suffix = self.has_directions and (isinstance(entry, str) or not entry.name)
+        return corpus_name(entry) + (f".{'-'.join(self.direction(entry))}" if has_suffix else "")
+
+    def of_test(self, name: str) -> "DataConfig":
+        """Return these settings with the languages of a test set."""
+        return self.in_direction(self.tests.get(name, self.directions[0]))
+
+    @property
+    def tests(self) -> dict[str, tuple[str, str]]:
+        """The direction of each test set, by name."""
+        return {self.test_name(entry): self.direction(entry) for entry in self.test}
 
     @property
     def source_prefixes(self) -> tuple[str, ...]:
@@ -439,6 +561,9 @@ class CleaningConfig(_Section):
     """Most letters of one side are not in the writing system of its language."""
     swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"
     """Each side is in the writing system of the other side's language. fix: exchange the sides."""
+    wrong_language: Literal["off", "error", "drop", "keep"] = "off"
+    """One side is in another language than stated, as py3langid identifies it (pip install 'nmtkit[langid]'). off: not
+    checked, as it takes 0.3 ms per pair."""
     overlap_valid: Literal["error", "drop", "keep"] = "keep"
     """Both sides equal those of a pair in a validation set."""
     overlap_test: Literal["error", "drop", "keep"] = "keep"
@@ -945,11 +1070,28 @@ def public_name(entry: str | NamedCorpus) -> str:
     return entry if isinstance(entry, str) else entry.corpus
 
 
+def one_language(codes: Sequence[str]) -> str:
+    """Return the code of a side in these languages."""
+    return codes[0] if len(codes) == 1 else MANY_LANGUAGES
+
+
+def languages_of(data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the source and the target languages of the training corpora in a stored [data]."""
+    entries = data.get("train") or ["name"]
+    sides = [
+        list(dict.fromkeys(_stated(entry, key) or str(data.get(key, "?")) for entry in entries))
+        for key in ("source_language", "target_language")
+    ]
+    return sides[0], sides[1]
+
+
 def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:
-    """Return the weight and the tag of a corpus as text, without those that have their default."""
+    """Return the weight, the tag and the languages of a corpus as text, without those that have their default."""
     if isinstance(entry, str):
         return ""
     short = f"{entry.weight:g}"
     stated = short if float(short) == entry.weight else repr(entry.weight)
     weight = f", weight {stated}" if entry.weight != 1 else ""
-    return weight + (f", tag {entry.source_prefix}" if entry.source_prefix else "")
+    tag = f", tag {entry.source_prefix}" if entry.source_prefix else ""
+    languages = ((side, getattr(entry, f"{side}_language")) for side in ("source", "target"))
+    return weight + tag + "".join(f", {side} {code}" for side, code in languages if code)

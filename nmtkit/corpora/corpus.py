@@ -2,7 +2,7 @@
 
 A name or two files become two streams of lines, and nothing is unpacked to disk:
 
-    catalogue.py (corpora.toml), sacrebleu_sets.py   the public corpora
+    catalogue.py (corpora.toml), opus.py, sacrebleu_sets.py   the public corpora
     download.py                                      their files, verified
     archives.py, compression.py                      the bytes of a text in a file
     readers.py                                       its lines
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.compression import without_suffix
+from nmtkit.corpora import opus
 from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
 from nmtkit.corpora.download import CorpusFile, Downloader
@@ -82,7 +83,9 @@ class Corpus:
 
 
 def find_entry(name: str) -> CatalogueEntry | None:
-    """Return the public corpus or sacreBLEU test set of a name; None if there is none."""
+    """Return the public corpus, sacreBLEU test set or corpus of OPUS of a name; None if there is none."""
+    if name.startswith(opus.PREFIX):
+        return opus.opus_corpus(name)
     return sacrebleu_set(name) if name.startswith(PREFIX) else catalogue().get(name)
 
 
@@ -110,6 +113,8 @@ def check_corpus(name: str, source_language: str, target_language: str) -> None:
 
 def describe_missing(name: str) -> str:
     """Return the message about a name of no corpus."""
+    if name.startswith(opus.PREFIX):
+        return opus.describe_malformed(name)
     kind, names = "corpus", [*BUILTIN_SPLITS, *FACTS_SPLITS, *catalogue()]
     if name.startswith(PREFIX):
         kind, names = "sacreBLEU test set", set_names()

@@ -11,6 +11,7 @@ The source of a tree is its words.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,19 @@ _SECTION_PARENTS = (".", "wsj", "mrg/wsj", "parsed/mrg/wsj", "treebank_3/parsed/
 
 
 def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:
-    """Open a corpus that a recipe names, in the recipe's direction.
+    """Open a corpus that a recipe names, in its direction, which its name ends in where the recipe has several.
 
     Raises:
         DataError: it cannot be fetched or opened.
     """
-    languages = (data.source_language, data.target_language)
+    corpus = _open(data, entry, downloader)
+    if not data.has_directions:
+        return corpus
+    return replace(corpus, name=f"{corpus.name.removesuffix('.gz')} ({'-'.join(data.direction(entry))})")
+
+
+def _open(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:
+    languages = data.direction(entry)
     if isinstance(entry, LocalPair) and data.has_trees:
         if entry.source != entry.target:
             raise DataError(
@@ -61,17 +69,18 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
     return open_corpus(name, *languages, downloader)
 
 
-def public_files(data: DataConfig, name: str) -> tuple[RemoteFile, ...]:
+def public_files(data: DataConfig, corpus: str | NamedCorpus) -> tuple[RemoteFile, ...]:
     """Return the files that a named corpus is downloaded from, none for a built-in corpus or the user's treebank.
 
     Raises:
         DataError: there is no such corpus, or not in this direction.
     """
+    name, languages = public_name(corpus), data.direction(corpus)
     if name.startswith(_TREEBANK_PREFIX):
         return ()
-    check_corpus(name, data.source_language, data.target_language)
+    check_corpus(name, *languages)
     entry = find_entry(name)
-    return entry.files(data.source_language, data.target_language) if entry is not None else ()
+    return entry.files(*languages) if entry is not None else ()
 
 
 def files_to_fetch(data: DataConfig) -> list[RemoteFile]:
@@ -82,8 +91,8 @@ def files_to_fetch(data: DataConfig) -> list[RemoteFile]:
     """
     valid = () if isinstance(data.valid, int) else data.valid
     entries = (*data.train, *valid, *data.test)
-    names = [public_name(entry) for entry in entries if not isinstance(entry, LocalPair)]
-    return list(dict.fromkeys(file for name in names for file in public_files(data, name)))
+    public = [entry for entry in entries if not isinstance(entry, LocalPair)]
+    return list(dict.fromkeys(file for entry in public for file in public_files(data, entry)))
 
 
 def is_changed(data: DataConfig, name: str, files: list[dict[str, Any]]) -> bool:

@@ -25,7 +25,7 @@ from nmtkit.errors import DataError
 from nmtkit.files import LineReader
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import NEWLINE, normalize, without_moses
-from nmtkit.text.scripts import Script
+from nmtkit.text.scripts import Script, language_test
 from nmtkit.text.tokenizer import FIELD_MARK
 
 MEANINGS = {
@@ -45,6 +45,7 @@ MEANINGS = {
     "duplicate_source": "the source of a pair before",
     "wrong_script": "not in the writing system of its language",
     "swapped_sides": "source and target are exchanged",
+    "wrong_language": "in another language than stated",
     "overlap_valid": "also in a validation set",
     "overlap_test": "also in a test set",
 }
@@ -104,6 +105,8 @@ class PairExaminer:
         self._surely_short = min(by_characters, by_words) // expansion
         self._max_ratio = max_ratio
         self._scripts = Script(data.source_language), Script(data.target_language)
+        is_on = cleaning.wrong_language != "off"
+        self._identifiers = [language_test(code) for code in (data.source_language, data.target_language) if is_on]
         self.compares_sides = task_of(data).has_source
         self._has_labels = data.has_labels  # labels have no length or script to compare
         # Exchanged sides can be recognised only if the two languages share no script.
@@ -139,6 +142,9 @@ class PairExaminer:
         if is_foreign[0] or is_foreign[1]:
             swapped = self._may_be_swapped and target_script.is_own(source) and source_script.is_own(target)
             rules.append("swapped_sides" if swapped else "wrong_script")
+        if "swapped_sides" not in rules:
+            sides = zip(self._identifiers, (source, target), strict=False)
+            rules += ["wrong_language"] if any(is_foreign(line) for is_foreign, line in sides) else []
         return rules
 
     def _is_too_long(self, line: str) -> bool:
@@ -291,11 +297,14 @@ class BlockExaminer:
         valid_keys: frozenset[bytes],
         test_keys: frozenset[bytes],
         check_only: bool,
+        direction: str = "",
     ) -> None:
         """Args:
         valid_keys, test_keys: the keys of the pairs of all validation and of all test sets.
         check_only: no rule acts, and nothing is kept.
+        direction: that of the pairs, where the recipe has several: pairs of others are no copies of theirs.
         """
+        self._direction = [direction] if direction else []
         self._steps = without_moses(data.normalize)
         self._cleaning = cleaning
         self._actions = {rule: cleaning.action(rule) for rule in RULES}
@@ -331,8 +340,8 @@ class BlockExaminer:
                 is_comparable = self._examiner.compares_sides and not BLANK_RULES.intersection(rules)
                 state = COMPARABLE if is_comparable else 0
                 key = key_of(*pair)
-                source_keys.append(key_of(pair[0]))
-                pair_keys.append(key)
+                source_keys.append(key_of(pair[0], *self._direction))
+                pair_keys.append(key_of(*pair, *self._direction) if self._direction else key)
                 if checks_overlap and (state or (of_text and not self._examiner.compares_sides and pair[1] != NEWLINE)):
                     known = {"overlap_valid": self._valid, "overlap_test": self._test}
                     rules += [rule for rule in (known if state else of_text) if key in known[rule]]

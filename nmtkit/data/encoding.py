@@ -62,16 +62,19 @@ class BlockEncoder:
         cleaning: CleaningConfig | None,
         prefixes: Sequence[str],
         num_pairs: int,
+        directions: Sequence[tuple[str, str]],
         max_source_tokens: int | None = None,
     ) -> None:
         """Args:
         tokenizer: folder of the tokenizer.
         cleaning: limits on the numbers of tokens; None: leave out only pairs with a side without tokens.
+        directions: source and target language of each corpus.
         prefixes: the tag before the sources of each corpus, or "".
         num_pairs: number of pairs in all blocks.
         max_source_tokens: the number of tokens to which sources are cut; None: no limit.
         """
-        self._tokenizer = Tokenizer.load(tokenizer)
+        self._tokenizer = loaded = Tokenizer.load(tokenizer)
+        self._tokenizers = [loaded.in_direction(target, source) for source, target in directions]
         self._cleaning = cleaning
         self._prefixes = prefixes
         self._num_pairs = num_pairs
@@ -82,6 +85,7 @@ class BlockEncoder:
 
     def __call__(self, block: TextBlock) -> EncodedBlock:
         """Encode a block."""
+        self._tokenizer = self._tokenizers[block.corpus]
         pairs = list(block.pairs())
         texts, encoded, cut_sources = self._encode(block.corpus, pairs)
         longest = self._max_source_tokens

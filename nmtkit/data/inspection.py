@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from nmtkit.config.schema import LocalPair, public_name
+from nmtkit.config.schema import LocalPair
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.shards import PairData, read_manifest
@@ -97,7 +97,7 @@ def _texts(run: Run, part: Part, index: int, line: int, sha256: str, mirror: Pat
         return None
     entry = entries[index]
     try:
-        files = () if isinstance(entry, LocalPair) else public_files(data, public_name(entry))
+        files = () if isinstance(entry, LocalPair) else public_files(data, entry)
         if not all(downloader.find(file) for file in files):
             return None
         corpus = open_entry(data, entry, downloader)

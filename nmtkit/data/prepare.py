@@ -13,7 +13,7 @@ import difflib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ from nmtkit.files import (
 )
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
+from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
 from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
 
 FORMAT = 1
@@ -164,14 +164,15 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
     with run.locked("prepare"):
-        begun = time.monotonic()
+        begun, codes = time.monotonic(), recipe.data.target_languages
         with write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": fingerprint,
                 "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
                 **make(temporary),
-                "bleu_tokenizer": bleu_tokenizer(recipe.data.target_language),
+                "bleu_tokenizer": bleu_tokenizer(codes[0]),
+                **({"bleu_tokenizers": {code: bleu_tokenizer(code) for code in codes}} if len(codes) > 1 else {}),
                 "versions": versions(),
                 "files": sha256_of_files(temporary),
                 "seconds": round(time.monotonic() - begun, 3),
@@ -229,9 +230,15 @@ def _require_text(data: DataConfig, option: str) -> None:
 
 
 def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
-    """Return the BLEU tokenizer that was chosen when a run was prepared, so that all its scores are comparable."""
+    """Return the BLEU tokenizer that was chosen when a run was prepared, so that all its scores are comparable.
+
+    Args:
+        data: settings of one direction, where there are several (`DataConfig.in_direction`).
+    """
     path = Run(run_dir).manifest
-    tokenizer = read_json(path, {"bleu_tokenizer?": str}).get("bleu_tokenizer") or bleu_tokenizer(data.target_language)
+    stored = read_json(path, {"bleu_tokenizer?": str, "bleu_tokenizers?": {str: str}})
+    tokenizer = stored.get("bleu_tokenizers", {}).get(data.target_language, stored.get("bleu_tokenizer"))
+    tokenizer = tokenizer or bleu_tokenizer(data.target_language)
     if tokenizer not in BLEU_TOKENIZERS:
         raise DataError(f"{path}: bleu_tokenizer must be one of {', '.join(BLEU_TOKENIZERS)}, not {tokenizer!r}")
     return str(tokenizer)
@@ -240,11 +247,11 @@ def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
 def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
     """Open the corpora of a recipe; all names are checked before any download."""
     known = known_languages() | {code for entry in catalogue().values() for pair in entry.texts for code in pair}
-    for key in ("source_language", "target_language"):
-        code = getattr(data, key)
-        if code.partition("_")[0] not in known:
-            near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
-            log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
+    for key, codes in (("source_language", data.source_languages), ("target_language", data.target_languages)):
+        for code in codes:
+            if code.partition("_")[0] not in known:
+                near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
+                log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
     with transfers() as report:
         downloader = Downloader(mirror, progress=report)
         downloader.fetch_all(files_to_fetch(data))
@@ -252,7 +259,7 @@ def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
         return _Corpora(
             [task.training_corpus(open_entry(data, entry, downloader)) for entry in data.train],
             [open_entry(data, entry, downloader) for entry in (() if isinstance(data.valid, int) else data.valid)],
-            {corpus_name(entry): open_entry(data, entry, downloader) for entry in data.test},
+            {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.test},
         )
 
 
@@ -271,6 +278,10 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         settings["data"].pop("task")
     for key in DataConfig.EPISODE_KEYS:
         settings["data"].pop(key)
+    if data.sampling_temperature == 1:
+        settings["data"].pop("sampling_temperature")
+    if data.has_directions:
+        settings["data"]["directions"] = [data.direction(entry) for entry in data.train]
     if not data.has_labels:
         settings["data"].pop("sequence_length")
     if data.label_type == "class":
@@ -290,7 +301,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
-    for key in _SUBWORD_KEYS:
+    for key in (*_SUBWORD_KEYS, "sampling_temperature"):
         for_text["data"].pop(key, None)
     if isinstance(data.valid, int) and (tagged := _tagged(data)):
         for_text["data"]["tagged"] = tagged
@@ -345,6 +356,9 @@ class _Preparer:
     def __init__(self, recipe: Recipe, corpora: _Corpora, workers: int | None, *, may_stop: bool) -> None:
         """Read the pairs of the validation and test sets, without cleaning them."""
         self._recipe, self._data, self._workers = recipe, recipe.data, workers
+        if recipe.cleaning.wrong_language != "off":
+            for code in (*recipe.data.source_languages, *recipe.data.target_languages):
+                language_test(code)  # fails here if py3langid is not installed, or does not know a language
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
         self._train = corpora.train
         _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
@@ -353,9 +367,12 @@ class _Preparer:
         self._described: list[dict[str, Any]] = []
         self._valid = list[Pair]()
         self._valid_places = list[str]()  # for messages
-        for corpus in corpora.valid:
+        self._valid_directions = list[tuple[str, str]]()  # of each pair
+        entries = () if isinstance(recipe.data.valid, int) else recipe.data.valid
+        for corpus, entry in zip(corpora.valid, entries, strict=True):
             pairs = self._read_set(corpus, "valid")
             self._valid += pairs
+            self._valid_directions += [recipe.data.direction(entry)] * len(pairs)
             self._valid_places += [f"{corpus.target.name}, line {number}" for number in range(1, len(pairs) + 1)]
         if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):
             raise DataError(_NO_VALIDATION)
@@ -420,6 +437,8 @@ class _Preparer:
         if facts["held_out"] is not None:
             self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in facts["held_out"]]
             self._valid_places = [row[-1] for row in facts["held_out"]]
+            directions = self._data.held_out_directions
+            self._valid_directions = [directions[int(row[2])] for row in facts["held_out"]]
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
@@ -434,10 +453,11 @@ class _Preparer:
         self, folder: Path, *, check_only: bool
     ) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
         """See `TrainingTextReader.read`."""
-        held_out_keys = (
-            frozenset(key_of(*self._as_trained(pair)) for pair in self._valid),
-            frozenset(key_of(*self._as_trained(pair)) for pairs in self._tests.values() for pair in pairs),
-        )
+        sets = [self._valid, [pair for pairs in self._tests.values() for pair in pairs]]
+        if self._data.has_directions:  # a pair may also be in training in the opposite direction
+            sets = [[*pairs, *((target, source) for source, target in pairs)] for pairs in sets]
+        keys = [frozenset(key_of(*self._as_trained(pair)) for pair in pairs) for pairs in sets]
+        held_out_keys = keys[0], keys[1]
         reader = TrainingTextReader(
             self._recipe, folder, self.findings, held_out_keys, check_only=check_only, workers=self._workers
         )
@@ -510,11 +530,8 @@ class _Preparer:
             raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
         if self._valid:
             _write_text(self._data, folder / "valid", self._valid)
-            pairs = [self._as_trained(pair) for pair in self._valid]
-            source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
-            block = TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target)
             counts["valid"], statistics["valid"] = self._write_shards(
-                folder, "valid", tokenizer, iter([block]), len(pairs)
+                folder, "valid", tokenizer, self._valid_blocks(), len(self._valid)
             )
         if self._data.valid and not counts.get("valid"):
             raise DataError(_NO_VALIDATION)
@@ -531,6 +548,7 @@ class _Preparer:
             "cleaning": self.findings.left_out(),
             "rules": {rule: findings["count"] for rule, findings in report["rules"].items()},
             "pairs": counts,
+            **({"valid_directions": self._valid_runs} if self._data.has_directions else {}),
             "train_tokens": {side: part["tokens"] for side, part in subwords["train"].items()},
             "training_lengths": lengths.model_dump(),
             "subword_sample": self._sample,
@@ -539,21 +557,38 @@ class _Preparer:
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 
+    @property
+    def _valid_runs(self) -> list[tuple[tuple[str, str], int]]:
+        """The direction and the number of consecutive validation pairs of one direction, in order."""
+        return [(direction, len(list(pairs))) for direction, pairs in groupby(self._valid_directions)]
+
+    def _valid_blocks(self) -> Iterator[TextBlock]:
+        """Yield the validation pairs, a block for each of `_valid_runs`."""
+        begin = 0
+        for number, (_, count) in enumerate(self._valid_runs):
+            pairs = [self._as_trained(pair) for pair in self._valid[begin : begin + count]]
+            source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+            yield TextBlock(number, begin + 1, begin, bytes([SPOOLED]) * count, source, target)
+            begin += count
+
     def _write_shards(
         self, folder: Path, name: str, tokenizer: Tokenizer, blocks: Iterator[TextBlock], total: int
     ) -> tuple[int, ShardStatistics]:
         """Write a folder of shards; validation pairs are left out only if a side has no tokens."""
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        cleaning, weights, prefixes, num_sampled = None, [1.0], [""], 0
+        cleaning, num_sampled, temperature = None, 0, 1.0
+        directions = [direction for direction, _ in self._valid_runs]
+        weights, prefixes = [1.0] * len(directions), [""] * len(directions)
         if name == "train":
-            cleaning, num_sampled = self._recipe.cleaning, total
+            cleaning, num_sampled, temperature = self._recipe.cleaning, total, self._data.sampling_temperature
+            directions = [self._data.direction(entry) for entry in self._data.train]
             weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
             prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]
         longest = self._data.max_source_tokens
-        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, longest)
+        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, directions, longest)
         with (
-            ShardWriter(folder / name, sizes, weights) as writer,
+            ShardWriter(folder / name, sizes, weights, temperature) as writer,
             progress(f"encoding {name}", total) as advance,
         ):
             done = 0
@@ -563,6 +598,10 @@ class _Preparer:
                 statistics.add(block)
                 done += block.num_read
                 advance(done)
+        if temperature != 1:
+            rates = zip(self._train, writer.weights, strict=True)
+            seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
+            log.info("sampling_temperature = %g: an epoch contains each pair of %s", temperature, seen)
         if statistics.cut_sources:
             sources = f"{statistics.cut_sources:,} of {counted(done, 'source')}"
             limit = (

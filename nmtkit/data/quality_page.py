@@ -104,7 +104,8 @@ def rule_rows(report: dict[str, Any]) -> list[list[str]]:
 
 def silent_rules(report: dict[str, Any]) -> str:
     """Return a sentence with the number of rules that no pair breaks."""
-    return f"{counted(len(report['rules']) - len(rule_rows(report)), 'other rule')}: nothing found."
+    num_checked = sum(findings["action"] != "off" for findings in report["rules"].values())
+    return f"{counted(num_checked - len(rule_rows(report)), 'other rule')}: nothing found."
 
 
 def coverage_columns(subwords: dict[str, Any]) -> list[str]:

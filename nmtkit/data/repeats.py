@@ -16,10 +16,9 @@ from nmtkit.text.normalization import normalize
 _KEY_BYTES = 8
 _KEYS_AT_ONCE = 2_000_000
 """Number of keys that are sorted at once, in about 100 MB of memory."""
-_ROW = np.dtype(
-    [("pair", ">u8", 2), ("sides", "<u8", 2), ("number", "<i8"), ("begins", "<i8", 2), ("is_eligible", "?")]
-)
-"""A pair that may be held out: keys of both sides together and of each, its number, and where its lines begin."""
+_ROW = np.dtype([("pair", ">u8", 2), ("sides", "<u8", 2), ("number", "<i8"), ("begins", "<i8", 2), ("group", "<i4")])
+"""A pair: keys of both sides together and of each, its number, where its lines begin, and the group that it may be held
+out for; -1: none."""
 
 
 def key_of(*texts: str) -> bytes:
@@ -110,44 +109,48 @@ class PairFile:
             rows["begins"][:, side] = np.cumsum(sizes) - sizes
         return rows
 
-    def add(self, rows: npt.NDArray, begins: tuple[int, int], *, are_eligible: bool) -> None:
+    def add(self, rows: npt.NDArray, begins: tuple[int, int], group: int) -> None:
         """Append rows.
 
         Args:
             begins: byte position in the text file of each side at which the lines of these pairs begin.
-            are_eligible: the pairs may be held out.
+            group: group that the pairs may be held out for, from 0; -1: none.
         """
         rows["begins"] += begins
-        rows["is_eligible"] = are_eligible
+        rows["group"] = group
         with self._path.open("ab") as file:
             file.write(rows.tobytes())
 
-    def hold_out(self, num_wanted: int, kept: npt.NDArray[np.bool_]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
-        """Choose the distinct eligible pairs with the smallest keys, which do not depend on the rest of the text.
+    def hold_out(
+        self, nums_wanted: Sequence[int], kept: npt.NDArray[np.bool_], *, across: bool = False
+    ) -> tuple[list[npt.NDArray], npt.NDArray[np.int64]]:
+        """Choose the distinct pairs with the smallest keys, which do not depend on the rest of the text.
 
         Args:
-            num_wanted: number of pairs to choose; fewer are chosen if there are no more.
+            nums_wanted: number of pairs to choose of each group; fewer are chosen if there are no more.
             kept: the pairs that are still in the text, [pairs].
+            across: a source also counts as a copy of an equal target.
 
         Returns:
-            The rows of the chosen pairs in the order of the text, and the numbers of all pairs, these included, that
-            share a side with one of them.
+            The rows of the chosen pairs of each group in the order of the text, and the numbers of all pairs, these
+            included, that share a side with one of them.
         """
-        best = np.zeros(0, _ROW)
+        best = [np.zeros(0, _ROW) for _ in nums_wanted]
         for rows in self._kept_rows(kept):
-            candidates = np.concatenate([best, rows[rows["is_eligible"]]])
-            keys = candidates["pair"]
-            candidates = candidates[
-                np.lexsort((keys[:, 1], keys[:, 0]))
-            ]  # stable: the first of equal pairs stays first
-            is_new = np.ones(len(candidates), bool)
-            is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
-            best = candidates[is_new][:num_wanted]
+            for group, num_wanted in enumerate(nums_wanted):
+                candidates = np.concatenate([best[group], rows[rows["group"] == group]])
+                keys = candidates["pair"]
+                # Stable: the first of equal pairs stays first.
+                candidates = candidates[np.lexsort((keys[:, 1], keys[:, 0]))]
+                is_new = np.ones(len(candidates), bool)
+                is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
+                best[group] = candidates[is_new][:num_wanted]
+        chosen = np.concatenate(best)["sides"]
         sharing = [np.zeros(0, np.int64)]
         for rows in self._kept_rows(kept):
-            shares = [np.isin(rows["sides"][:, side], best["sides"][:, side]) for side in range(2)]
+            shares = [np.isin(rows["sides"][:, side], chosen if across else chosen[:, side]) for side in range(2)]
             sharing.append(rows["number"][shares[0] | shares[1]])
-        return best[np.argsort(best["number"])], np.concatenate(sharing)
+        return [rows[np.argsort(rows["number"])] for rows in best], np.concatenate(sharing)
 
     def _kept_rows(self, kept: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray]:
         if self._path.exists():

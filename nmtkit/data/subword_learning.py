@@ -42,14 +42,15 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
         "learning subwords (%s, %s entries) from %s of %s pairs, %.1f MB; this takes about %.2f GB of memory",
         data.subwords, f"{data.vocab_size:,}", f"{pairs:,}", f"{total:,}", text_bytes / 1e6, memory_bytes / 1e9,
     )  # fmt: skip
-    normalize_source, normalize_target = (
-        Normalization(data.normalize, language) for language in (data.source_language, data.target_language)
-    )
+    normalizations = [
+        [Normalization(data.normalize, language) for language in data.direction(entry)] for entry in data.train
+    ]
 
     def sample() -> Iterator[tuple[str, str]]:
-        everything = (pair for block in text.blocks() for pair in block.pairs())
-        for index, (_, source, target) in enumerate(everything):
+        everything = ((block.corpus, *pair) for block in text.blocks() for pair in block.pairs())
+        for index, (corpus, _, source, target) in enumerate(everything):
             if index * pairs % total < pairs:
+                normalize_source, normalize_target = normalizations[corpus]
                 yield normalize_source(source), normalize_target(target)
 
     return Tokenizer.learn(data, sample), {

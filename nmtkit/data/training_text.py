@@ -170,7 +170,7 @@ class TrainingTextReader:
         self._folder = folder
         self._workers = workers
         self._errors = utf8_errors(recipe.cleaning, check_only=check_only)
-        self._examiner: tuple[Any, ...] = (recipe.data, recipe.cleaning, *held_out_keys, check_only)
+        self._examiner: tuple[Any, ...] = (recipe.cleaning, *held_out_keys, check_only)
 
     def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
         """Read the corpora in turn.
@@ -219,10 +219,13 @@ class TrainingTextReader:
         findings = self._findings
         stored = _StoredPairs(*readers)
         pending: deque[RawBlock] = deque()  # for excerpts of copies, which are recognised only here
-        entry = self._data.train[corpus]
+        entry, data = self._data.train[corpus], self._data
+        direction = data.direction(entry)
         is_tagged = not isinstance(entry, str) and bool(entry.source_prefix)
+        group = -1 if is_tagged else data.held_out_directions.index(direction)
+        examiner = (data.in_direction(direction), *self._examiner, "-".join(direction) if data.has_directions else "")
         blocks = stored.blocks(findings.num_pairs + 1, pending)
-        for block in in_order(BlockExaminer, self._examiner, blocks, self._workers):
+        for block in in_order(BlockExaminer, examiner, blocks, self._workers):
             raw = pending.popleft()
             findings.num_pairs += len(block.states)
             findings.add_block(block)
@@ -235,7 +238,7 @@ class TrainingTextReader:
                     source, target = next(islice(zip(*raw.readers("surrogateescape"), strict=True), first, None))
                     findings.add_example(rule, raw.first + first, excerpt(source), excerpt(target))
             if block.rows is not None:
-                self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), are_eligible=not is_tagged)
+                self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), group)
             text.append(corpus, block, files)
             for side, reader in enumerate(readers):
                 reader.carriage_returns += block.carriage_returns[side]
@@ -274,14 +277,27 @@ class TrainingTextReader:
                     self._findings.dropped[rule] += len(indices)
 
     def _hold_out(self, text: TrainingText, num_wanted: int) -> list[tuple[str, ...]]:
-        """Take distinct pairs, with their places, out of training for validation, and all pairs that share a side."""
-        states = np.frombuffer(text.states, np.uint8)
-        chosen, sharing = self._pairs.hold_out(num_wanted, (states & (SPOOLED | LEFT_OUT)) == SPOOLED)
-        if len(chosen) < num_wanted:
-            raise DataError(
-                f"data.valid = {num_wanted}: the training corpora hold only {len(chosen)} different pairs "
-                f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning"
-            )
+        """Take distinct pairs out of training for validation, and all pairs that share a side.
+
+        Every direction gives an equal number of pairs; where that is not possible, the first ones give one more.
+
+        Returns:
+            Source and target of each pair, the index of its direction in `held_out_directions`, and its place.
+        """
+        states, directions = np.frombuffer(text.states, np.uint8), self._data.held_out_directions
+        wanted = [
+            num_wanted // len(directions) + (number < num_wanted % len(directions)) for number in range(len(directions))
+        ]
+        is_kept = (states & (SPOOLED | LEFT_OUT)) == SPOOLED
+        found, sharing = self._pairs.hold_out(wanted, is_kept, across=self._data.has_directions)
+        for rows, number, direction in zip(found, wanted, directions, strict=True):
+            if len(rows) < number:
+                of_direction = f" for {'-'.join(direction)}, whose share is {number}" if len(directions) > 1 else ""
+                raise DataError(
+                    f"data.valid = {num_wanted}: the training corpora hold only {len(rows)} different pairs "
+                    f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning{of_direction}"
+                )
+        chosen = np.concatenate(found)
         states[sharing - 1] |= LEFT_OUT
         self._findings.dropped[HELD_OUT_COPY] += len(sharing) - len(chosen)
         lines: list[list[str]] = []
@@ -292,7 +308,8 @@ class TrainingTextReader:
                     file.seek(begin)
                     lines[-1].append(file.readline().decode("utf-8").removesuffix("\n"))
         places = [self._findings.place(number) for number in chosen["number"].tolist()]
-        return list(zip(*lines, [f"{name}, line {line}" for name, line in places], strict=True))
+        groups = [str(number) for number in chosen["group"].tolist()]
+        return list(zip(*lines, groups, [f"{name}, line {line}" for name, line in places], strict=True))
 
 
 class _StoredPairs:

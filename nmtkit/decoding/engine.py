@@ -5,6 +5,7 @@
 The engines are `Translator` (translator.py, torch) and `CTranslate2Translator`. Nothing here imports torch.
 """
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -95,6 +96,7 @@ class TranslationRequest:
             default the length of the longest source seen in training. Of documents, only the first tokens are read.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
         before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
+        target_language: code of the language to translate to, for models with several.
     """
 
     n_best: int = 1
@@ -106,6 +108,7 @@ class TranslationRequest:
     max_source_tokens: int | None = None
     first_line: int = 1
     before: Sequence[str] = ()
+    target_language: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for numbers out of range, TypeError for a string instead of a list of strings."""
@@ -243,6 +246,7 @@ class Engine(ABC):
         self,
         lines: Sequence[str],
         *,
+        target_language: str | None = None,
         max_source_tokens: int | None = None,
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
@@ -251,7 +255,7 @@ class Engine(ABC):
 
         If the model was trained with context, blank lines separate documents.
         """
-        request = TranslationRequest(max_source_tokens=max_source_tokens)
+        request = TranslationRequest(max_source_tokens=max_source_tokens, target_language=target_language)
         translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
         return [best.text for best, *_ in translations]
 
@@ -277,6 +281,8 @@ class Engine(ABC):
                 line; or a line contains half of a surrogate pair.
             TypeError: ``lines`` is one string.
         """
+        if (engine := self.in_direction(request.target_language)) is not self:
+            return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         for number, line in enumerate(lines, request.first_line):
@@ -318,14 +324,26 @@ class Engine(ABC):
             results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 
+    def in_direction(self, target_language: str | None) -> "Engine":
+        """Return this engine, with the same weights, for one target language; see `Tokenizer.in_direction`."""
+        tokenizer = self.tokenizer.in_direction(target_language)
+        if tokenizer is self.tokenizer:
+            return self
+        engine = copy.copy(self)
+        engine.tokenizer = tokenizer
+        return engine
+
     def check(self, request: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
         """Raise DataError if a request is not possible, before anything is translated.
 
         These are not possible: more translations than the beam; samples with required phrases; a prefix or phrase with
-        unknown characters, with a forbidden phrase, or longer than the positions of the model. Messages name the files.
+        unknown characters, with a forbidden phrase, or longer than the positions of the model; an unknown target
+        language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
-        self._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
+        self.in_direction(request.target_language)._constraints(
+            request, max(len(request.prefixes), len(request.required)), prefix_file, required_file
+        )
 
     def _check_search(self, request: TranslationRequest) -> None:
         """Raise DataError as `check_search`, or for what has no meaning where the model generates the context, too."""

@@ -103,12 +103,14 @@ class ForcedDecoder:
         models: str | Path | Sequence[str | Path],
         device: torch.device | str | None = None,
         precision: str | None = None,
+        target_language: str | None = None,
     ) -> "ForcedDecoder":
         """Load a model, or an ensemble of models: model folders, run folders or checkpoints.
 
         Args:
             precision: float64 or float32. The default on a CPU is float64: it takes 1.5 times as long, and scores do
                 not depend on the batch (in float32 they vary by about 1e-5). Elsewhere it is float32.
+            target_language: of the hypotheses, for models with several, see `Tokenizer.in_direction`.
 
         Raises:
             ModelError: a model does not exist or is damaged, or the vocabularies differ.
@@ -122,7 +124,8 @@ class ForcedDecoder:
             precision = "float64" if device.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
         first = loaded[0]
-        return cls([entry.model.to(dtype) for entry in loaded], first.tokenizer, first.decoding, first.lengths)
+        tokenizer = first.tokenizer.in_direction(target_language)
+        return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
 
     def score(
         self,

@@ -96,19 +96,22 @@ def compare_runs(
     for name, recipe in recipes.items():
         own, other = task_of(data).own_metric, task_of(recipe.data).own_metric
         same_metrics = own == other and (own is not None or recipe.data.text == data.text)
-        if not same_metrics or recipe.data.target_language != data.target_language:
+        if not same_metrics or any(
+            data.of_test(test).target_language != recipe.data.of_test(test).target_language for test in tests
+        ):
             raise DataError(
                 f"{names[0]} and {name} cannot be compared: data.task, data.text or data.target_language differ, so "
                 "that scores are computed differently"
             )
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
-    tokenizer = stored_bleu_tokenizer(run_dirs[0], data)
     for test in tests:
+        of_test = data.of_test(test)
+        tokenizer = stored_bleu_tokenizer(run_dirs[0], of_test)
         sources, references = _same_test_set(runs, test)
         systems = {name: run.read_translated(test)[2] for name, run in runs.items()}
-        scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
-        wanted = metrics or default_metrics(data)
+        scorer = Scorer([references], target_language=of_test.target_language, text=data.text, tokenizer=tokenizer)
+        wanted = metrics or default_metrics(of_test)
         chosen = scorer.tested(wanted)
         if not metrics:
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import corpus_name
+from nmtkit.config.schema import corpus_name, languages_of, one_language
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of
@@ -98,6 +98,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
     state = read_state(path)
     data = state["recipe"]["data"]
+    sources, targets = languages_of(data)
     flops, device_seconds, precision = state["flops"], state["device_seconds"], state["precision"]
     kind = device_of(state["device"])
     peak = kind.rates.get(precision) if kind is not None else None
@@ -110,8 +111,8 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     memory = [line["memory_bytes"] for line in read_metrics(run_dir) if line.get("memory_bytes")]
     return {
         "run": as_text(run_dir.resolve().name),
-        "source_language": data["source_language"],
-        "target_language": data["target_language"],
+        "source_language": one_language(sources),
+        "target_language": one_language(targets),
         "newstest2014": next((corpus_name(test) for test in data.get("test", []) if test in _NEWSTEST2014), None),
         "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],

@@ -495,6 +495,17 @@ def comparable_to(metric: str) -> str:
     return known[metric]
 
 
+def mean_scores(scores: Sequence[dict[str, Score]]) -> dict[str, Score]:
+    """Return the mean of each score that all of several test sets have."""
+    means = {}
+    for name in (name for name in scores[0] if all(name in of_test for of_test in scores)):
+        entries = [of_test[name] for of_test in scores]
+        signatures = dict.fromkeys(entry.signature for entry in entries)
+        mean = sum(entry.score for entry in entries) / len(entries)
+        means[name] = Score(mean, f"mean:{len(entries)}|{' / '.join(signatures)}")
+    return means
+
+
 def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
     """Return the form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, ...]}}``."""
     stated = {name: dataclasses.asdict(one) for name, one in scores.items()}

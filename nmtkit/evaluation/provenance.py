@@ -56,7 +56,11 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         for key, value in wanted.items()
         if key != "average_last" and made_with.get(key, value) != value
     ]
-    found += _doubts_of_options(known.get("options") or {}, made_with)
+    options, wanted_language = known.get("options") or {}, recipe.data.of_test(name).target_language
+    language = known.get("target_language") or (options.get("asked") or {}).get("target_language") or wanted_language
+    if language != wanted_language:
+        found.append(f"translated to {language}, but the test set is in {wanted_language}")
+    found += _doubts_of_options(options, made_with)
     return [f"{output}: {doubt}" for doubt in found]
 
 

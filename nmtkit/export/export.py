@@ -9,6 +9,7 @@ A refused export leaves no files.
 import importlib.metadata
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def export(
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
+    targets = loaded.tokenizer.target_languages
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(targets[0]))  # the check translates to the first
     if loaded.tokenizer.context:
         raise ModelError("not exported: no other library reads the sentences before a line (data.context)")
     is_language_model = not by_ctranslate2 and not task_of(loaded.tokenizer).has_source
@@ -89,7 +92,8 @@ def export(
         "tokenizer_sha256": loaded.tokenizer.fingerprint(),
         "decoding": loaded.decoding.model_dump(mode="json"),
         "training_lengths": loaded.lengths and loaded.lengths.model_dump(),
-        "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS},
+        "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS} | {"target_languages": list(targets)},
+        "target_tags": loaded.tokenizer.settings.get("target_tags", {}),
     }
     if is_language_model:
         with write_folder_atomically(folder) as temporary:
@@ -241,18 +245,20 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
 def _readme(manifest: dict[str, Any], kind: str) -> str:
     """Return the README of the folder."""
     text, decoding = manifest["text"], manifest["decoding"]
-    detokenizer = f"Moses' detokenizer for {text['target_language']} (sacremoses)"
+    targets, tags = ", ".join(text["target_languages"]), manifest["target_tags"]
+    detokenizer = f"Moses' detokenizer for {targets} (sacremoses)"
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
     lines = [
-        f"# {text['source_language']} to {text['target_language']}, exported by nmtkit for {manifest['to']}",
+        f"# {text['source_language']} to {targets}, exported by nmtkit for {manifest['to']}",
         "",
         "How to use it from Python: docs/export.md of nmtkit. `manifest.json` says what it was made from and how its",
         "translations compared with nmtkit's.",
         "",
         f"- Text: {kind}",
         f"- To be done to each line before: {before}",
+        *(f"- First token of the source for a translation to {code}: {tag}" for code, tag in tags.items()),
         *([f"- To be done to each translation after: {detokenizer}"] if "moses-tokenize" in text["normalize"] else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "

@@ -81,6 +81,8 @@ def check(loaded: LoadedModel) -> None:
         missing.append(f'subwords = "{settings["subwords"]}"')
     if settings.get("source_prefixes"):
         missing.append(f"source_prefix = {', '.join(settings['source_prefixes'])}")
+    if settings.get("target_tags"):
+        missing.append(f"several target languages ({', '.join(settings['target_tags'])})")
     if missing:
         raise ModelError(f"no transformers model class supports {', '.join(missing)}; choose --format ctranslate2")
 

@@ -130,7 +130,7 @@ def check_greedy(
 def compare(loaded: LoadedModel, ours: list[Ids], theirs: list[Ids]) -> dict[str, float]:
     """Return the share of lines that are identical, and BLEU with nmtkit's translations as reference."""
     hypotheses, references = ([loaded.tokenizer.translation(ids) for ids in side] for side in (theirs, ours))
-    language = loaded.tokenizer.settings["target_language"]
+    language = loaded.tokenizer.languages[1]
     scores = score(hypotheses, references, target_language=language, text="plain", metrics=["sacrebleu"])
     return {"identical": _share_identical(ours, theirs), "bleu": scores["sacrebleu"].score}
 

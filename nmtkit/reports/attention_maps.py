@@ -78,20 +78,25 @@ class AttentionMap:
     weights: npt.NDArray[np.float64]
 
 
-def attention_maps(loaded: "LoadedModel", source: str, target: str) -> list[AttentionMap]:
+def attention_maps(
+    loaded: "LoadedModel", source: str, target: str, target_language: str | None = None
+) -> list[AttentionMap]:
     """Return the attention of a model that reads the source and writes the target: encoder, decoder, cross.
 
     A row of the decoder stands for the position at which its token is written; the newest token that it has read there
     is the one before.
 
+    Args:
+        target_language: for a model with several target languages, see `Tokenizer.in_direction`.
+
     Raises:
-        DataError: a side is empty or too long, or the target is not one of the model's task.
+        DataError: a side is empty or too long, the target is not one of the model's task, or no language is chosen.
         ModelError: the model gives no finite numbers.
     """
     from nmtkit.data.batch import batch_of
     from nmtkit.model.attention_weights import attention_weights
 
-    tokenizer = loaded.tokenizer
+    tokenizer = loaded.tokenizer.in_direction(target_language)
     task = task_of(tokenizer)
     if not task.has_source:
         raise ModelError("this is a language model; attention is shown for models with a source")

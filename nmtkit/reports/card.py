@@ -2,6 +2,7 @@
 
 import re
 
+from nmtkit.config.schema import languages_of
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.files import read_lines
@@ -13,7 +14,7 @@ def card(run: RunFacts) -> str:
     """Return the card, as Markdown; for what the run does not have yet it names the command that makes it."""
     version = run.get(run.state, "versions", "nmtkit") or run.get("data/manifest.json", "versions", "nmtkit")
     data = run.files["recipe.toml"].get("data", {})
-    languages = [_code(data.get(f"{side}_language", "?")) for side in ("source", "target")]
+    languages = [", ".join(map(_code, side)) for side in languages_of(data)]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
     kind = f"A model of {languages[1]} text"
     if not run.task.has_text:

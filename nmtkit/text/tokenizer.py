@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
+from nmtkit.config.schema import LANGUAGE_MODEL, MANY_LANGUAGES, SEPARATOR, DataConfig, default_task, one_language
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.gpt_bpe import GptBpe
@@ -293,20 +293,28 @@ class Tokenizer:
 
     Attributes:
         settings: the content of tokenizer.json.
+        languages: of source and target, see `in_direction`; "mul" for a side with several languages.
     """
 
-    def __init__(self, settings: dict[str, Any], vocabularies: dict[str, _Vocabulary]) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        vocabularies: dict[str, _Vocabulary],
+        languages: tuple[str, str] | None = None,
+    ) -> None:
         self.settings = settings
+        self.languages: tuple[str, str] = languages or (settings["source_language"], settings["target_language"])
         self._vocabularies = vocabularies
         self._ends_lines = settings.get("line_end") == SPECIAL_PIECES[EOS]
         self._normalizations = {
-            side: Normalization(tuple(settings["normalize"]), settings[f"{side}_language"], self._ends_lines)
-            for side in SIDES
+            side: Normalization(tuple(settings["normalize"]), language, self._ends_lines)
+            for side, language in zip(SIDES, self.languages, strict=True)
         }
         if self.labels:
             self._normalizations["target"] = Normalization(("blanks",), settings["target_language"])
         source = self._side("source")
         self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
+        self._target_tags = {code: source.id_of(piece) for code, piece in settings.get("target_tags", {}).items()}
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
@@ -330,6 +338,10 @@ class Tokenizer:
         special: dict[str, Any] = {}
         if data.source_prefixes:
             special["source_prefixes"] = list(data.source_prefixes)
+        if data.target_tags:
+            special["target_tags"] = {code: _TAG_SIGN + tag for code, tag in data.target_tags.items()}
+        if len(data.source_languages) > 1:
+            special["source_languages"] = list(data.source_languages)
         if data.context:
             special |= {"context": data.context, "context_sides": data.context_sides}
         vocabularies: dict[str, _Vocabulary]
@@ -347,8 +359,8 @@ class Tokenizer:
             "subwords": data.subwords,
             "normalize": list(data.normalize),
             "text": data.text,
-            "source_language": data.source_language,
-            "target_language": data.target_language,
+            "source_language": one_language(data.source_languages),
+            "target_language": one_language(data.target_languages),
             "segment_mark": data.segment_mark,
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
@@ -475,9 +487,41 @@ class Tokenizer:
         return self._ends_lines
 
     @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The languages that a model with this tokenizer reads."""
+        return tuple(self.settings.get("source_languages", (self.settings["source_language"],)))
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The languages that a model with this tokenizer writes."""
+        return tuple(self._target_tags) or (self.settings["target_language"],)
+
+    def in_direction(self, target: str | None = None, source: str | None = None) -> "Tokenizer":
+        """Return this tokenizer for one direction: with the rules of its languages, and the tag of the target.
+
+        Args:
+            target: code of the target language; None: the one chosen before, or the only one.
+            source: code of the source language, for the rules of Moses; None: as before.
+
+        Raises:
+            DataError: the model does not know the target language, or knows several and none is given.
+        """
+        known = self.target_languages
+        if target is None:
+            target = known[0] if self.languages[1] == MANY_LANGUAGES and len(known) == 1 else self.languages[1]
+        if target not in known:
+            several = len(known) > 1
+            remedy = f"choose one of {', '.join(known)}" if several else f"it translates to {known[0]} only"
+            if target == MANY_LANGUAGES:
+                raise DataError(f"the model has several target languages; {remedy} with --to (target_language)")
+            raise DataError(f'the model does not know the target language "{target}"; {remedy}')
+        languages = (source or self.languages[0], target)
+        return self if languages == self.languages else Tokenizer(self.settings, self._vocabularies, languages)
+
+    @property
     def tag_ids(self) -> frozenset[int]:
-        """Ids of tags (`source_prefix`), which occur only at the beginning of a source."""
-        return frozenset(self._tags.values())
+        """Ids of tags (`source_prefix`, target languages), which occur only at the beginning of a source."""
+        return frozenset((*self._tags.values(), *self._target_tags.values()))
 
     @property
     def context(self) -> int:
@@ -520,11 +564,19 @@ class Tokenizer:
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
-        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text.
+        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text. The tag of the target
+        language, where a model has several, is the first id of each source.
 
         Raises:
-            DataError: a line contains half of a surrogate pair.
+            DataError: a line contains half of a surrogate pair, or no target language is chosen (`in_direction`).
         """
+        if side == "source" and self._target_tags:
+            tag = self._target_tags[self.in_direction().languages[1]]
+            return [[tag, *ids] if ids else [] for ids in self._encode(lines, side, threads)]
+        return self._encode(lines, side, threads)
+
+    def _encode(self, lines: list[str], side: Side, threads: int | None) -> list[list[int]]:
+        """Return the ids of normalised lines without the tag of a target language."""
         if side == "source" and self.labels:
             return [ids for ids, _ in self.sequences(lines, threads)]
         if self._ends_lines:
@@ -693,6 +745,11 @@ class Tokenizer:
         """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
         own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
         own["context"] = self.context
+        known = {
+            "source_language": (data.source_languages, self.source_languages),
+            "target_language": (data.target_languages, self.target_languages),
+        }
+        own |= {key: ", ".join(codes) for key, (_, codes) in known.items()}
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
         if data.has_labels:  # the subwords of any model of the language
             keys = ["text", "normalize", "subwords"]
@@ -707,6 +764,8 @@ class Tokenizer:
         for key in keys:
             value = data.task_name if key == "task" else getattr(data, key)
             value = list(value) if key == "normalize" else value
+            if key in known:
+                value = next((code for code in known[key][0] if code not in known[key][1]), own[key])
             if own[key] != value:
                 raise RecipeError(
                     f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
@@ -742,9 +801,9 @@ class Tokenizer:
 
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
-    "segment_mark": str, "source_prefixes?": [str], "context?": int, "context_sides?": str, "sha256": {str: str},
-    "vocab_sizes": {str: int}, "label_type?": str, "sequence_length?": int, "base_sha256?": str, "special_ids?": dict,
-    "line_end?": str, "facts?": dict,
+    "segment_mark": str, "source_prefixes?": [str], "source_languages?": [str], "target_tags?": {str: str},
+    "context?": int, "context_sides?": str, "sha256": {str: str}, "vocab_sizes": {str: int}, "label_type?": str,
+    "sequence_length?": int, "base_sha256?": str, "special_ids?": dict, "line_end?": str, "facts?": dict,
 }  # fmt: skip
 _LISTED_KINDS = ("wordpiece", "none")
 """Kinds of subwords whose vocabulary is a text file."""
@@ -761,7 +820,8 @@ def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
     """Return the special entries of a vocabulary after SPECIAL_PIECES; a joint one has those of the source."""
     if side == "target":
         return (SEPARATOR,) if settings.get("context_sides") == "both" else ()
-    return (*settings.get("source_prefixes", ()), *([SEPARATOR] if settings.get("context") else []))
+    targets = (piece.removeprefix(_TAG_SIGN) for piece in settings.get("target_tags", {}).values())
+    return (*settings.get("source_prefixes", ()), *targets, *([SEPARATOR] if settings.get("context") else []))
 
 
 def _file_name(settings: Mapping[str, Any], side: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit.config.schema import Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig, one_language
 from nmtkit.data.batching import EpochPlan, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
@@ -247,8 +247,8 @@ def predict(
         "updates": updates,
         "limit": limit,
         "epochs": updates / per_epoch if is_prepared else None,
-        "source_language": recipe.data.source_language,
-        "target_language": recipe.data.target_language,
+        "source_language": one_language(recipe.data.source_languages),
+        "target_language": one_language(recipe.data.target_languages),
         "unit": task_of(recipe.data).unit,
         "lengths": lengths.origin,
         "parameters": weights // 4,

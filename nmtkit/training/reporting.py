@@ -212,6 +212,11 @@ class Reporter:
         if validation is not None:
             line |= validation.metrics
             bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.2f}"
+            if validation.directions:
+                kind = "nll" if validation.bleu is None else "bleu"
+                values = ((name, own[kind]) for name, own in validation.directions.items())
+                shown = (f"{name} {math.nan if value is None else value:.2f}" for name, value in values)
+                bleu += f" ({kind} {', '.join(shown)})"
             log.info(
                 "update %d, epoch %d, %s: loss %.3f; validation %s%s",
                 progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan,

@@ -1,8 +1,8 @@
 """Validation: nll and perplexity of the reference, and BLEU of translations made as by `translate`."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.prepare import stored_bleu_tokenizer
+from nmtkit.data.shards import read_manifest
 from nmtkit.data.windows import validation_data
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
@@ -34,25 +35,33 @@ class Validation:
     Attributes:
         nll: mean per target token, in nats, without label smoothing; not finite (null in files) after a divergence.
         bleu: sacreBLEU for plain text, tokenised BLEU for tokenised; None if not enabled, or after a divergence.
+            The mean over the directions, where there are several.
         samples: the same few source lines each time, with reference and translation.
+        directions: nll and BLEU of each direction, where there are several.
     """
 
     nll: float
     bleu: float | None
     samples: list[dict[str, str]]
+    directions: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     @classmethod
     def of_line(cls, line: dict[str, Any]) -> "Validation | None":
         """Return the validation in a line of metrics.jsonl, if there is one."""
         if "valid_nll" not in line:
             return None
-        return cls(math.nan if line["valid_nll"] is None else line["valid_nll"], line["valid_bleu"], line["samples"])
+        nll = math.nan if line["valid_nll"] is None else line["valid_nll"]
+        return cls(nll, line["valid_bleu"], line["samples"], line.get("valid_directions", {}))
 
     @property
     def metrics(self) -> dict[str, Any]:
         """The entries of a line of metrics.jsonl."""
         nll, perplexity = (self.nll, self.perplexity) if math.isfinite(self.nll) else (None, None)
-        return {"valid_nll": nll, "valid_perplexity": perplexity, "valid_bleu": self.bleu, "samples": self.samples}
+        directions = {"valid_directions": self.directions} if self.directions else {}
+        return {
+            "valid_nll": nll, "valid_perplexity": perplexity, "valid_bleu": self.bleu, "samples": self.samples,
+            **directions,
+        }  # fmt: skip
 
     @property
     def perplexity(self) -> float:
@@ -61,6 +70,23 @@ class Validation:
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""
         return -self.bleu if metric == "bleu" and self.bleu is not None else self.nll
+
+
+def _directions(runs: Sequence[Any], pairs: Sequence[int]) -> tuple[list[int], list[tuple[tuple[str, str], list[int]]]]:
+    """Return the index of the direction of each pair of the shards, and each direction with its lines.
+
+    Args:
+        runs: direction and number of consecutive lines of one direction, in order.
+        pairs: number of pairs of the shards for each of these.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    of_pair: list[int] = []
+    begin = 0
+    for ((source, target), count), num_pairs in zip(runs, pairs, strict=True):
+        found.setdefault((source, target), []).extend(range(begin, begin + count))
+        of_pair += [list(found).index((source, target))] * num_pairs
+        begin += count
+    return of_pair, list(found.items())
 
 
 class _StoppedError(Exception):
@@ -86,16 +112,18 @@ class Validator:
         if not order:
             raise DataError(f"{run.data / 'valid'}: no usable validation pair; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
-        slices = cut_by_padded_tokens([rows[pair] for pair in order], tokens_per_pass)
-        self._batches = [order[start:stop] for start, stop in slices]
+        self._sources, self._references = run.valid_text.read() if recipe.training.validate_bleu else ([], [])
+        of_pair, self._directions = [0] * len(rows), [(recipe.data.directions[0], list(range(len(self._sources))))]
+        if runs := read_manifest(run.data).get("valid_directions"):
+            of_pair, self._directions = _directions(runs, [part.pairs for part in self._data.parts])
+        self._batches: list[tuple[int, list[int]]] = []  # each with the index of its direction
+        for number in range(len(self._directions)):
+            pairs = [pair for pair in order if of_pair[pair] == number]
+            slices = cut_by_padded_tokens([rows[pair] for pair in pairs], tokens_per_pass)
+            self._batches += [(number, pairs[start:stop]) for start, stop in slices]
         if recipe.training.validate_bleu:
-            self._sources, self._references = run.valid_text.read()
-            data, words = recipe.data, stored_bleu_tokenizer(run.folder, recipe.data)
-            self._metric = "sacrebleu" if data.text == "plain" else "bleu-tokenized"
-            self._scorer = Scorer(
-                [self._references], target_language=data.target_language, text=data.text, tokenizer=words
-            )
-            self._scorer.metric(self._metric)  # fails here, before the training, if its tokenizer is not installed
+            self._metric = "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"
+            self._scorers = [self._scorer(run, *of_direction) for of_direction in self._directions]
 
     def __call__(self, model: Transformer, wants_to_stop: Callable[[], bool] = lambda: False) -> Validation | None:
         """Validate a model in float32; every process takes part and gets the same result.
@@ -107,30 +135,52 @@ class Validator:
         model.eval()
         vote = partial(self._vote, wants_to_stop)
         try:
-            nll = self._nll(model, vote)
-            if not self._recipe.training.validate_bleu:
-                return Validation(nll, None, [])
-            bleu, hypotheses = self._translate(model, vote)
+            sums = self._nll(model, vote)
+            total, tokens = sums.sum(0).tolist()
+            nll, bleus = float(total / tokens), list[float | None]([None] * len(self._directions))
+            if self._recipe.training.validate_bleu:
+                bleus, hypotheses = self._translate(model, vote)
         except _StoppedError:
             return None
         finally:
             model.train(was_training)
-        samples = [
+        known = [bleu for bleu in bleus if bleu is not None]
+        bleu = sum(known) / len(known) if len(known) == len(bleus) else None
+        if len(self._directions) == 1:
+            return Validation(nll, bleu, self._samples(hypotheses) if known else [])
+        names = ["-".join(direction) for direction, _ in self._directions]
+        nlls = [part / count if count and math.isfinite(part) else None for part, count in sums.tolist()]
+        rows = [{"nll": own, "bleu": score} for own, score in zip(nlls, bleus, strict=True)]
+        return Validation(nll, bleu, self._samples(hypotheses) if known else [], dict(zip(names, rows, strict=True)))
+
+    def _scorer(self, run: Run, direction: tuple[str, str], lines: list[int]) -> Scorer:
+        """Return the scorer of a direction; it fails here, before the training, if its tokenizer is not installed."""
+        data = self._recipe.data.in_direction(direction)
+        references, words = [self._references[line] for line in lines], stored_bleu_tokenizer(run.folder, data)
+        scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=words)
+        scorer.metric(self._metric)
+        return scorer
+
+    def _samples(self, hypotheses: dict[int, str]) -> list[dict[str, str]]:
+        """Return the first lines of each direction."""
+        several, rounds = len(self._directions) > 1, range(NUM_SAMPLES)
+        lines = [(own[at], code) for at in rounds for (_, code), own in self._directions if at < len(own)]
+        return [
             {"source": self._sources[line], "reference": self._references[line], "hypothesis": hypotheses[line]}
-            for line in range(min(NUM_SAMPLES, len(hypotheses)))
+            | ({"target_language": code} if several else {})
+            for line, code in lines[:NUM_SAMPLES]
         ]
-        return Validation(nll, bleu, samples)
 
     @torch.inference_mode()
-    def _nll(self, model: Transformer, vote: Callable[..., Any]) -> float:
-        sums = torch.zeros(2, dtype=torch.float64)
-        for pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
+    def _nll(self, model: Transformer, vote: Callable[..., Any]) -> torch.Tensor:
+        """Return the sums of nll and target tokens [directions, 2]."""
+        sums = torch.zeros(len(self._directions), 2, dtype=torch.float64)
+        for direction, pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
             vote()
-            sums += self._nll_of(model, pairs)
+            sums[direction] += self._nll_of(model, pairs)
         while vote(is_busy=False):
             continue
-        total, tokens = self._workers.sum(sums).tolist()
-        return float(total / tokens)
+        return self._workers.sum(sums)
 
     def _nll_of(self, model: Transformer, pairs: list[int]) -> torch.Tensor:
         """Return the sums of nll and target tokens [2]; in halves where memory is too small for all pairs at once."""
@@ -146,24 +196,33 @@ class Validator:
         middle = len(pairs) // 2
         return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])
 
-    def _translate(self, model: Transformer, vote: Callable[..., Any]) -> tuple[float | None, list[str]]:
-        rank, processes = self._workers.rank, self._workers.num_processes
+    def _translate(self, model: Transformer, vote: Callable[..., Any]) -> tuple[list[float | None], dict[int, str]]:
+        """Return BLEU of each direction, and the translation of each line."""
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
+        scores, hypotheses = list[float | None](), dict[int, str]()
+        for ((_, target), lines), scorer in zip(self._directions, self._scorers, strict=True):
+            found = self._translate_lines(translator, [self._sources[line] for line in lines], target, vote)
+            scores.append(None if found is None else scorer.score(found, [self._metric])[self._metric].score)
+            hypotheses.update(zip(lines, found or [""] * len(lines), strict=True))
+        return scores, hypotheses
+
+    def _translate_lines(
+        self, translator: Translator, sources: list[str], target: str, vote: Callable[..., Any]
+    ) -> list[str] | None:
+        """Return the translations of lines, a share of them by each process; None after a divergence."""
+        rank, processes = self._workers.rank, self._workers.num_processes
         mine, diverged = list[str](), False
-        start, stop = (len(self._sources) * number // processes for number in (rank, rank + 1))
-        request = TranslationRequest(before=self._sources[:start])
+        start, stop = (len(sources) * number // processes for number in (rank, rank + 1))
+        request = TranslationRequest(before=sources[:start], target_language=target)
         try:
-            found = translator.translations(self._sources[start:stop], request, before_batch=vote)
+            found = translator.translations(sources[start:stop], request, before_batch=vote)
             mine = [best.text for best, *_ in found]
         except ModelError as error:  # updates decide about rolling back, so a validation does not end the training
             log.warning("this validation computes no BLEU: %s", error)
             diverged = True
         while vote(is_busy=False):
             continue
-        if any(self._workers.gather([diverged])):
-            return None, []
-        hypotheses = self._workers.gather(mine)
-        return self._scorer.score(hypotheses, [self._metric])[self._metric].score, hypotheses
+        return None if any(self._workers.gather([diverged])) else self._workers.gather(mine)
 
     def _vote(self, wants_to_stop: Callable[[], bool], *, is_busy: bool = True) -> bool:
         """Return whether any process is busy; raise _StoppedError on every process if one wants to stop.

@@ -694,3 +694,42 @@ class TestRealCorpora:
         assert found.refused == {}
         assert set(counts(found.report)) & {"line_separator", "control_character", "one_sided_blank"} == set()
         assert found.report["rules"]["duplicate_source"]["count"] == len(pairs) - len({source for source, _ in pairs})
+
+
+def write_three_languages(folder: Path) -> None:
+    english = ["The children are playing in the garden.", "A man sits on a bench.", "Paris"] * 2
+    german = ["Die Kinder spielen im Garten des Hauses.", "Ein Mann sitzt auf einer Bank.", "Paris"] * 2
+    german[4] = "Un homme est assis sur un banc dans le parc."
+    for code, lines in (("en", english), ("de", german)):
+        (folder / f"x.{code}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "x.toml").write_text(
+        '[data]\nsource_language = "en"\ntarget_language = "de"\nsubwords = "none"\nvocab_size = 60\n'
+        'train = [{ source = "x.en", target = "x.de" }]\n[cleaning]\nwrong_language = "drop"\n',
+        encoding="utf-8",
+    )
+
+
+def test_pairs_in_another_language_are_counted_and_left_out_only_if_the_recipe_says_so(tmp_path: Path) -> None:
+    write_three_languages(tmp_path)
+    for action, dropped in (("drop", 1), ("keep", 0), ("off", 0)):
+        recipe = load_recipe(str(tmp_path / "x.toml"), [f"cleaning.wrong_language={action}"])
+        manifest = prepare(recipe, tmp_path / action, workers=1).manifest
+        assert manifest["cleaning"]["wrong_language"] == dropped
+        assert manifest["pairs"]["train"] == 6 - dropped
+        report = json.loads((tmp_path / action / "data" / "report.json").read_text(encoding="utf-8"))
+        assert report["rules"]["wrong_language"]["count"] == (action != "off")
+        assert report["rules"]["wrong_language"]["lines"] == ([5] if action != "off" else [])
+
+
+def test_the_identifier_is_needed_only_where_it_is_used_and_has_to_know_the_languages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_three_languages(tmp_path)
+    unknown = load_recipe(str(tmp_path / "x.toml"), ["data.target_language=nds"])
+    with pytest.raises(DataError, match=r'py3langid does not know the language "nds"; it knows ace, af'):
+        prepare(unknown, tmp_path / "unknown", workers=1)
+    monkeypatch.setattr("nmtkit.text.scripts.find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"wrong_language needs py3langid, .*; pip install 'nmtkit\[langid\]'"):
+        prepare(load_recipe(str(tmp_path / "x.toml")), tmp_path / "missing", workers=1)
+    assert not (tmp_path / "missing" / "data").exists()
+    prepare(load_recipe(str(tmp_path / "x.toml"), ["cleaning.wrong_language=off"]), tmp_path / "off", workers=1)
