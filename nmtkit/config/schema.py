@@ -147,24 +147,22 @@ class DataConfig(_Section):
     target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de"."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
-    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }. weight,
-    source_prefix and name can be added; see data.md."""
+    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see
+    data.md."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train. Their copies are removed from train as well."""
     test: tuple[CorpusEntry, ...] = ()
-    """Test sets. Each is called by the part of its name after the last slash, or by a name of your own: { corpus =
-    "sst2/test", name = "sst2" }."""
+    """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
+    another name."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
-    """plain: ordinary text. tokenized: words are separated by blanks. trees: sentences, and bracketed trees over their
-    words. tagged-trees: the model predicts part-of-speech tags, too; see parsing.md."""
+    """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
+    parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation", "parsing", "summary" (of a title and paragraphs, with tabs between them),
-    "language-model" (continues text; a corpus is { text = "FILE" }), "label" (of a text), "pair-label" and "similarity"
-    (of two texts), "choice" (of one of several texts), or "trajectories" (actions from episodes). By default parsing
-    where text is trees, else translation. See summaries.md, language-models.md, classification.md and decisions.md."""
+    """Kind of work: "translation" (default), "parsing" (default for trees), "summary" (see summaries.md),
+    "language-model" (see language-models.md), "label", "pair-label", "similarity", "choice" (see classification.md) or
+    "trajectories" (see decisions.md)."""
     environment: str | None = Field(default=None, min_length=1)
-    """Trajectories: "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION, a function that returns an
-    environment with gymnasium's reset and step."""
+    """Trajectories: "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION; see decisions.md."""
     environment_seed: int = Field(default=1, ge=0, le=MANY)
     """Trajectories: seed of the environment itself, such as the edges of the graph."""
     episodes: int = Field(default=1000, ge=1, le=10_000_000)
@@ -190,22 +188,19 @@ class DataConfig(_Section):
     max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Cut each source to this number of tokens, in training and in translation. Targets are not cut."""
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
-    """Language models: each text is cut into training sequences of this number of tokens, from another random offset in
-    each epoch. Labels: longer sequences are cut at the ends of their texts. Trajectories: number of steps that the
-    model sees."""
+    """Tokens of a training sequence of a language model, maximum tokens of a sequence with a label, or steps that a
+    model of trajectories sees."""
     context: int = Field(default=0, ge=0, le=1000)
-    """Number of sentences of the same document to put before each sentence, with a token <sep> after each. Blank lines
-    separate documents; see documents.md."""
+    """Number of sentences of the same document to put before each sentence; see documents.md."""
     context_sides: Literal["source", "both"] = "source"
     """source: the context is on the source side. both: the model also generates its translation."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
-    """Steps of normalisation of every line, in training and in translation, in the given order: blanks, nfc, nfkc,
-    lowercase, moses-punctuation, moses-tokenize; see data.md."""
+    """Steps of normalisation of every line, in training and in translation, in the given order; see data.md."""
     subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "none"] = "bpe"
-    """bpe, unigram, wordpiece, characters: learned from the text. none: the text is already segmented; pieces are
-    separated by blanks. gpt-bpe: those of an imported GPT, which tokenizer names. See data.md."""
+    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or gpt-bpe (those of an
+    imported GPT, which tokenizer names); see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Number of entries in the vocabulary (without share_vocab: in each of the two), with the four special ones."""
     share_vocab: bool = True
@@ -215,16 +210,13 @@ class DataConfig(_Section):
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
     """Maximum number of pairs from which subwords are learned."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
-    """For wordpiece: number of characters with an entry of their own. Wu et al. 2016 use 500 for Western languages and
-    more for Asian languages."""
+    """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
     segment_mark: str = "@@"
     """For subwords = "none": mark at the end of a piece that continues; translations are joined at it."""
     tokenizer: Path | None = None
-    """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning.
-    vocab_size and other keys about learning subwords then have no effect."""
+    """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""
     treebank: Path | None = None
-    """Folder of the Wall Street Journal part of the Penn Treebank, whose sections are the corpora "wsj/22" and
-    "wsj/02-21". It is licensed and cannot be downloaded."""
+    """Folder of the Wall Street Journal part of the Penn Treebank; see parsing.md."""
     silver_trees: tuple[Path, ...] = ()
     """Files with trees made by other parsers; together they are the corpus "wsj/silver"."""
 
@@ -400,8 +392,7 @@ class CleaningConfig(_Section):
     max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
     """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit."""
     line_count: Literal["error", "drop"] = "error"
-    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end; this is right
-    only if the other side was truncated."""
+    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end."""
     invalid_utf8: Literal["error", "drop", "fix"] = "error"
     """Bytes that are not UTF-8. fix: read them as Windows-1252."""
     line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
@@ -421,8 +412,8 @@ class CleaningConfig(_Section):
     too_long: Literal["error", "drop"] = "drop"
     """One side is longer than max_tokens or max_characters."""
     length_ratio: Literal["error", "drop", "keep"] = "drop"
-    """The lengths of the sides differ by more than max_ratio. If that is 0, no pair is left out, and the report counts
-    ratios above 9, in characters."""
+    """The lengths of the sides differ by more than max_ratio. If that is 0, ratios above 9 (in characters) are
+    counted."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
     """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
@@ -477,7 +468,7 @@ class ModelConfig(_Section):
     self_attention: tuple[Literal["full", "local", "compressed", "window"], ...] = Field(default=(), max_length=1000)
     """Self-attention of each layer of the encoder, or of a decoder alone; a shorter list repeats. full: all positions.
     local: only the own block. compressed: keys and values are compressed by a strided convolution (Liu et al. 2018).
-    window: see attention_window. By default full, or window where attention_window is stated."""
+    window: see attention_window. By default full, or window with attention_window."""
     local_block: int = Field(default=256, ge=1, le=1_000_000)
     """Local attention: number of positions in a block."""
     local_previous_block: bool = False
@@ -485,8 +476,7 @@ class ModelConfig(_Section):
     compression: int = Field(default=3, ge=1, le=1_000)
     """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Restrict self-attention to a window of r positions, for long texts: from floor(r / 2) positions before a position
-    to floor((r - 1) / 2) after it; in the decoder, to the position itself."""
+    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
@@ -510,16 +500,15 @@ class ModelConfig(_Section):
     share_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
     head: Literal["none", "classes", "choice", "number", "discrete-action", "vector-action"] = "none"
-    """Linear layer for labels and actions, set by [data] task. On the state of the last token: classes: a logit per
-    label. choice: a logit per text. number: a number. At each state of an environment: discrete-action: a logit per
-    action. vector-action: a vector in [-1, 1]."""
+    """Set by [data] task: linear layer for labels (classes, choice, number) or actions (discrete-action,
+    vector-action)."""
     vector_states: bool = False
     """Trajectories: states are vectors; set by [data] states."""
     returns: bool = True
     """Trajectories: the model sees the return-to-go of each step. false: behaviour cloning."""
     return_values: int = Field(default=0, ge=0, le=10_000)
-    """Trajectories: predict the return-to-go of each step, out of at most this number of different values; a step is
-    then state, return, action, else return, state, action. 0: off."""
+    """Trajectories: predict the return-to-go of each step, out of at most this number of different values; see
+    decisions.md. 0: off."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
