@@ -150,7 +150,7 @@ class DataConfig(_Section):
     """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see
     data.md."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[str | LocalPair, ...] = ()
-    """Validation corpora, or a number of pairs to hold out of train. Their copies are removed from train as well."""
+    """Validation corpora, or a number of pairs to hold out of train, from which copies of them are removed as well."""
     test: tuple[CorpusEntry, ...] = ()
     """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
     another name."""
@@ -166,7 +166,7 @@ class DataConfig(_Section):
     environment_seed: int = Field(default=1, ge=0, le=MANY)
     """Trajectories: seed of the environment itself, such as the edges of the graph."""
     episodes: int = Field(default=1000, ge=1, le=10_000_000)
-    """Trajectories: number of random episodes that `prepare` makes in the environment, unless train names corpora."""
+    """Trajectories: number of random episodes that `prepare` makes, unless train names corpora."""
     episodes_seed: int = Field(default=1, ge=0, le=MANY)
     """Trajectories: seed of these episodes."""
     timesteps: Literal["episode", "window"] = "episode"
@@ -176,17 +176,15 @@ class DataConfig(_Section):
     """Trajectories: share of the episodes to learn from, those of the highest returns (percentile behaviour cloning).
     Below 1, episodes with the lowest return of all are left out as well."""
     min_return: float | None = Field(default=None, ge=-1e12, le=1e12)
-    """Trajectories: returns-to-go below this value count as this value, such as that of all walks that miss the
-    goal."""
+    """Trajectories: lower returns-to-go count as this value, such as that of all walks that miss the goal."""
     states: Literal["discrete", "vector"] = "discrete"
-    """Trajectories: a state is a whole number, or a name that occurs in training (discrete), or a list of numbers
-    (vector)."""
+    """Trajectories: whole numbers, or names that occur in training (discrete), or lists of numbers (vector)."""
     actions: Literal["discrete", "vector"] = "discrete"
-    """Trajectories: kind of the actions, in the same way."""
+    """Trajectories: the same for actions."""
     label_type: Literal["class", "number"] = "class"
     """Labels: one of a few names (class), or a number, learned by regression (number)."""
     max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Cut each source to this number of tokens, in training and in translation. Targets are not cut."""
+    """Cut each source to this number of tokens, in training and in translation."""
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
     """Tokens of a training sequence of a language model, maximum tokens of a sequence with a label, or steps that a
     model of trajectories sees."""
@@ -202,11 +200,11 @@ class DataConfig(_Section):
     """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or gpt-bpe (those of an
     imported GPT, which tokenizer names); see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary (without share_vocab: in each of the two), with the four special ones."""
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False
-    """Split characters unseen in training into bytes instead of replacing them with <unk>; takes 256 entries."""
+    """Split characters unseen in training into bytes, which take 256 entries, instead of replacing them with <unk>."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
     """Maximum number of pairs from which subwords are learned."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
@@ -446,8 +444,8 @@ class ModelConfig(_Section):
     """Size and structure of the Transformer, with everything that Table 3 of the paper varies."""
 
     architecture: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    """encoder-decoder: the paper's Transformer. decoder: a decoder alone, which reads source, separator, target and end
-    symbol as one sequence (T-D of Liu et al. 2018); it needs share_vocab and has no encoder_layers."""
+    """encoder-decoder: the paper's Transformer. decoder: a decoder alone, which reads source and target as one sequence
+    (T-D of Liu et al. 2018); it needs share_vocab and has no encoder_layers."""
     source_attention: Literal["causal", "full"] = "causal"
     """Decoder alone: a position of the source sees earlier ones only, as in Liu et al. (causal), or the whole source
     (full); then [training] source_loss must be 0."""
@@ -472,7 +470,7 @@ class ModelConfig(_Section):
     local_block: int = Field(default=256, ge=1, le=1_000_000)
     """Local attention: number of positions in a block."""
     local_previous_block: bool = False
-    """Local attention: a block also sees the block before it, as in the authors' code but not their paper."""
+    """Local attention: also see the block before, as in the authors' code but not their paper."""
     compression: int = Field(default=3, ge=1, le=1_000)
     """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -492,7 +490,7 @@ class ModelConfig(_Section):
     """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
     in GPT. Biases are 0."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout on the output of each sub-layer and on the sum of embedding and position."""
+    """Dropout after each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the attention weights; 0 in the paper."""
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -595,9 +593,9 @@ class TrainingConfig(_Section):
     """Optimiser, schedule, batches, limits, validation and checkpoints."""
 
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Random seed for the initial weights, the order of the batches and dropout."""
+    """Random seed for initial weights, order of batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Maximum number of target tokens per update, over all devices and micro-batches, without padding."""
+    """Maximum number of target tokens per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
     """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
@@ -605,7 +603,7 @@ class TrainingConfig(_Section):
     minimises padding. More: updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
     """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding. 0: as many as fit
-    into a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
+    into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
@@ -613,7 +611,7 @@ class TrainingConfig(_Section):
     adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
     """Constant added to the square root of the second moment."""
     gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
-    """Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping."""
+    """Maximum norm of the gradient. 0: no clipping."""
     schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant"] = "noam"
     """Learning rate schedule. All rise linearly to a peak over warmup_steps. noam: equation 3 of the paper.
     inverse-sqrt: the same with a peak of your choice. cosine, linear: fall to final_learning_rate at max_steps.
@@ -634,7 +632,7 @@ class TrainingConfig(_Section):
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop after this number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Stop after this number of minutes, summed over all sessions, with validation and saving."""
+    """Stop after this number of minutes of all sessions, with validation and saving."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
@@ -648,9 +646,9 @@ class TrainingConfig(_Section):
     validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Validate every N minutes of training."""
     validate_bleu: bool = True
-    """Translate the validation set at each validation and compute BLEU, not only nll."""
+    """Compute BLEU at each validation, not only nll."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Write a checkpoint every N updates; 1,250 (about the paper's ten minutes) if no checkpoint_every_* is given."""
+    """Write a checkpoint every N updates; 1,250 if no checkpoint_every_* is given."""
     checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Write a checkpoint every N epochs."""
     checkpoint_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
@@ -658,12 +656,12 @@ class TrainingConfig(_Section):
     keep_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of latest checkpoints to keep; at least average_last."""
     keep_best: int = Field(default=1, ge=0, le=1_000_000)
-    """Number of best checkpoints by best_metric to keep in addition."""
+    """Number of checkpoints with the best best_metric to keep in addition."""
     report_every_steps: int = Field(default=100, ge=1, le=MANY)
     """Write a line of metrics.jsonl every N updates, and at each validation."""
     compile: bool = False
-    """Use torch.compile for the forward pass and the loss, for GPUs and long runs; compilation takes minutes. Results
-    differ by rounding and in dropout. On a CPU it needs a C++ compiler."""
+    """Use torch.compile, for GPUs and long runs; it takes minutes, and on a CPU a C++ compiler. Results differ by
+    rounding and in dropout."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
     capability 8 or higher and on CPUs where a short trial shows it faster, else float32; chosen once per run. fp16:
@@ -678,15 +676,14 @@ class TrainingConfig(_Section):
     """Sample new subwords in each epoch. bpe: share of merges that are left out, such as 0.1. unigram: exponent alpha,
     such as 0.2. 0: off. See data.md."""
     r_drop: float = Field(default=0.0, ge=0, le=1_000_000)
-    """R-Drop: run each batch twice with different dropout and add the divergence of the outputs to the loss, with this
-    weight (alpha, such as 5). Doubles the cost. 0: off."""
+    """R-Drop: run each batch twice with different dropout and add the divergence to the loss, with this weight (alpha,
+    such as 5). 0: off."""
     freeze: tuple[str, ...] = ()
-    """Parts of the model that are not trained, as beginnings of parameter names: "encoder", "decoder.0",
-    "embeddings"."""
+    """Parts that are not trained, as beginnings of parameter names: "encoder", "decoder.0", "embeddings"."""
     init: Path | None = None
     """Model (run, model folder or checkpoint) from whose weights training starts; see fine-tuning.md."""
     init_layers: int | None = Field(default=None, ge=0, le=1_000)
-    """With init: copy only the embeddings, the positions and the first N layers (of encoder and decoder each)."""
+    """With init: copy only embeddings, positions and the first N layers."""
 
     @model_validator(mode="before")
     @classmethod
