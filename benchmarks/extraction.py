@@ -1,4 +1,4 @@
-"""ROUGE of extractive baselines on the test sets of SciTLDR-A and QMSum: the table of docs/summaries.md.
+"""ROUGE of extractive baselines on the test sets of SciTLDR-A and QMSum: the table of docs/results/summaries.
 
     python benchmarks/extraction.py --mirror DIR --json out.json
 

@@ -12,29 +12,27 @@ PAGE = Path(__file__).with_name("recipes.md")
 TABLES = re.compile(r"(<!-- tables -->\n).*(<!-- end of tables -->)", flags=re.DOTALL)
 
 
-def default_of(field: FieldInfo) -> str:
-    """A field's default as TOML."""
-    if field.is_required():
-        return "must be stated"
-    if field.default is None:
-        return ""
+def assignment(key: str, field: FieldInfo) -> str:
+    """A key with its default as TOML, or alone if it has none."""
+    if field.is_required() or field.default is None:
+        return key
     if isinstance(field.default, bool):
-        return str(field.default).lower()
+        return f"{key} = {str(field.default).lower()}"
     if isinstance(field.default, tuple):
-        return "[" + ", ".join(f'"{entry}"' if isinstance(entry, str) else str(entry) for entry in field.default) + "]"
-    return f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
+        entries = (f'"{entry}"' if isinstance(entry, str) else str(entry) for entry in field.default)
+        return f"{key} = [{', '.join(entries)}]"
+    return f'{key} = "{field.default}"' if isinstance(field.default, str) else f"{key} = {field.default}"
 
 
 def tables() -> str:
     """The tables of all sections, as Markdown."""
     parts = []
     for name, section in SECTIONS.items():
-        parts.append(
-            f"### [{name}]\n\n{' '.join((section.__doc__ or '').split())}\n\n| key | default | meaning |\n|---|---|---|"
-        )
+        parts.append(f"### [{name}]\n\n{' '.join((section.__doc__ or '').split())}\n\n| key | meaning |\n|---|---|")
         for key, field in section.model_fields.items():
             meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-            parts.append(f"| `{key}` | {f'`{default_of(field)}`' if default_of(field) else ''} | {meaning} |")
+            required = " Must be stated." if field.is_required() else ""
+            parts.append(f"| `{assignment(key, field)}` | {meaning}{required} |")
         parts.append("")
     return "\n".join(parts) + "\n"
 

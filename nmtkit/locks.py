@@ -1,6 +1,7 @@
 """Locks, so that only one command at a time writes to a run folder or to the output of a translation.
 
 They are locks of the operating system (flock), so a killed process releases its lock even if the file remains.
+filelock can neither name the holder of a lock nor detect that the lock file was removed.
 """
 
 import contextlib

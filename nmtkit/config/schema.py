@@ -170,95 +170,80 @@ class DataConfig(_Section):
     target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
-    """Training corpora: names from the catalogue, { corpus = "NAME", weight = 2 }, or { source = "a.en.gz", target =
-    "a.de.gz", name = "mine", weight = 0.5, source_prefix = "<bt>", target_language = "de" }."""
+    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see
+    data.md."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
     x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
-    """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions. Their copies
-    are removed from train as well."""
+    """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
+    copies of them are removed as well."""
     test: tuple[CorpusEntry, ...] = ()
-    """Test sets. Each is called by the part of its name after the last slash; { corpus = "sst2/test", name = "sst2" }
-    gives another name."""
+    """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
+    another name."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
-    """plain: ordinary text. tokenized: text that is already split into words by blanks. trees: sentences as the source,
-    bracketed trees over their words as the target. tagged-trees: the same, and the model predicts part-of-speech tags
-    too; see parsing.md."""
+    """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
+    parsing.md."""
     task: str | None = Field(default=None, pattern=_ONE_WORD)
-    """Kind of work: "translation", "parsing", "summary", "language-model", or one whose output is a label: "label" (of
-    a text), "pair-label" and "similarity" (of two texts), "choice" (of one of several texts); see classification.md. By
-    default parsing where text is trees, else translation. The source of a summary is a title and paragraphs with tabs
-    between them; see summaries.md. A language model continues text: its corpora are { text = "FILE" }, without a
-    source. "trajectories": decisions; the corpora are episodes of states, actions and rewards, see decisions.md."""
+    """Kind of work: "translation" (default), "parsing" (default for trees), "summary" (see summaries.md),
+    "language-model" (see language-models.md), "label", "pair-label", "similarity", "choice" (see classification.md) or
+    "trajectories" (see decisions.md)."""
     environment: str | None = Field(default=None, min_length=1)
-    """For task = "trajectories": "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION, a function that
-    returns an environment with gymnasium's reset and step."""
+    """Trajectories: "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION; see decisions.md."""
     environment_seed: int = Field(default=1, ge=0, le=MANY)
-    """Seed of the environment itself, such as the edges of the graph."""
+    """Trajectories: seed of the environment itself, such as the edges of the graph."""
     episodes: int = Field(default=1000, ge=1, le=10_000_000)
-    """Number of episodes of random actions in data.environment that `prepare` makes, unless train names corpora."""
+    """Trajectories: number of random episodes that `prepare` makes, unless train names corpora."""
     episodes_seed: int = Field(default=1, ge=0, le=MANY)
-    """Seed of these episodes."""
+    """Trajectories: seed of these episodes."""
     timesteps: Literal["episode", "window"] = "episode"
-    """Positions of steps. episode: counted from the beginning of the episode, as published. window: from the first step
-    that the model sees; with sequence_length = 1 every step has the same."""
+    """Trajectories: count steps from the beginning of the episode, as published (episode), or from the first step that
+    the model sees (window)."""
     best_episodes: float = Field(default=1.0, gt=0, le=1)
-    """Share of the training episodes to learn from, those of the highest returns, without those of the lowest return of
-    all: percentile behaviour cloning. 1: all episodes."""
+    """Trajectories: share of the episodes to learn from, those of the highest returns (percentile behaviour cloning).
+    Below 1, episodes with the lowest return of all are left out as well."""
     min_return: float | None = Field(default=None, ge=-1e12, le=1e12)
-    """Returns-to-go below this value count as this value, such as that of all walks that miss the goal."""
+    """Trajectories: lower returns-to-go count as this value, such as that of all walks that miss the goal."""
     states: Literal["discrete", "vector"] = "discrete"
-    """Kind of the states of episodes: a whole number or a name that occurs in training, or a list of numbers."""
+    """Trajectories: whole numbers, or names that occur in training (discrete), or lists of numbers (vector)."""
     actions: Literal["discrete", "vector"] = "discrete"
-    """Kind of the actions of episodes, in the same way."""
+    """Trajectories: the same for actions."""
     label_type: Literal["class", "number"] = "class"
-    """For tasks whose output is a label: class: one of a few names. number: a number, learned by regression."""
+    """Labels: one of a few names (class), or a number, learned by regression (number)."""
     max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Cut each source to its first tokens, this many, in training and in translation. Targets are not cut. By default
-    there is no limit."""
+    """Cut each source to this number of tokens, in training and in translation."""
     sequence_length: int = Field(default=512, ge=1, le=1_000_000)
-    """For task = "language-model": number of tokens per training sequence. Each text is cut into such sequences, from
-    another random offset in each epoch. For tasks whose output is a label: maximum length of a sequence; longer texts
-    are cut at their ends. For task = "trajectories": number of steps that the model sees; where episodes are longer,
-    training sequences begin at each of their steps."""
+    """Tokens of a training sequence of a language model, maximum tokens of a sequence with a label, or steps that a
+    model of trajectories sees."""
     context: int = Field(default=0, ge=0, le=1000)
-    """Number of sentences before each sentence, of the same document, that go before it in the sequence, with a token
-    <sep> after each. Blank lines separate documents. See documents.md."""
+    """Number of sentences of the same document to put before each sentence; see documents.md."""
     context_sides: Literal["source", "both"] = "source"
-    """Sides with context. both: the model also generates the translations of the sentences before, and the output is
-    what follows the last <sep>."""
+    """source: the context is on the source side. both: the model also generates its translation."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
-    """Normalisation of every line before it is split into subwords, in training and in translation, in the given order.
-    blanks: collapse runs of blanks and tabs, strip the ends. moses-tokenize: split words and punctuation with the Moses
-    rules, and undo this in translations. No other changes are made to the text."""
+    """Steps of normalisation of every line, in training and in translation, in the given order; see data.md."""
     subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "none"] = "bpe"
-    """bpe, unigram: learned by sentencepiece. characters: every character is a token. wordpiece: as in Wu et al. 2016.
-    gpt-bpe: those of an imported GPT, for fine-tuning; tokenizer names the model. none: the text is already segmented;
-    pieces are separated by blanks."""
+    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or gpt-bpe (those of an
+    imported GPT, which tokenizer names); see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary (without share_vocab: in each of the two), with the four special ones."""
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False
-    """Split characters unseen in training into bytes instead of replacing them with <unk>; takes 256 entries."""
+    """Split characters unseen in training into bytes, which take 256 entries, instead of replacing them with <unk>."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
-    """Maximum number of pairs from which subwords are learned, evenly spaced in the corpora."""
+    """Maximum number of pairs from which subwords are learned."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
-    """For subwords = "wordpiece": number of characters with an entry of their own, the most frequent first. Wu et al.
-    use 500 for Western languages and more for Asian languages."""
+    """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
     segment_mark: str = "@@"
     """For subwords = "none": mark at the end of a piece that continues; translations are joined at it."""
     tokenizer: Path | None = None
-    """Model (model folder, run or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning.
-    vocab_size, byte_fallback, wordpiece_characters and subword_sample_pairs then have no effect."""
+    """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""
     treebank: Path | None = None
-    """Folder of the Wall Street Journal part of the Penn Treebank. The corpora "wsj/22" and "wsj/02-21" are sections of
-    it. It is licensed and cannot be downloaded."""
+    """Folder of the Wall Street Journal part of the Penn Treebank; see parsing.md."""
     silver_trees: tuple[Path, ...] = ()
-    """Files with trees produced by other parsers; together they are the corpus "wsj/silver"."""
+    """Files with trees made by other parsers; together they are the corpus "wsj/silver"."""
 
     @model_validator(mode="before")
     @classmethod
@@ -518,18 +503,16 @@ class DataConfig(_Section):
 
 
 class CleaningConfig(_Section):
-    """Limits on training pairs, and an action for each kind of problem that the data report counts. error: stop without
-    preparing anything. drop: leave the pair out. fix: correct its text. keep: only count it. See data.md."""
+    """Limits on training pairs, and an action (error, drop, fix or keep) for each kind of problem; see data.md."""
 
     max_tokens: int = Field(default=256, ge=0, le=1_000_000)
     """Maximum number of subword tokens on each side, without the end symbol; 0: no limit."""
     max_characters: int = Field(default=5000, ge=0, le=MANY)
     """Maximum number of characters on each side, checked before subwords are learned; 0: no limit."""
     max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
-    """Maximum ratio of the numbers of tokens of the longer and the shorter side; 0: no limit."""
+    """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit."""
     line_count: Literal["error", "drop"] = "error"
-    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end of the longer
-    side; this is right only if the other side was truncated."""
+    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end."""
     invalid_utf8: Literal["error", "drop", "fix"] = "error"
     """Bytes that are not UTF-8. fix: read them as Windows-1252."""
     line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
@@ -549,8 +532,8 @@ class CleaningConfig(_Section):
     too_long: Literal["error", "drop"] = "drop"
     """One side is longer than max_tokens or max_characters."""
     length_ratio: Literal["error", "drop", "keep"] = "drop"
-    """The lengths of the sides differ by more than max_ratio. With max_ratio = 0, no pair is left out, and the report
-    counts pairs in which one side has more than 9 times as many characters as the other."""
+    """The lengths of the sides differ by more than max_ratio. If that is 0, ratios above 9 (in characters) are
+    counted."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
     """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
@@ -586,11 +569,11 @@ class ModelConfig(_Section):
     """Size and structure of the Transformer, with everything that Table 3 of the paper varies."""
 
     architecture: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    """encoder-decoder: the paper's Transformer. decoder: only a decoder, which reads source, separator, target and end
-    symbol as one sequence (Liu et al. 2018, T-D); it needs share_vocab and has no encoder_layers."""
+    """encoder-decoder: the paper's Transformer. decoder: a decoder alone, which reads source and target as one sequence
+    (T-D of Liu et al. 2018); it needs share_vocab and has no encoder_layers."""
     source_attention: Literal["causal", "full"] = "causal"
-    """For architecture = "decoder": causal: a position of the source sees earlier ones only, as in Liu et al. full: it
-    sees the whole source; then [training] source_loss must be 0."""
+    """Decoder alone: a position of the source sees earlier ones only, as in Liu et al. (causal), or the whole source
+    (full); then [training] source_loss must be 0."""
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=1_000)
@@ -606,19 +589,17 @@ class ModelConfig(_Section):
     d_v: int | None = Field(default=None, ge=1, le=65_536)
     """Width of the values of one head; by default d_model / num_heads."""
     self_attention: tuple[Literal["full", "local", "compressed", "window"], ...] = Field(default=(), max_length=1000)
-    """Self-attention of each layer of the encoder, or of the decoder of architecture = "decoder"; a shorter list
-    repeats. full: all positions. local: a position sees only its block of local_block positions. compressed: keys and
-    values are compressed by a strided convolution (Liu et al. 2018). window: see attention_window. By default full, or
-    window where attention_window is stated."""
+    """Self-attention of each layer of the encoder, or of a decoder alone; a shorter list repeats. full: all positions.
+    local: only the own block. compressed: keys and values are compressed by a strided convolution (Liu et al. 2018).
+    window: see attention_window. By default full, or window with attention_window."""
     local_block: int = Field(default=256, ge=1, le=1_000_000)
-    """Number of positions in a block of local attention."""
+    """Local attention: number of positions in a block."""
     local_previous_block: bool = False
-    """In local attention, a block also sees the block before it, as in the authors' code but not their paper."""
+    """Local attention: also see the block before, as in the authors' code but not their paper."""
     compression: int = Field(default=3, ge=1, le=1_000)
-    """Kernel size and stride of the convolution of compressed attention."""
+    """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Restrict self-attention to a window of r positions, for long texts: from floor(r / 2) positions before a position
-    to floor((r - 1) / 2) after it; in the decoder, to the position itself. By default there is no restriction."""
+    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
@@ -634,7 +615,7 @@ class ModelConfig(_Section):
     """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
     in GPT. Biases are 0."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout on the output of each sub-layer and on the sum of embedding and position."""
+    """Dropout after each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the attention weights; 0 in the paper."""
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -642,16 +623,15 @@ class ModelConfig(_Section):
     share_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
     head: Literal["none", "classes", "choice", "number", "discrete-action", "vector-action"] = "none"
-    """A linear layer on the state of the last token, for tasks whose output is a label; set by [data] task. classes: a
-    logit per label. choice: a logit per text to choose from. number: a number. For task = "trajectories", on the state
-    at each state of the environment. discrete-action: a logit per action. vector-action: a vector in [-1, 1]."""
+    """Set by [data] task: linear layer for labels (classes, choice, number) or actions (discrete-action,
+    vector-action)."""
     vector_states: bool = False
-    """For task = "trajectories": states are vectors; set by [data] states."""
+    """Trajectories: states are vectors; set by [data] states."""
     returns: bool = True
-    """For task = "trajectories": the model sees the return-to-go of each step. false: behaviour cloning."""
+    """Trajectories: the model sees the return-to-go of each step. false: behaviour cloning."""
     return_values: int = Field(default=0, ge=0, le=10_000)
-    """For task = "trajectories": predict the return-to-go of each step from the state, out of at most this number of
-    different values; a step is then state, return, action, else return, state, action. 0: do not predict it."""
+    """Trajectories: predict the return-to-go of each step, out of at most this number of different values; see
+    decisions.md. 0: off."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -738,17 +718,17 @@ class TrainingConfig(_Section):
     """Optimiser, schedule, batches, limits, validation and checkpoints."""
 
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Random seed for the initial weights, the order of the batches and dropout."""
+    """Random seed for initial weights, order of batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Maximum number of target tokens per update, over all devices and micro-batches, without padding."""
+    """Maximum number of target tokens per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
     """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
-    minimises padding. More: each update mixes that many lengths, so that updates differ less from each other."""
+    minimises padding. More: updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
-    """Size of a micro-batch: maximum number of target (or source) tokens, with padding, that one device processes at
-    once. 0: as many as fit into the memory of a CUDA device; 4,096 on a CPU and 16,384 elsewhere."""
+    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding. 0: as many as fit
+    into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
@@ -756,20 +736,20 @@ class TrainingConfig(_Section):
     adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
     """Constant added to the square root of the second moment."""
     gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
-    """Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping."""
+    """Maximum norm of the gradient. 0: no clipping."""
     schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant"] = "noam"
     """Learning rate schedule. All rise linearly to a peak over warmup_steps. noam: equation 3 of the paper.
     inverse-sqrt: the same with a peak of your choice. cosine, linear: fall to final_learning_rate at max_steps.
     constant: stays at the peak."""
     final_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
-    """For schedule = "cosine" or "linear": learning rate at max_steps."""
+    """For cosine and linear: learning rate at max_steps."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
     """Number of updates until the peak is reached."""
     source_loss: float = Field(default=1.0, ge=0, le=1)
-    """For [model] architecture = "decoder": weight of the loss of the source tokens; 1 in Liu et al. 2018. The negative
-    log-likelihood that is reported is always that of the target."""
+    """Decoder alone: weight of the loss of the source tokens; 1 in Liu et al. 2018. The reported nll is always that of
+    the target."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is spread evenly over the vocabulary."""
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
@@ -777,7 +757,7 @@ class TrainingConfig(_Section):
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop after this number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Stop after this number of minutes, summed over all sessions, with validation and saving."""
+    """Stop after this number of minutes of all sessions, with validation and saving."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
@@ -791,9 +771,9 @@ class TrainingConfig(_Section):
     validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Validate every N minutes of training."""
     validate_bleu: bool = True
-    """Translate the validation set at each validation and compute BLEU, not only nll."""
+    """Compute BLEU at each validation, not only nll."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Write a checkpoint every N updates; 1,250 (about the paper's ten minutes) if no checkpoint_every_* is given."""
+    """Write a checkpoint every N updates; 1,250 if no checkpoint_every_* is given."""
     checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Write a checkpoint every N epochs."""
     checkpoint_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
@@ -801,38 +781,34 @@ class TrainingConfig(_Section):
     keep_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of latest checkpoints to keep; at least average_last."""
     keep_best: int = Field(default=1, ge=0, le=1_000_000)
-    """Number of best checkpoints by best_metric to keep in addition."""
+    """Number of checkpoints with the best best_metric to keep in addition."""
     report_every_steps: int = Field(default=100, ge=1, le=MANY)
     """Write a line of metrics.jsonl every N updates, and at each validation."""
     compile: bool = False
-    """Run the forward pass and the loss through torch.compile. Results differ by rounding and in dropout. Compilation
-    takes minutes at the start, so it is for GPUs and long runs. On a CPU it needs a C++ compiler."""
+    """Use torch.compile, for GPUs and long runs; it takes minutes, and on a CPU a C++ compiler. Results differ by
+    rounding and in dropout."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
-    capability 8 or higher and on a CPU where a short trial shows it faster, else float32; chosen when a run begins, and
-    kept. fp16: with an adaptive loss scale, for older GPUs."""
+    capability 8 or higher and on CPUs where a short trial shows it faster, else float32; chosen once per run. fp16:
+    with an adaptive loss scale, for older GPUs."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
-    """Weight decay as in AdamW: each update subtracts learning rate x weight_decay of every matrix and embedding, but
-    not of biases and norms. 0: off."""
+    """As in AdamW: each update subtracts learning rate x weight_decay of every matrix and embedding, but not of biases
+    and norms. 0: off."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of an exponential moving average of the weights, such as 0.999 (lower in the first updates). Validation and
-    checkpoints use the average. 0: off."""
+    """Decay of a moving average of the weights, such as 0.999 (lower in the first updates), which validation and
+    checkpoints use. 0: off."""
     subword_sampling: float = Field(default=0.0, ge=0, le=1)
-    """Sample new subwords in each epoch. bpe: the probability of leaving out a merge (BPE-dropout), such as 0.1.
-    unigram: the smoothing exponent alpha, such as 0.2; smaller values vary more. 0: off. Validation and translation are
-    not sampled."""
+    """Sample new subwords in each epoch. bpe: share of merges that are left out, such as 0.1. unigram: exponent alpha,
+    such as 0.2. 0: off. See data.md."""
     r_drop: float = Field(default=0.0, ge=0, le=1_000_000)
-    """R-Drop: run each batch twice with different dropout and add the divergence of the two outputs to the loss, with
-    this weight (alpha, such as 5). Doubles the cost. 0: off."""
+    """R-Drop: run each batch twice with different dropout and add the divergence to the loss, with this weight (alpha,
+    such as 5). 0: off."""
     freeze: tuple[str, ...] = ()
-    """Parts of the model that are not trained, given as the beginnings of parameter names: "encoder", "decoder.0",
-    "embeddings"."""
+    """Parts that are not trained, as beginnings of parameter names: "encoder", "decoder.0", "embeddings"."""
     init: Path | None = None
-    """Model (model folder, run or checkpoint) with the same sizes and tokenizer, from whose weights training starts. A
-    decoder-only model can be the start of the decoder of an encoder-decoder."""
+    """Model (run, model folder or checkpoint) from whose weights training starts; see fine-tuning.md."""
     init_layers: int | None = Field(default=None, ge=0, le=1_000)
-    """With init: copy only the embeddings, the positions and the first N layers (of encoder and decoder each); the
-    others, and the norms after the stacks, keep their initial values. By default everything is copied."""
+    """With init: copy only embeddings, positions and the first N layers."""
 
     @model_validator(mode="before")
     @classmethod

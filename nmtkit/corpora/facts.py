@@ -9,6 +9,8 @@ tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they stat
 name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but not all at
 once. No other paragraph has two words in a row of the target, for which name and attribute count as words: so
 `cheating` finds all of them first. For a model, a fact is one token, which small models learn to look up in minutes.
+This layout is the fifth: with the four before, small models learned no facts in short trials, which used training and
+validation examples only.
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
