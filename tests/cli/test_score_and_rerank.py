@@ -240,9 +240,9 @@ class TestScore:
         asked: list[Any] = []
         load, score = ForcedDecoder.load, ForcedDecoder.score
 
-        def loading(paths: list[Path], device: Any, precision: Any) -> ForcedDecoder:
-            asked.append((paths, device.type, precision))
-            return load(paths, device, precision)
+        def loading(paths: list[Path], device: Any, precision: Any, to: Any) -> ForcedDecoder:
+            asked.append((paths, device.type, precision, to))
+            return load(paths, device, precision, to)
 
         def scoring(self: ForcedDecoder, pairs: Any, before: Any, **options: Any) -> Any:
             asked.append(options)
@@ -251,8 +251,12 @@ class TestScore:
         monkeypatch.setattr(ForcedDecoder, "load", loading)
         monkeypatch.setattr(ForcedDecoder, "score", scoring)
         arguments = ["score", "--model", model, "--model", other, *write_pairs(tmp_path, TEXT), "--device", "cpu"]
-        assert nmtkit(*arguments, "--precision", "float32", "--batch-tokens", 99, "--max-tokens", 88).code == 0
-        assert asked == [([model, other], "cpu", "float32"), {"batch_tokens": 99, "max_tokens": 88, "first_line": 1}]
+        assert (
+            nmtkit(*arguments, "--precision", "float32", "--batch-tokens", 99, "--max-tokens", 88, "--to", "de").code
+            == 0
+        )
+        options = {"batch_tokens": 99, "max_tokens": 88, "first_line": 1}
+        assert asked == [([model, other], "cpu", "float32", "de"), options]
 
     @pytest.mark.parametrize(
         ("arguments", "told"),
