@@ -110,7 +110,6 @@ class BlockEncoder:
             for rows, kind, side in zip(encoded, self._types, lengths, strict=True)
         ]
         words = [sum(text.count(" ") for text in side) + len(side) for side in texts]
-        language = self._tokenizer.settings["source_language"]
         characters = [sum(map(len, side)) for side in texts]
         return EncodedBlock(
             ids=(ids[0], ids[1]),
@@ -121,7 +120,7 @@ class BlockEncoder:
             corpus=block.corpus,
             words=(words[0], words[1]),
             characters=(characters[0], characters[1]),
-            multi_sentence_sources=sum(bool(sentence_starts(text, language)) for text in texts[0]),
+            multi_sentence_sources=sum(bool(sentence_starts(text, self._tokenizer.languages[0])) for text in texts[0]),
             round_trip=round_trip,
             num_read=len(pairs),
             cut_sources=cut_sources,
