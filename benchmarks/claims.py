@@ -70,7 +70,7 @@ def main() -> None:
         cells = [name]
         for source, reference in texts.values():
             found = score(
-                translator.translate(source), reference, target_language=recipe.data.target_language,
+                translator.translate(source, split="never"), reference, target_language=recipe.data.target_language,
                 text=recipe.data.text, metrics=[metric],
             )[metric]  # fmt: skip
             ratio = re.search(r"ratio = ([0-9.]+)", found.details)

@@ -155,7 +155,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             translator.decoding = recipe.decoding
         remove_pipe(output)
         several = len(translator.tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
-        job = TranslationJob(translator, TranslationRequest(target_language=target if several else None))
+        # As in validation, and as others translate test sets: a line is one source, whatever is in it.
+        request = TranslationRequest(target_language=target if several else None, split="never")
+        job = TranslationJob(translator, request)
         title = f"{translator.task.activity} {name}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
         Run(run_dir).record_translation(name, made_from)

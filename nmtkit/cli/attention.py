@@ -87,7 +87,7 @@ def command(
     loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to))
     if target is None:
         origin = "The target is the model's own translation."
-        target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source])[0]
+        target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source], split="never")[0]
     else:
         origin = "The target was given."
     maps = attention_maps(loaded, source, target)

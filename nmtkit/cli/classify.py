@@ -52,7 +52,7 @@ def command(
     with Workers.start(device, "float32", threads, for_decoding=True) as workers:
         classifier = Classifier.load(models, workers.device)
         batching = Batching(tokens=batch_tokens or BATCH_TOKENS)
-        job = TranslationJob(classifier, TranslationRequest(), batching, "json" if json_ else "text")
+        job = TranslationJob(classifier, TranslationRequest(split="never"), batching, "json" if json_ else "text")
         if input_ is not None and output is not None and input_.is_file() and not is_stream(output):
             translate_to_file(job, input_, output, None, strict=strict, workers=None)
         else:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
     from nmtkit.decoding.formats import OutputFormat
     from nmtkit.distributed.workers import Workers
+    from nmtkit.text.terms import Kind
 
 
 @search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
@@ -78,6 +79,21 @@ def command(
         Path | None, typer.Option(help="File: for each line, phrases required in its translation, separated by tabs.")
     ] = None,
     prefix: Annotated[Path | None, typer.Option(help="File: for each line, the beginning of its translation.")] = None,
+    glossary: Annotated[
+        Path | None,
+        typer.Option(help="File: lines of a term, a tab and its translation, required where the term occurs."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers."),
+    ] = None,
+    split: Annotated[
+        Literal["auto", "always", "never"] | None,
+        typer.Option(
+            help="Translate each sentence of a line by itself; auto: for models that hardly saw lines of several "
+            "sentences.  [default: auto; never for test sets of a run]"
+        ),
+    ] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
@@ -100,7 +116,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            help="Split longer sources at sentence ends; join the output.  [default: the longest source in training]",
+            help="Cut longer sources into segments; join the output.  [default: the longest source in training]",
         ),
     ] = None,
     batch_size: Annotated[
@@ -159,8 +175,9 @@ def command(
         raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
     check_files(
         [("--output", output), ("--status", status)],
-        [("--input", input_), ("--prefix", prefix), ("--require", require)],
+        [("--input", input_), ("--prefix", prefix), ("--require", require), ("--glossary", glossary)],
     )
+    kinds = _kinds(keep)
     has_stream = any(path is not None and is_stream(path) for path in (output, status))
     from_file_to_file = input_ is not None and output is not None and input_.is_file() and not has_stream
     launched = console.environment_number("WORLD_SIZE", 1)
@@ -178,14 +195,17 @@ def command(
 
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
-        "--prefix": prefix, "--sample": sample, "--mbr": mbr, "--processes": launched > 1,
-        "--precision": precision != "float32",
+        "--prefix": prefix, "--glossary": glossary, "--keep": keep, "--sample": sample, "--mbr": mbr,
+        "--processes": launched > 1, "--precision": precision != "float32",
     }  # fmt: skip
 
     from nmtkit.decoding.engine import BATCH_TOKENS, Batching, Engine, TranslationRequest
     from nmtkit.decoding.engine_choice import choose_export
     from nmtkit.decoding.file_translation import TranslationJob
+    from nmtkit.run import set_translated_as
+    from nmtkit.text.terms import Glossary
 
+    terms = Glossary.read(glossary) if glossary is not None else None
     export = choose_export(
         models,
         engine,
@@ -225,6 +245,10 @@ def command(
             attention=alignment,
             max_source_tokens=max_source_tokens,
             target_language=to,
+            # `run` translates its test sets line by line, too.
+            split=split or ("never" if output is not None and set_translated_as(output) else "auto"),
+            glossary=terms,
+            keep=kinds,
         )
         output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"
         job = TranslationJob(
@@ -243,6 +267,18 @@ def command(
             translate_to_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
         else:
             translate_stream(job, input_, output, status, strict=strict)
+
+
+def _kinds(keep: str | None) -> tuple["Kind", ...]:
+    """Return the kinds of spans that --keep names."""
+    from nmtkit.text.terms import Kind
+
+    given = [] if keep is None else [kind.strip() for kind in keep.split(",")]
+    choices: tuple[Kind, ...] = get_args(Kind)
+    if unknown := [kind for kind in given if kind not in choices]:
+        reason = f"{unknown[0]!r} is not one of {', '.join(choices)}"
+        raise typer.BadParameter(reason, param_hint="--keep")
+    return tuple(kind for kind in choices if kind in given)
 
 
 def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":

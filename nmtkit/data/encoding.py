@@ -120,7 +120,7 @@ class BlockEncoder:
             corpus=block.corpus,
             words=(words[0], words[1]),
             characters=(characters[0], characters[1]),
-            multi_sentence_sources=sum(bool(sentence_starts(text)) for text in texts[0]),
+            multi_sentence_sources=sum(bool(sentence_starts(text, self._tokenizer.languages[0])) for text in texts[0]),
             round_trip=round_trip,
             num_read=len(pairs),
             cut_sources=cut_sources,

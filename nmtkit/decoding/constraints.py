@@ -6,7 +6,8 @@ continuation, the search ends it.
 Required phrases use a candidate selection instead. Hypotheses are grouped by the number of phrase tokens that they
 contain, and the slots of the beam are dealt to the groups in turn. Every live hypothesis may begin or continue any
 missing phrase, however unlikely. No hypothesis ends before it contains all phrases, or as many of them as possible if
-`no_repeated_ngrams` forbids some.
+`no_repeated_ngrams` forbids some. A phrase may have alternatives, such as the forms of a word; the number of its tokens
+is then that of the shortest one.
 
 Source: dynamic beam allocation, Post and Vilar 2018 (arXiv 1804.06609), but with slots dealt in turn.
 """
@@ -22,8 +23,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.decoding.engine import Ids, contains
 from nmtkit.decoding.search import Candidates, CandidateSelection, best_continuations
+from nmtkit.decoding.wanted import Ids, contains
 from nmtkit.tasks.task import Constraint
 from nmtkit.text.tokenizer import EOS
 
@@ -104,6 +105,9 @@ def exact_count(token: int, counts: Sequence[int]) -> Constraint:
 
 # ---- required phrases
 
+Alternatives = Sequence[Ids]
+"""Token sequences of a required phrase, any of which is enough."""
+
 _Continuation = tuple[float, int, int]
 """Log-probability, slot of the live hypothesis, new token."""
 
@@ -126,7 +130,7 @@ class PhraseProgress:
 
 
 def required_phrases(
-    phrases: Sequence[Sequence[Ids]], max_lengths: Sequence[int], no_repeat_ngram: int = 0
+    phrases: Sequence[Sequence[Alternatives]], max_lengths: Sequence[int], no_repeat_ngram: int = 0
 ) -> CandidateSelection:
     """Select continuations by their progress through the phrases of their sentence, and then by probability.
 
@@ -166,25 +170,31 @@ def required_phrases(
     return select
 
 
-def progress(tokens: Ids, phrases: Sequence[Ids], no_repeat_ngram: int = 0) -> PhraseProgress:
+def progress(tokens: Ids, phrases: Sequence[Alternatives], no_repeat_ngram: int = 0) -> PhraseProgress:
     """Return the progress of a hypothesis. A phrase counts as held once it has been generated completely."""
     generated = set(_ngrams(tokens, no_repeat_ngram))
     held, furthest = 0, 0
-    possible, following = [], set()
-    for phrase in phrases:
-        if contains(tokens, phrase):
-            held += len(phrase)
+    possible, counts, following = [], [], set()
+    for alternatives in phrases:
+        count = min(map(len, alternatives))
+        if any(contains(tokens, phrase) for phrase in alternatives):
+            held += count
             continue
-        sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)
-        begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
-        # N-grams that the rest of the phrase would add; a repetition among them makes the phrase impossible.
-        to_come = _ngrams(phrase, no_repeat_ngram)[max(begun - no_repeat_ngram + 1, 0) :]
-        if len(set(to_come)) < len(to_come) or not generated.isdisjoint(to_come):
-            continue
-        possible.append(phrase)
-        furthest = max(furthest, begun)
-        following.add(phrase[begun])
-    return PhraseProgress(held, _max_tokens_together(tuple(possible), no_repeat_ngram), furthest, frozenset(following))
+        still_possible = []
+        for phrase in alternatives:
+            sizes = range(min(len(phrase) - 1, len(tokens)), -1, -1)
+            begun = next(size for size in sizes if tokens[len(tokens) - size :] == phrase[:size])
+            # N-grams that the rest of the phrase would add; a repetition among them makes the phrase impossible.
+            to_come = _ngrams(phrase, no_repeat_ngram)[max(begun - no_repeat_ngram + 1, 0) :]
+            if len(set(to_come)) == len(to_come) and generated.isdisjoint(to_come):
+                still_possible.append(phrase)
+                furthest = max(furthest, min(begun, count - 1))
+                following.add(phrase[begun])
+        if still_possible:
+            possible.append(min(still_possible, key=len))
+            counts.append(count)
+    most = _max_tokens_together(tuple(possible), tuple(counts), no_repeat_ngram)
+    return PhraseProgress(held, most, furthest, frozenset(following))
 
 
 def _ngrams(tokens: Ids, size: int) -> list[Ids]:
@@ -192,10 +202,10 @@ def _ngrams(tokens: Ids, size: int) -> list[Ids]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _max_tokens_together(phrases: tuple[Ids, ...], size: int) -> int:
-    """Return the maximum number of phrase tokens in a translation that repeats no n-gram of ``size``."""
+def _max_tokens_together(phrases: tuple[Ids, ...], counts: tuple[int, ...], size: int) -> int:
+    """Return the maximum sum of the ``counts`` of phrases in a translation that repeats no n-gram of ``size``."""
     if not size or len(phrases) < 2:
-        return sum(map(len, phrases))
+        return sum(counts)
     numbers = range(len(phrases))
     pairs = itertools.combinations(numbers, 2)
     compatible = {(first, second) for first, second in pairs if _are_compatible(phrases[first], phrases[second], size)}
@@ -203,12 +213,12 @@ def _max_tokens_together(phrases: tuple[Ids, ...], size: int) -> int:
         # An approximation: a set of phrases counts as possible if all its pairs are.
         sets = itertools.chain.from_iterable(itertools.combinations(numbers, count + 1) for count in numbers)
         possible = [chosen for chosen in sets if compatible.issuperset(itertools.combinations(chosen, 2))]
-        return max(sum(len(phrases[number]) for number in chosen) for chosen in possible)
+        return max(sum(counts[number] for number in chosen) for chosen in possible)
     greedy: list[int] = []
     for number in numbers:
         if all((earlier, number) in compatible for earlier in greedy):
             greedy.append(number)
-    return sum(len(phrases[number]) for number in greedy)
+    return sum(counts[number] for number in greedy)
 
 
 def _are_compatible(first: Ids, second: Ids, size: int) -> bool:

@@ -103,9 +103,12 @@ class CTranslate2Translator(Engine):
 
     def check_search(self, request: TranslationRequest) -> None:
         plain = TranslationRequest(
-            max_source_tokens=request.max_source_tokens, first_line=request.first_line, before=request.before,
+            max_source_tokens=request.max_source_tokens,
+            split=request.split,
+            first_line=request.first_line,
+            before=request.before,
             target_language=request.target_language,
-        )  # fmt: skip
+        )
         if request != plain:
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
 

@@ -1,7 +1,8 @@
 """Translation of lines of text, the same for every engine.
 
-    line -> normalised -> ids -> segments (a long line is cut) -> search_segments -> text of each line, in order
+    line -> sentences -> normalised -> ids -> segments (what is too long is cut) -> search_segments -> text of each line
 
+Sentences whose translation lacks terms of the glossary or kept spans are searched again, where these are required.
 The engines are `Translator` (translator.py, torch) and `CTranslate2Translator`. Nothing here imports torch.
 """
 
@@ -13,22 +14,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.context import contexts
-from nmtkit.decoding.lengths import cut_source, is_short, source_limit
+from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, splits_sentences
+from nmtkit.decoding.wanted import Ids, Wanted, contains, missing_in, spans_in
 from nmtkit.errors import DataError, ModelError
 from nmtkit.tasks.known import task_of
+from nmtkit.text.scripts import join_sentences
+from nmtkit.text.sentences import sentence_starts
+from nmtkit.text.terms import Glossary, Kind
 from nmtkit.text.tokenizer import UNK, Tokenizer
 
 BATCH_TOKENS = 2048
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which is no character; some programs decode invalid UTF-8 to such halves."""
-
-Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,12 @@ class TranslationRequest:
         required: phrases that the translation of each line must contain; empty, or one list per line.
         forbidden: phrases that no translation may contain.
         attention: add an alignment to each translation.
-        max_source_tokens: longer sources are cut, and the translations of their segments joined with a blank; by
-            default the length of the longest source seen in training. Of documents, only the first tokens are read.
+        max_source_tokens: longer sources are cut, and the translations of their segments joined; by default the length
+            of the longest source seen in training. Of documents, only the first tokens are read.
+        split: translate each sentence of a line by itself: auto, always or never, see `splits_sentences`. auto does not
+            split a line with a prefix or required phrases; in documents, no line of a text that has some.
+        glossary: terms; where one occurs in a sentence, its translation must appear.
+        keep: kinds of spans of a sentence that must appear unchanged: tags, urls, emails, numbers.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
         before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
         target_language: code of the language to translate to, for models with several.
@@ -106,12 +113,18 @@ class TranslationRequest:
     forbidden: Sequence[str] = ()
     attention: bool = False
     max_source_tokens: int | None = None
+    split: Split = "auto"
+    glossary: Glossary | None = None
+    keep: Sequence[Kind] = ()
     first_line: int = 1
     before: Sequence[str] = ()
     target_language: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers out of range, TypeError for a string instead of a list of strings."""
+        """Raise ValueError for values out of range, TypeError for a string instead of a list of strings."""
+        if self.split not in get_args(Split) or not set(self.keep) <= set(get_args(Kind)):
+            splits, kinds = (", ".join(get_args(choices)) for choices in (Split, Kind))
+            raise ValueError(f"split is one of {splits}, and keep holds some of {kinds}")
         if min(self.n_best, self.first_line, 1 if self.max_source_tokens is None else self.max_source_tokens) < 1:
             raise ValueError("n_best, max_source_tokens and first_line are at least 1")
         if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
@@ -135,7 +148,8 @@ class Translation:
         hit_limit: the translation, or that of a segment, was ended by the maximum length.
         parts: number of segments.
         is_short: the translation, or that of a segment, is so short for its source that text was probably lost.
-        is_unsatisfied: the requested prefix or a required phrase is missing.
+        is_unsatisfied: the requested prefix, a required phrase, or what ``missing`` names is missing.
+        missing: translations of terms, and spans, that it should contain and does not.
         is_cut: only the first tokens of the source were read.
         is_mended: the output of the model was no tree over the source words and was repaired; None for text.
         source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
@@ -155,6 +169,7 @@ class Translation:
     is_cut: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
+    missing: tuple[str, ...] = ()
     probabilities: dict[str, float] | None = None
 
 
@@ -168,6 +183,8 @@ class Segment:
         words: number of words.
         context: number of tokens of the sentences before it.
         number: index of the segment within its line.
+        wanted: terms and spans of the source, which the search does not require.
+        enforced: those that it requires.
         is_cut: the line goes on after its last segment.
     """
 
@@ -178,12 +195,14 @@ class Segment:
     number: int = 0
     prefix: Ids = ()
     required: tuple[Ids, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
+    enforced: tuple[Wanted, ...] = ()
     is_cut: bool = False
 
-
-def contains(tokens: Ids, phrase: Ids) -> bool:
-    """Return whether a sequence of tokens contains a phrase."""
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens) - len(phrase) + 1))
+    @property
+    def phrases(self) -> list[tuple[Ids, ...]]:
+        """Phrases that the search requires, each as alternatives."""
+        return [*((phrase,) for phrase in self.required), *(wanted.phrases for wanted in self.enforced)]
 
 
 class Engine(ABC):
@@ -248,14 +267,15 @@ class Engine(ABC):
         *,
         target_language: str | None = None,
         max_source_tokens: int | None = None,
+        split: Split = "auto",
         batching: Batching = Batching(),
         before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
-        """Return one translation per line, "" for a line without text; arguments as in `translations`.
+        """Return one translation per line, "" for a line without text; arguments as in `translations` and its request.
 
         If the model was trained with context, blank lines separate documents.
         """
-        request = TranslationRequest(max_source_tokens=max_source_tokens, target_language=target_language)
+        request = TranslationRequest(max_source_tokens=max_source_tokens, split=split, target_language=target_language)
         translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
         return [best.text for best, *_ in translations]
 
@@ -293,15 +313,7 @@ class Engine(ABC):
         self._check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
-        batches = self.search_segments(segments, request, batching)
-        translated: dict[int, list[Translation]] = {}
-        total, done = sum(len(segment.ids) for segment in segments), 0
-        while len(translated) < len(segments):
-            before_batch()
-            batch = next(batches)
-            translated.update(batch)
-            done += sum(len(segments[index].ids) for index in batch)
-            advance(done / total)
+        translated = self._searched(segments, request, batching, before_batch, advance)
         by_line: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
         for index, segment in enumerate(segments):
             by_line[segment.line].append((segment, translated[index]))
@@ -309,7 +321,9 @@ class Engine(ABC):
         for number, (line, parts) in enumerate(zip(lines, by_line, strict=True)):
             lengths = [len(segment.ids) for segment, _ in parts]
             # The n-th best translation of a line joins the n-th best ones of its segments.
-            joined = [_join(same_rank, lengths) for same_rank in zip(*(ranked for _, ranked in parts), strict=False)]
+            in_words = self.tokenizer.text == "tokenized"
+            same_ranks = zip(*(ranked for _, ranked in parts), strict=False)
+            joined = [_join(same_rank, lengths, in_words=in_words) for same_rank in same_ranks]
             if not joined:  # a line without text, which satisfies no constraint
                 has_prefix = bool(request.prefixes and request.prefixes[number].strip())
                 is_constrained = has_prefix or bool(request.required and request.required[number])
@@ -324,6 +338,46 @@ class Engine(ABC):
             results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 
+    def _searched(
+        self,
+        segments: Sequence[Segment],
+        request: TranslationRequest,
+        batching: Batching,
+        before_batch: Callable[[], None],
+        advance: Callable[[float], None],
+    ) -> dict[int, list[Translation]]:
+        """Return the translations of each segment, with the terms and spans that they lack; see `translations`."""
+        translated: dict[int, list[Translation]] = {}
+        chosen, rounds = dict(enumerate(segments)), 2 if any(segment.wanted for segment in segments) else 1
+        for number in range(rounds):
+            if number == 1:  # where nothing is missing, the first search is the better one, as it had all of the beam
+                chosen = {
+                    index: dataclasses.replace(segment, enforced=enforced)
+                    for index, segment in chosen.items()
+                    if any(translation.missing for translation in translated[index])
+                    and (enforced := tuple(entry for entry in segment.wanted if entry.phrases))
+                }
+                if not chosen:
+                    advance(1.0)
+            indices, searched = list(chosen), list(chosen.values())
+            batches = self.search_segments(searched, request, batching)
+            total, done = sum(len(segment.ids) for segment in searched), 0
+            while done < total:
+                before_batch()
+                for position, found in next(batches).items():
+                    segment = searched[position]
+                    translated[indices[position]] = [self._checked(one, segment.wanted, request.keep) for one in found]
+                    done += len(segment.ids)
+                advance((number + done / total) / rounds)
+        return translated
+
+    def _checked(self, translation: Translation, wanted: Sequence[Wanted], keep: Sequence[Kind]) -> Translation:
+        if not wanted:
+            return translation
+        missing = missing_in(translation.text, translation.pieces, wanted, keep, self.tokenizer)
+        is_unsatisfied = translation.is_unsatisfied or bool(missing)
+        return dataclasses.replace(translation, missing=missing, is_unsatisfied=is_unsatisfied)
+
     def in_direction(self, target_language: str | None) -> "Engine":
         """Return this engine, with the same weights, for one target language; see `Tokenizer.in_direction`."""
         tokenizer = self.tokenizer.in_direction(target_language)
@@ -336,25 +390,37 @@ class Engine(ABC):
     def check(self, request: TranslationRequest, prefix_file: str = "", required_file: str = "") -> None:
         """Raise DataError if a request is not possible, before anything is translated.
 
-        These are not possible: more translations than the beam; samples with required phrases; a prefix or phrase with
-        unknown characters, with a forbidden phrase, or longer than the positions of the model; an unknown target
-        language, or none where the model has several. Messages name the files.
+        These are not possible: more translations than the beam; samples with required phrases or terms; a prefix,
+        phrase or term with unknown characters, with a forbidden phrase, or longer than the positions of the model; an
+        unknown target language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
-        self.in_direction(request.target_language)._constraints(
-            request, max(len(request.prefixes), len(request.required)), prefix_file, required_file
-        )
+        engine = self.in_direction(request.target_language)
+        forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
+        for term in request.glossary.terms if request.glossary else ():
+            engine.target_ids([term.text], "term", term.location, forbidden)
+        engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
 
     def _check_search(self, request: TranslationRequest) -> None:
-        """Raise DataError as `check_search`, or for what has no meaning where the model generates the context, too."""
+        """Raise DataError as `check_search`, or for what has no meaning for the task or with the other requirements."""
         self.check_search(request)
+        has_terms = request.glossary is not None or bool(request.keep)
+        if (has_terms or request.split == "always") and not self.task.translates_sentences:
+            raise DataError(
+                f'split = "always", a glossary and kept spans are for translation; leave them out, as the task of this '
+                f'model is "{self.tokenizer.task_name}"'
+            )
+        if request.split == "always" and (request.prefixes or request.required):
+            raise DataError(
+                'split = "always": prefixes and required phrases are for whole lines; leave one of both out'
+            )
         if "target" not in self.tokenizer.context_sides:
             return
         decoding = self.decoding
         refused = {
             "several translations per line": request.n_best > 1 and request.sampling is None,
             "prefixes": any(request.prefixes),
-            "required phrases": any(request.required),
+            "required phrases": any(request.required) or has_terms,
             "min_length": decoding.min_length,
             "no_repeat_ngram": decoding.no_repeat_ngram,
             "coverage_penalty": decoding.coverage_penalty,
@@ -415,25 +481,54 @@ class Engine(ABC):
         size = self.tokenizer.context
         before = [self.task.model_source(line) for line in request.before[-size:]] if size else []
         texts = [*before, *lines]
-        normalized = [self.tokenizer.normalize(line, "source") for line in texts]
-        sources = self.tokenizer.encode(normalized, "source", self.num_threads)
+        constraints: list[tuple[Ids, tuple[Ids, ...]]] = [((), ())] * len(before)
+        constraints += self._constraints(request, len(lines))
+        # A constraint is for its whole line. Lines of a document are split alike, as they are context of each other.
+        is_split = self.task.translates_sentences and splits_sentences(request.split, self.lengths)
+        is_split = is_split and not (size and (request.prefixes or request.required))
+        rows = [
+            self._sentences(text) if is_split and not any(of_line) else [text]
+            for text, of_line in zip(texts, constraints, strict=True)
+        ]
+        normalized = [self.tokenizer.normalize(sentence, "source") for row in rows for sentence in row]
+        encoded = self.tokenizer.encode(normalized, "source", self.num_threads)
         begin = longest  # the number of tokens of a source that are read
         if self.task.splits_sources:
-            begin = (self.lengths and self.lengths.max_source_tokens) or max(map(len, sources), default=0)
-        no_constraints: list[tuple[Ids, tuple[Ids, ...]]] = [((), ())] * len(before)
-        by_line = zip(texts, sources, [*no_constraints, *self._constraints(request, len(lines))], strict=True)
+            begin = (self.lengths and self.lengths.max_source_tokens) or max(map(len, encoded), default=0)
+        forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         segments: list[Segment] = []
-        for line, (text, ids, constraints) in enumerate(by_line, start=-len(before)):
+        sources = iter(encoded)
+        for line, (text, row, of_line) in enumerate(zip(texts, rows, constraints, strict=True), start=-len(before)):
             words = self.task.words(text)
-            cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
-            for number, part in enumerate(cut):
-                num_words = len(words) if len(cut) == 1 else sum(self.tokenizer.word_starts(part, "source"))
+            parts: list[tuple[str, list[int], bool]] = []
+            for sentence, ids in zip(row, sources, strict=False):
+                cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
+                of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
+                parts += [(part_text, part, len(ids) > begin) for part_text, part in zip(of_parts, cut, strict=True)]
+            for number, (part_text, part, is_cut) in enumerate(parts):
+                num_words = len(words) if len(parts) == 1 else sum(self.tokenizer.word_starts(part, "source"))
                 # The constraints of a line apply to its first segment.
-                of_segment = constraints if number == 0 else ((), ())
-                segments.append(Segment(line, part, num_words, 0, number, *of_segment, is_cut=len(ids) > begin))
-            if size and not cut:
+                of_segment = of_line if number == 0 else ((), ())
+                wanted = self._wanted(self.tokenizer.split_tag(part_text)[1], request, forbidden)
+                segments.append(Segment(line, part, num_words, 0, number, *of_segment, wanted, is_cut=is_cut))
+            if size and not parts:
                 segments.append(Segment(line, [], 0))  # ends the document
         return self._with_context(segments, longest) if size else segments
+
+    def _sentences(self, line: str) -> list[str]:
+        """Return the sentences of a line, each with the line's tag if it has one."""
+        tag, text = self.tokenizer.split_tag(line)
+        starts = [0, *sentence_starts(text, self.tokenizer.languages[0]), len(text)]
+        sentences = [text[start:stop] for start, stop in itertools.pairwise(starts)]
+        return [f"{tag} {sentence}" for sentence in sentences] if tag else sentences
+
+    def _wanted(self, sentence: str, request: TranslationRequest, forbidden: Sequence[Ids]) -> tuple[Wanted, ...]:
+        """Return the terms and spans that a sentence contains."""
+        found = []
+        for terms in request.glossary.found_in(sentence) if request.glossary else ():
+            phrases = [self.target_ids([term.text], "term", term.location, forbidden)[0] for term in terms]
+            found.append(Wanted(tuple(term.text for term in terms), tuple(phrases)))
+        return (*found, *(spans_in(sentence, request.keep, self.tokenizer, forbidden) if request.keep else ()))
 
     def _with_context(self, segments: Sequence[Segment], longest: int) -> list[Segment]:
         """Return the segments of the lines, each after those before it in its document that fit."""
@@ -459,8 +554,13 @@ class Engine(ABC):
         )
 
 
-def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
-    """Join the translations of the segments of a line; ``lengths``: source tokens of each segment."""
+def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: bool) -> Translation:
+    """Join the translations of the segments of a line.
+
+    Args:
+        lengths: source tokens of each segment.
+        in_words: the text is split into words, so blanks separate them in any language.
+    """
     if len(parts) == 1:
         return parts[0]
     pieces: list[str] = []
@@ -470,7 +570,9 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         alignment += [*(before + index for index in part.alignment or ()), before + length - 1]
     has_alignment = parts[0].alignment is not None
     return Translation(
-        text=" ".join(part.text for part in parts if part.text),
+        text=" ".join(part.text for part in parts if part.text)
+        if in_words
+        else join_sentences(part.text for part in parts),
         log_prob=sum(part.log_prob for part in parts),
         score=sum(part.score for part in parts),
         pieces=tuple(pieces[:-1]),
@@ -481,5 +583,6 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int]) -> Translation:
         parts=len(parts),
         is_short=any(part.is_short for part in parts),
         is_unsatisfied=any(part.is_unsatisfied for part in parts),
-        is_cut=parts[0].is_cut,
+        missing=tuple(dict.fromkeys(text for part in parts for text in part.missing)),
+        is_cut=any(part.is_cut for part in parts),
     )

@@ -209,8 +209,10 @@ class TranslationJob:
 
     def description(self) -> dict[str, Any]:
         """Return all settings, apart from weights and text, that affect the output, as JSON values."""
-        request = dataclasses.asdict(self.request)
+        glossary = self.request.glossary
+        request = dataclasses.asdict(dataclasses.replace(self.request, glossary=None))
         request.pop("before")  # of each window
+        request["glossary"] = None if glossary is None else hashlib.sha256(repr(glossary.pairs).encode()).hexdigest()
         for key, constraints in (("prefixes", self.prefixes), ("required", self.required)):
             text = None if constraints is None else "\n".join(constraints.lines).encode("utf-8", "surrogatepass")
             request[key] = text if text is None else hashlib.sha256(text).hexdigest()  # the lines may be many
@@ -265,10 +267,7 @@ class TranslationJob:
             if translations[0].is_unsatisfied and self.engine.task.words(source):
                 unsatisfied.append(number)
         if unsatisfied:
-            log.warning(
-                "prefix or required phrases left out, as they contradict other constraints: %s",
-                console.listed(unsatisfied),
-            )
+            log.warning("a required prefix, phrase, term or span is missing in %s", console.listed(unsatisfied))
         return written
 
 

@@ -38,6 +38,8 @@ def format_output(
             "tokens": list(one.pieces),
             "token_log_probs": list(one.token_log_probs),
         }
+        if one.missing:
+            hypothesis["missing"] = list(one.missing)
         if one.alignment is not None:
             hypothesis["alignment"] = [[target, source] for target, source in enumerate(one.alignment)]
         hypotheses.append(hypothesis)
@@ -51,11 +53,12 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
     """Return remarks on a line and its best translation; ["ok"] if there are none.
 
     empty: the source or the translation has no text. invalid_utf8: bytes of the line were replaced. split: the source
-    was too long and was translated in segments. cut: only the first tokens of the source were read. length_limit: the
-    translation was ended by the maximum length. short: the translation, or that of a segment, has less than a third of
-    the tokens predicted by the length ratio of the training pairs. unmet: the requested prefix or a required phrase is
-    missing. copied_source: the translation equals the source. repeats: a sequence of up to four words occurs three
-    times in a row. leftover: the translation contains markup, entities or subword marks that the source does not.
+    was translated in segments, as it was too long or has several sentences. cut: only the first tokens of the source
+    were read. length_limit: the translation was ended by the maximum length. short: the translation, or that of a
+    segment, has less than a third of the tokens predicted by the length ratio of the training pairs. unmet: the
+    requested prefix, a required phrase, a term or a kept span is missing. copied_source: the translation equals the
+    source. repeats: a sequence of up to four words occurs three times in a row. leftover: the translation contains
+    markup, entities or subword marks that the source does not.
     mended (for trees, instead of the last three): the output of the model was no tree over the words and was repaired.
     """
     words = best.text.split()

@@ -10,7 +10,7 @@ from typing import Literal
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.text.sentences import sentence_starts
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 
 MAX_SOURCE_TOKENS = 1024
 """Maximum length of a source if model.json does not record the longest source of the training data."""
@@ -19,7 +19,12 @@ _USUAL_SHARE = 0.1
 _SHORT_SHARE = 1 / 3
 """Share of the expected tokens below which a translation has probably lost text."""
 
+_SHOWN = {SPECIAL_PIECES[UNK]: "\ufffd"}
+"""Unknown pieces as they appear in text: no letters."""
+
 LengthPenalty = Callable[[int], float]
+Split = Literal["auto", "always", "never"]
+"""Lines of which every sentence is translated by itself: those of models that hardly saw such lines, all, or none."""
 
 
 def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> LengthPenalty:
@@ -47,6 +52,16 @@ def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
     return stated or lengths.max_source_tokens or lengths.longest_source
 
 
+def splits_sentences(split: Split, lengths: TrainingLengths | None) -> bool:
+    """Return whether every sentence of a line is translated by itself, however short the line is.
+
+    auto: yes if fewer than 10 % of the training sources had several sentences, or if their share is unknown, because a
+    sentence by itself is never left out.
+    """
+    is_usual = lengths is not None and lengths.multi_sentence_share >= _USUAL_SHARE
+    return split == "always" or (split == "auto" and not is_usual)
+
+
 def is_short(source_tokens: int, target_tokens: int, lengths: TrainingLengths | None) -> bool:
     """Return whether a translation has far fewer tokens than the length ratio of the training pairs predicts."""
     return lengths is not None and target_tokens < _SHORT_SHARE * lengths.target_ratio * source_tokens
@@ -68,7 +83,7 @@ def cut_source(
     if ids[0] in tokenizer.tag_ids and longest > 1:
         return [[ids[0], *segment] for segment in cut_source(tokenizer, ids[1:], longest - 1, lengths)]
     starts_word = tokenizer.word_starts(ids, "source")
-    sentences = _sentence_starts(tokenizer.pieces(ids, "source"), starts_word)
+    sentences = _sentence_starts(tokenizer.pieces(ids, "source"), starts_word, tokenizer.languages[0])
     is_filled = lengths is None or lengths.multi_sentence_share >= _USUAL_SHARE
     segments = []
     for start, stop in pairwise([0, len(ids)] if is_filled else [0, *sentences, len(ids)]):
@@ -84,13 +99,13 @@ def cut_source(
     return segments
 
 
-def _sentence_starts(pieces: list[str], starts_word: list[bool]) -> list[int]:
+def _sentence_starts(pieces: list[str], starts_word: list[bool], language: str) -> list[int]:
     """Return the indices of the pieces that begin the second and all later sentences."""
     texts = [
         " " * is_start + piece.removeprefix("\u2581" * is_start).replace("\u2581", " ")
-        for piece, is_start in zip(pieces, starts_word, strict=True)
+        for piece, is_start in zip((_SHOWN.get(piece, piece) for piece in pieces), starts_word, strict=True)
     ]
     # Offset of the first non-blank character of each piece.
     begins = [end - len(text.lstrip(" ")) for text, end in zip(texts, accumulate(map(len, texts)), strict=True)]
-    indices = (bisect.bisect_left(begins, start) for start in sentence_starts("".join(texts)))
+    indices = (bisect.bisect_left(begins, start) for start in sentence_starts("".join(texts), language))
     return sorted({index for index in indices if index < len(pieces)})

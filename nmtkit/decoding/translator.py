@@ -17,11 +17,12 @@ from nmtkit.decoding.constraints import (
     no_repeated_ngrams,
     required_phrases,
 )
-from nmtkit.decoding.engine import Batching, Engine, Ids, Segment, Translation, TranslationRequest, contains
+from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.decoding.wanted import Ids, contains
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
@@ -114,8 +115,8 @@ class Translator(Engine):
             raise DataError(f"{request.n_best} translations per line need a beam that large, not {beam}")
         if self.decoding.well_formed and self._well_formed is None:
             raise DataError(f"{self.decoding.WELL_FORMED}: any output of this model is well-formed; remove the setting")
-        if request.sampling is not None and any(request.required):
-            raise DataError("sampling does not support required phrases; use beam search instead")
+        if request.sampling is not None and (any(request.required) or request.glossary or request.keep):
+            raise DataError("sampling does not support required phrases, terms and spans; use beam search instead")
 
     @cached_property
     def _well_formed(self) -> Callable[[Sequence[int]], Constraint] | None:
@@ -149,8 +150,8 @@ class Translator(Engine):
             select = sampled_continuations(
                 seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
             )
-        elif any(segment.required for segment in segments):
-            select = required_phrases([segment.required for segment in segments], max_lengths, no_repeat_ngram)
+        elif any(segment.phrases for segment in segments):
+            select = required_phrases([segment.phrases for segment in segments], max_lengths, no_repeat_ngram)
         prefixes = [segment.prefix for segment in segments]
         constraints = []
         if no_repeat_ngram:
@@ -189,7 +190,7 @@ class Translator(Engine):
         """Return the maximum length in tokens: by the settings, but at least that of prefix and required phrases."""
         read = len(segment.ids) - (0 if self._generates_context else segment.context)
         limit = longest_translation(self.decoding, read)
-        limit = max(limit, len(segment.prefix) + sum(len(phrase) for phrase in segment.required))
+        limit = max(limit, len(segment.prefix) + sum(max(map(len, phrase)) for phrase in segment.phrases))
         if self._most_positions is None:
             return limit
         return min(limit, self._most_positions - len(segment.ids) * self._is_joined)

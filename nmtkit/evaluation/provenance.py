@@ -19,9 +19,11 @@ _NOT_IN_RECIPES = {
     "prefixes": "made with the beginning of each line given",
     "required": "made with phrases that its lines had to hold",
     "forbidden": "made with phrases forbidden",
+    "glossary": "made with a glossary",
+    "keep": "made with spans kept",
 }
 """Options of `translate` that a recipe cannot state, in words."""
-_AS_BY_RUN = {"precision": "float32", "output": "text", "max_source_tokens": None}
+_AS_BY_RUN = {"precision": "float32", "output": "text", "max_source_tokens": None, "split": "never"}
 """Options of `translate` as `run` has them."""
 
 

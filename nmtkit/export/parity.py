@@ -91,7 +91,7 @@ def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) 
     """Return the ids of translations by nmtkit."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
     index = {piece: number for number, piece in enumerate(loaded.tokenizer.entries("target"))}
-    translations = translator.translations(sample.lines, TranslationRequest())
+    translations = translator.translations(sample.lines, TranslationRequest(split="never"))
     return [[index[piece] for piece in best.pieces] for best, *_ in translations]
 
 

@@ -29,6 +29,7 @@ class LabelTask(Task):
     own_metric, nll, nll_title = "labels", "nll of the label", "Negative log-likelihood, nats per label"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     splits_sources = False
+    translates_sentences = False
     has_labels = True
 
     def __init__(self, name: str, label_type: str = "class") -> None:

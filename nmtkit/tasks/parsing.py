@@ -20,6 +20,7 @@ class ParsingTask(Task):
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     own_metric = "evalb"
+    translates_sentences = False
 
     def __init__(self, text: str) -> None:
         self._is_tagged = text == "tagged-trees"  # the sequence includes the part-of-speech tags

@@ -24,6 +24,7 @@ class SummaryTask(Task):
     averaging_metric: Literal["bleu", "nll"] = "nll"
     metrics = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     splits_sources = False
+    translates_sentences = False
 
     def __init__(self, text: str) -> None:
         self.description = f"{text}; title and paragraphs of the source are separated by tabs"

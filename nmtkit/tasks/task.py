@@ -116,6 +116,8 @@ class Task:
             text, which the text metrics score.
         splits_sources: a source that is longer than any in training is translated in segments; False: only its first
             tokens are read.
+        translates_sentences: each sentence of a line can be translated by itself, and its terms and numbers have their
+            place in the translation.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
         has_labels: the output is a label, which a head of the model predicts (`data/label_data.py`).
         has_text: False: the data are episodes (`data/episodes.py`), and the model plays (`decoding/play.py`).
@@ -132,6 +134,7 @@ class Task:
     has_labels = False
     has_text = True
     splits_sources = True
+    translates_sentences = True
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         """Return the corpus with all lines converted by `model_source` and `model_target`."""

@@ -1,4 +1,4 @@
-"""The Moses scripts for scores, `data.normalize` and detokenised output.
+"""The Moses scripts for scores, `data.normalize`, detokenised output and sentence ends.
 
     plain text --normalize_punctuation--> plain text --tokenize--> tokens --detokenize--> plain text
     tokens --split_compounds--> tokens of the paper's BLEU
@@ -60,6 +60,19 @@ def replace_unicode_punctuation(line: str) -> str:
     """
     replaced: str = _tool("MosesPunctNormalizer", "en").replace_unicode_punct(line)
     return replaced
+
+
+@cache
+def nonbreaking_prefixes(language: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the words after which a period ends no sentence: always, and only if a number follows.
+
+    For a language that Moses does not support, they are those of English, as in Moses.
+    """
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    words = [word.split() for word in NonbreakingPrefixes().words(language_code(language)) if word.strip()]
+    always = frozenset(word for word, *mark in words if not mark)
+    return always, frozenset(word for word, *mark in words if mark)
 
 
 def split_compounds(line: str) -> str:

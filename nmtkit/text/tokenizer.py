@@ -556,7 +556,7 @@ class Tokenizer:
     def normalize(self, line: str, side: Side = "source") -> str:
         """Return the normalised text of a line; a tag at the beginning of a source is left unchanged."""
         if side == "source" and self._tags:
-            tag, text = self._split_tag(line.lstrip(" \t"))
+            tag, text = self.split_tag(line)
             if tag:
                 return f"{tag} {self._normalizations[side](text)}"
         return self._normalizations[side](line)
@@ -584,7 +584,7 @@ class Tokenizer:
             return [[*ids, EOS] if line.endswith(NEWLINE) else ids for line, ids in zip(lines, rows, strict=True)]
         if side == "target" or not self._tags:
             return self._side(side).encode(lines, threads)
-        tags, texts = zip(*(self._split_tag(line) for line in lines), strict=True) if lines else ((), ())
+        tags, texts = zip(*(self.split_tag(line) for line in lines), strict=True) if lines else ((), ())
         encoded = self._side(side).encode(list(texts), threads)
         return [[self._tags[tag], *ids] if tag else ids for tag, ids in zip(tags, encoded, strict=True)]
 
@@ -630,9 +630,9 @@ class Tokenizer:
         """Id of the entry that ends a sequence, for a task whose output is a label."""
         return self._side("source").id_of(ADDED[-1])
 
-    def _split_tag(self, line: str) -> tuple[str, str]:
-        """Return the tag at the beginning of a line, "" if there is none, and the rest."""
-        first, _, rest = line.partition(" ")
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag (`source_prefix`) at the beginning of a line, "" if there is none, and the rest."""
+        first, _, rest = line.lstrip(" \t").partition(" ")
         return (first, rest) if first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:

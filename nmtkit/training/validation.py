@@ -213,7 +213,7 @@ class Validator:
         rank, processes = self._workers.rank, self._workers.num_processes
         mine, diverged = list[str](), False
         start, stop = (len(sources) * number // processes for number in (rank, rank + 1))
-        request = TranslationRequest(before=sources[:start], target_language=target)
+        request = TranslationRequest(before=sources[:start], target_language=target, split="never")
         try:
             found = translator.translations(sources[start:stop], request, before_batch=vote)
             mine = [best.text for best, *_ in found]

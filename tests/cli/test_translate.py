@@ -28,6 +28,7 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
+from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.file_translation import Parts, TranslationJob
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
@@ -35,6 +36,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, read_json
 from nmtkit.model_folder import load_model, save_model
+from nmtkit.text.terms import Glossary
 from nmtkit.training.session import train
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
@@ -505,7 +507,7 @@ class TestWishes:
         options = ["--require", tmp_path / "required", "--no-repeat-ngram", 1, "--status", tmp_path / "status"]
         outcome = translate(*options, stdin=b"the cat\nthe dog\n")
         assert outcome.code == 0
-        assert "prefix or required phrases left out, as they contradict other constraints: line 1\n" in outcome.err
+        assert "a required prefix, phrase, term or span is missing in line 1\n" in outcome.err
         first, second = (json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines())
         assert "unmet" in first
         assert "unmet" not in second
@@ -547,6 +549,98 @@ class TestWishes:
             drawn = [text for line, text, *_ in several if line == str(number)]
             assert sorted(drawn) == sorted(set(samples[8 * (number - 1) : 8 * number]))
         assert translate("--mbr", "2", "--n-best", "3", stdin=text).code == 2
+
+
+class TestSentencesAndTerms:
+    LINES = ("the cat. the old dog. a house", "the old dog", "", "1 red house")
+
+    def test_each_sentence_of_a_line_is_translated_unless_the_line_is_to_stay_whole(
+        self, translate: Command, model: Path, tmp_path: Path
+    ) -> None:
+        one_by_one = translate(stdin=as_bytes(["the cat.", "the old dog.", "a house"])).lines
+        found = {
+            split: translate(*options, stdin=as_bytes(list(self.LINES))).lines
+            for split, options in (
+                ("default", []),
+                *((name, ["--split", name]) for name in ("auto", "always", "never")),
+            )
+        }
+        assert found["default"] == found["auto"] == found["always"]
+        assert found["auto"][0] == " ".join(one_by_one)
+        assert found["never"][0] != found["auto"][0]
+        assert found["never"][1:] == found["auto"][1:]
+        (tmp_path / "in.txt").write_bytes(as_bytes(list(self.LINES)))
+        status, output = tmp_path / "status", tmp_path / "out.txt"
+        assert translate("--input", tmp_path / "in.txt", "--output", output, "--status", status).code == 0
+        assert output.read_bytes() == as_bytes(found["auto"])
+        assert "split" in json.loads(status.read_text().splitlines()[0])["status"]
+
+    def test_the_test_set_of_a_run_is_translated_line_by_line(self, translate: Command, tmp_path: Path) -> None:
+        text = as_bytes(list(self.LINES))
+        for folder in ("data/test", "translations"):
+            (tmp_path / "run" / folder).mkdir(parents=True)
+        source, output = tmp_path / "run/data/test/mine.source.txt", tmp_path / "run/translations/mine.txt"
+        source.write_bytes(text)
+        for options, split in (([], "never"), (["--split", "auto"], "auto")):
+            assert translate("--input", source, "--output", output, *options).code == 0
+            assert output.read_bytes() == as_bytes(translate("--split", split, stdin=text).lines)
+            record = read_json(tmp_path / "run/translations/manifest.json")["mine"]
+            assert record["options"]["asked"]["split"] == split
+
+    def test_terms_and_spans_are_in_the_translation_or_named(self, translate: Command, tmp_path: Path) -> None:
+        terms = tmp_path / "terms.tsv"
+        terms.write_text("# English\tGerman\nold dog\tH\u00e4user\ncat\trote\n", encoding="utf-8")
+        text, status = as_bytes(list(self.LINES)), tmp_path / "status"
+        options = ["--glossary", terms, "--keep", "numbers,urls", "--status", status]
+        outcome = translate(*options, "--json", stdin=text)
+        found = [json.loads(line)["hypotheses"][0] for line in outcome.lines]
+        assert all(term in found[0]["text"] for term in ("rote", "H\u00e4user"))
+        assert "H\u00e4user" in found[1]["text"]
+        assert [one.get("missing") for one in found] == [None, None, None, ["1"]]  # no digit is in the vocabulary
+        unmet = ["unmet" in json.loads(line)["status"] for line in status.read_text().splitlines()]
+        assert unmet == [False, False, False, True]
+        assert "a required prefix, phrase, term or span is missing in line 4\n" in outcome.err
+        (tmp_path / "required").write_text("\nneue\n\n\n")
+        both = translate(*options, "--require", tmp_path / "required", stdin=text).lines
+        assert all(word in both[1] for word in ("neue", "H\u00e4user"))
+        assert all(term in both[0] for term in ("rote", "H\u00e4user"))
+
+    def test_split_glossary_and_spans_decide_whether_finished_windows_are_kept(self, model: Path) -> None:
+        translator = Translator.load([model])
+        requests = [
+            TranslationRequest(),
+            TranslationRequest(split="never"),
+            TranslationRequest(keep=("urls",)),
+            TranslationRequest(glossary=Glossary([("cat", "rote")])),
+            TranslationRequest(glossary=Glossary([("cat", "neue")])),
+        ]
+        described = [json.dumps(TranslationJob(translator, request).description()) for request in requests]
+        assert len(set(described)) == len(requests)
+        again = TranslationRequest(glossary=Glossary([("cat", "neue")]))
+        assert json.dumps(TranslationJob(translator, again).description()) == described[-1]
+
+    def test_wrong_glossaries_and_kinds_are_one_line(self, translate: Command, tmp_path: Path) -> None:
+        (tmp_path / "in.txt").write_text("the cat\n")
+        terms = tmp_path / "terms"
+        for content, options, code, message in (
+            (b"cat rote\n", [], 1, f"{terms}, line 1: has 0 tabs"),
+            (b"cat\trote\n\tneue\n", [], 1, f"{terms}, line 2: the term is empty"),
+            (b"cat\trote\ncat\trote\n", [], 1, f"{terms}, line 2: 'cat' has this translation in line 1"),
+            (b"#\ncat\t\xe2\x98\x83\n", [], 1, f"{terms}, line 2: the term '\u2603' has characters that are not in"),
+            (b"cat\tr\xffte\n", [], 1, f"{terms}, line 1: invalid UTF-8"),
+            (b"cat\trote\n", ["--forbid", "rote"], 1, f"{terms}, line 1: the term 'rote' contains a forbidden"),
+            (b"cat\trote\n", ["--sample"], 1, "sampling does not support required phrases, terms and spans"),
+            (b"", ["--keep", "urls,names"], 2, "'names' is not one of tags, urls, emails, numbers"),
+            (b"", ["--split", "always", "--require", tmp_path / "in.txt"], 1, 'split = "always": prefixes and'),
+        ):  # fmt: skip
+            terms.write_bytes(content)
+            outcome = translate(
+                "--glossary", terms, *options, "--input", tmp_path / "in.txt", "--output", tmp_path / "out"
+            )
+            assert outcome.code == code, outcome.err
+            assert message in outcome.err
+            assert outcome.err.count("\n") == 1 or code == 2
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "terms"]
 
 
 class TestGoingOn:

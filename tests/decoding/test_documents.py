@@ -1,5 +1,6 @@
 """Models with context: what they read for each line, the same for every way to translate a text, and its scores."""
 
+import dataclasses
 import json
 import random
 from collections.abc import Sequence
@@ -291,6 +292,7 @@ def test_reranking_reads_the_sources_before(model_folder: Path, tmp_path: Path, 
         ({"n_best": 2}, "several translations per line"),
         ({"prefixes": ["Der"]}, "prefixes"),
         ({"required": [["Der"]]}, "required phrases"),
+        ({"keep": ("urls",)}, "required phrases"),
         ({"no_repeat_ngram": 3}, "no_repeat_ngram"),
         ({"min_length": 3}, "min_length"),
         ({"coverage_penalty": 0.2}, "coverage_penalty"),
@@ -326,6 +328,20 @@ def test_context_gives_way_where_a_sequence_would_be_too_long() -> None:
     assert all(len(ids) <= LENGTHS.longest_source for ids in own)
     assert all(len(segment.ids) <= 90 for segment in segments)
     assert segments[-1].ids[: segments[-1].context].count(translator.tokenizer.separator_id("source")) == 2
+
+
+def test_the_sentences_of_a_line_are_context_of_each_other_as_lines_are() -> None:
+    translator, request = translator_of("source"), TranslationRequest(attention=True)
+    by_line = translator._segments(SENTENCES, request)
+    lines = [" ".join(SENTENCES[:2]), " ".join(SENTENCES[2:])]
+    assert [segment.ids for segment in translator._segments(lines, request)] == [segment.ids for segment in by_line]
+    [second] = translator.translations(lines[1:], dataclasses.replace(request, before=lines[:1]))
+    assert second == translator.translations(lines, request)[1]
+    assert second[0].parts == 2
+    assert second[0].text == " ".join(text for text, _ in best(translator, SENTENCES)[2:])
+    whole = translator._segments(lines, dataclasses.replace(request, prefixes=["", "Der"]))
+    assert len(whole) == 2
+    assert len(translator._segments(lines, dataclasses.replace(request, split="never"))) == 2
 
 
 def test_a_document_longer_than_the_model_is_translated() -> None:

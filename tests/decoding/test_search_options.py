@@ -274,11 +274,16 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
 # ---- required phrases
 
 
+def single(phrases: list[Ids]) -> list[tuple[Ids]]:
+    """Phrases without alternatives."""
+    return [(phrase,) for phrase in phrases]
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("phrases", [[(6, 6)], [(4, 5), (5, 4)], [(6,), (5, 5, 5)], [(4, 4, 5), (4, 5, 4)]])
 def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> None:
-    options = SearchOptions(select=required_phrases([phrases, []], [9, 9]))
+    options = SearchOptions(select=required_phrases([single(phrases), []], [9, 9]))
     constrained, free = find(history_table(seed), [9, 9], beam, options)
     assert all(holds(hypothesis.ids, phrase) for hypothesis in constrained for phrase in phrases)
     assert free[0].ids == find(history_table(seed), [9], beam, SearchOptions(), sentences=[1])[0][0].ids
@@ -288,7 +293,7 @@ def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> 
 @pytest.mark.parametrize("phrases", [[(6, 6)], [(4,), (5,)]])
 def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrases: list[Ids], seed: int) -> None:
     table = history_table(seed)
-    [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([phrases], [4])))
+    [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([single(phrases)], [4])))
     allowed = [
         entry for entry in all_translations(table, 0, 4, PENALTY) if all(holds(entry[2], phrase) for phrase in phrases)
     ]
@@ -296,8 +301,39 @@ def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrase
     assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alternatives", [[((6, 6), (5,))], [((4, 5), (6, 4, 4)), ((6,),)], [((6, 6, 6), (5, 5, 5))]])
+def test_any_of_the_alternatives_of_a_phrase_is_enough(alternatives: list[tuple[Ids, ...]], seed: int) -> None:
+    table = history_table(seed)
+    [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([alternatives], [4])))
+    allowed = [
+        entry
+        for entry in all_translations(table, 0, 4, PENALTY)
+        if all(any(holds(entry[2], phrase) for phrase in phrases) for phrases in alternatives)
+    ]
+    assert found[0].ids == allowed[0][2]
+    for beam in (1, 3):
+        [narrow] = find(table, [9], beam, SearchOptions(select=required_phrases([alternatives], [9])))
+        assert all(any(holds(narrow[0].ids, phrase) for phrase in phrases) for phrases in alternatives)
+
+
+def test_progress_through_the_longer_alternative_ends_in_the_tokens_of_the_shorter() -> None:
+    alternatives = [((4, 5), (6, 7, 8, 9))]
+    found = [progress((6, 7, 8, 9)[:count], alternatives) for count in range(5)]
+    assert [(one.held, one.possible, one.begun) for one in found] == [
+        (0, 2, 0),
+        (0, 2, 1),
+        (0, 2, 1),
+        (0, 2, 1),
+        (2, 0, 0),
+    ]
+    assert found[2].following == {4, 8}
+    assert progress((6, 7), alternatives, 1).following == {4, 8}
+    assert progress((5, 6, 7), alternatives, 1).following == {8}  # the shorter one would repeat its last token
+
+
 def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
-    [found] = find(history_table(0), [2], 3, SearchOptions(select=required_phrases([[(4, 5, 6)]], [2])))
+    [found] = find(history_table(0), [2], 3, SearchOptions(select=required_phrases([[((4, 5, 6),)]], [2])))
     assert found
     assert all(len(hypothesis.ids) <= 2 for hypothesis in found)
 
@@ -318,7 +354,7 @@ def test_a_phrase_that_cannot_be_generated_without_repeating_is_done_without(
     size: int, phrases: list[Ids], possible: list[Ids], seed: int
 ) -> None:
     table, allows = history_table(seed), no_repeated_ngrams(size)
-    options = SearchOptions(constraints=(allows,), select=required_phrases([phrases], [4], size))
+    options = SearchOptions(constraints=(allows,), select=required_phrases([single(phrases)], [4], size))
     [found] = find(table, [4], WIDE, options)
     allowed = [
         entry
@@ -341,7 +377,7 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
         return best, origins, last
 
     for seed in range(60):
-        chooser = required_phrases([[phrase]], [12], size)
+        chooser = required_phrases([[(phrase,)]], [12], size)
         options = SearchOptions(n_best=2, constraints=(no_repeated_ngrams(size),), select=select)
         [found] = find(history_table(seed, vocab=12, sharpness=1.5), [12], 2, options)
         assert found
@@ -354,7 +390,7 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
     "options",
     [
         SearchOptions(n_best=3),
-        SearchOptions(n_best=3, select=required_phrases([[(5,)]], [9])),
+        SearchOptions(n_best=3, select=required_phrases([[((5,),)]], [9])),
         SearchOptions(select=sampled_continuations([(1,)], temperature=1.0, top_k=0, top_p=1.0), sampled=True),
         SearchOptions(select=sampled_continuations([(1,)], temperature=3.0, top_k=3, top_p=0.99), sampled=True),
     ],
@@ -376,7 +412,9 @@ def test_a_model_that_gives_no_numbers_any_more_is_told_though_a_hypothesis_has_
 @pytest.mark.parametrize("seed", range(4))
 def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
     table, phrases = history_table(seed), [(4, 5), (6, 5)]
-    options = SearchOptions(n_best=4, constraints=(no_repeated_ngrams(1),), select=required_phrases([phrases], [4], 1))
+    options = SearchOptions(
+        n_best=4, constraints=(no_repeated_ngrams(1),), select=required_phrases([single(phrases)], [4], 1)
+    )
     [found] = find(table, [4], WIDE, options)
     allowed = [
         entry
@@ -398,7 +436,7 @@ def test_how_many_tokens_of_phrases_can_be_held_together() -> None:
         ([(4, 5), (6, 5), (7, 5), (8,)], 1, 3),
         ([(number, 5) for number in range(6, 20)], 1, 2),  # too many to try every combination
     ):
-        assert progress((), phrases, size).possible == most
+        assert progress((), single(phrases), size).possible == most
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -408,14 +446,14 @@ def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None
         history_table(seed),
         [5],
         4,
-        SearchOptions(constraints=constraints, select=required_phrases([[(6, 6, 5)]], [5], 1)),
+        SearchOptions(constraints=constraints, select=required_phrases([[((6, 6, 5),)]], [5], 1)),
     )
     assert found[0].ids[:3] == (6, 6, 5)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_phrase_that_cannot_be_generated_does_not_keep_a_translation_from_ending(seed: int) -> None:
-    options = SearchOptions(constraints=(no_repeated_ngrams(1),), select=required_phrases([[(6, 6)]], [9], 1))
+    options = SearchOptions(constraints=(no_repeated_ngrams(1),), select=required_phrases([[((6, 6),)]], [9], 1))
     [found] = find(history_table(seed), [9], 2, options)
     assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(constraints=options.constraints))[0][0].ids
 
@@ -428,8 +466,8 @@ def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
         ((4, 4), [(4, 4, 5)], 2, {5}),
         ((4, 4, 4), [(4, 4, 5)], 2, {5}),
     ):
-        assert progress(tokens, phrases) == PhraseProgress(0, len(phrases[0]), begun, frozenset(following))
-    assert progress((4, 5, 6), [(4, 5), (6, 6)]) == PhraseProgress(2, 2, 1, frozenset({6}))
+        assert progress(tokens, single(phrases)) == PhraseProgress(0, len(phrases[0]), begun, frozenset(following))
+    assert progress((4, 5, 6), single([(4, 5), (6, 6)])) == PhraseProgress(2, 2, 1, frozenset({6}))
 
 
 @pytest.mark.parametrize(
@@ -451,7 +489,7 @@ def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
 def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
     tokens: Ids, phrase: Ids, size: int, is_sayable: bool
 ) -> None:
-    found = progress(tokens, [phrase], size)
+    found = progress(tokens, [(phrase,)], size)
     assert (found.possible, bool(found.following)) == (len(phrase) * is_sayable, is_sayable)
 
 

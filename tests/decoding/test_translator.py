@@ -1,6 +1,8 @@
 import dataclasses
+import functools
 import inspect
 import itertools
+import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +17,20 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.engine import TranslationRequest as Request
+from nmtkit.decoding.formats import format_output, line_status
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.translator import Translator
+from nmtkit.decoding.wanted import spans_in
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.text.scripts import join_sentences
+from nmtkit.text.terms import Glossary, kept_spans
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.decoding.models import TEXT, data_config, model_for
 
-LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog? A cat.", "a a a a"]
+LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog, a cat?", "a a a a"]
 
 
 def model_that_says(index: int, tokenizer: Tokenizer, **changes: object) -> Transformer:
@@ -182,9 +188,9 @@ def test_lines_are_normalised_as_the_tokenizer_was_trained() -> None:
 # ---- sources that are too long
 
 
-def joined(translator: Translator, parts: list[str], **options: int) -> str:
-    """The parts' own translations, joined with a blank."""
-    return " ".join(text for text in translator.translate(parts, **options) if text)
+def joined(translator: Translator, parts: list[str]) -> str:
+    """The parts' own translations, each translated whole, joined with a blank."""
+    return " ".join(text for text in translator.translate(parts, split="never") if text)
 
 
 def num_tokens(tokenizer: Tokenizer, text: str) -> int:
@@ -195,21 +201,22 @@ def test_a_source_that_is_too_long_is_cut_at_sentence_ends(tokenizer: Tokenizer)
     sentences = ["The dog sees a cat.", "Who sees the small house?", "A cat!", "The dog runs home", "home. A"]
     translator = translator_of(tokenizer, beam=2)
     line = " ".join(sentences)
-    whole = translator.translate([line])[0]
+    translate = functools.partial(translator.translate, split="never")
+    whole = translate([line])[0]
     # As many whole sentences as there is room for.
     limit = sum(num_tokens(tokenizer, sentence) for sentence in sentences[1:3])
     assert num_tokens(tokenizer, " ".join(sentences[3:])) <= limit
     assert num_tokens(tokenizer, " ".join(sentences[:2])) > limit
     parts = [sentences[0], " ".join(sentences[1:3]), " ".join(sentences[3:])]
     expected = joined(translator, parts)
-    assert translator.translate([line], max_source_tokens=limit) == [expected]
+    assert translate([line], max_source_tokens=limit) == [expected]
     assert expected not in (whole, joined(translator, sentences))
     # A limit that holds the line makes no difference, and the other lines stay what they are.
     length = num_tokens(tokenizer, line)
-    assert translator.translate([line], max_source_tokens=length) == [whole]
-    assert translator.translate([line], max_source_tokens=length - 1) != [whole]
-    others = translator.translate(["The dog", "A cat"])
-    assert translator.translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
+    assert translate([line], max_source_tokens=length) == [whole]
+    assert translate([line], max_source_tokens=length - 1) != [whole]
+    others = translate(["The dog", "A cat"])
+    assert translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
 
 
 @pytest.mark.parametrize(("share", "parts"), [(0.0, [0, 1, 2, 3, 4, 5]), (0.05, [0, 1, 2, 3, 4, 5]), (0.5, [0, 3, 5])])
@@ -222,13 +229,201 @@ def test_a_part_is_one_sentence_unless_training_had_lines_of_several(
     lengths = TrainingLengths(longest_source=limit, target_ratio=1.0, multi_sentence_share=share)
     translator = translator_of(tokenizer, beam=2)
     expected = joined(translator, [" ".join(sentences[a:b]) for a, b in itertools.pairwise(parts)])
-    whole = translator.translate([" ".join(sentences)])
+    translate = functools.partial(translator.translate, split="never")
+    whole = translate([" ".join(sentences)])
     translator.lengths = lengths
-    assert translator.translate([" ".join(sentences), " ".join(sentences[2:])])[0] == expected
-    assert translator.translate([" ".join(sentences)], max_source_tokens=1000) == whole
+    assert translate([" ".join(sentences), " ".join(sentences[2:])])[0] == expected
+    assert translate([" ".join(sentences)], max_source_tokens=1000) == whole
     # A line below the limit is not cut, whatever it holds.
-    [[short]] = translator.translations([" ".join(sentences[2:])], Request())
+    [[short]] = translator.translations([" ".join(sentences[2:])], Request(split="never"))
     assert short.parts == 1
+
+
+SENTENCES = ["The dog sees a cat.", "Who sees the dog?", "A cat!"]
+"""Sentences of one line."""
+
+
+@pytest.mark.parametrize(
+    ("split", "share", "is_split"),
+    [
+        ("auto", None, True),
+        ("auto", 0.0, True),
+        ("auto", 0.09, True),
+        ("auto", 0.1, False),
+        ("always", 0.5, True),
+        ("never", 0.0, False),
+        ("never", None, False),
+    ],
+)
+def test_the_sentences_of_a_line_are_translated_one_by_one_if_training_hardly_had_such_lines(
+    tokenizer: Tokenizer, split: Any, share: float | None, is_split: bool
+) -> None:
+    translator, line = translator_of(tokenizer, beam=2), " ".join(SENTENCES)
+    one_by_one, whole = joined(translator, SENTENCES), joined(translator, [line])
+    assert one_by_one != whole
+    if share is not None:
+        translator.lengths = TrainingLengths(longest_source=99, target_ratio=1.0, multi_sentence_share=share)
+    found = translator.translations(["The dog", line, "", "A cat"], Request(split=split, attention=True))
+    assert found[1][0].text == (one_by_one if is_split else whole)
+    assert found[1][0].parts == (3 if is_split else 1)
+    assert found[1][0].source_pieces == tuple(tokenizer.pieces(tokenizer.encode([line], "source")[0], "source"))
+    others = [joined(translator, [text]) for text in ("The dog", "A cat")]
+    assert [found[0][0].text, found[2][0].text, found[3][0].text] == [others[0], "", others[1]]
+    assert translator.translate([line], split=split) == [found[1][0].text]
+
+
+def test_lines_with_a_prefix_or_required_phrases_stay_whole(tokenizer: Tokenizer) -> None:
+    translator, line = translator_of(tokenizer), " ".join(SENTENCES)
+    for request in (Request(prefixes=["Der Hund", ""]), Request(required=[["Haus"], []])):
+        constrained, free = translator.translations([line, line], request)
+        assert (constrained[0].parts, free[0].parts) == (1, 3)
+        with pytest.raises(DataError, match=r'^split = "always": prefixes and required phrases are for whole lines'):
+            translator.translations([line, line], dataclasses.replace(request, split="always"))
+
+
+def test_n_best_lists_and_samples_of_a_split_line_join_those_of_its_sentences(tokenizer: Tokenizer) -> None:
+    translator, line = translator_of(tokenizer, beam=3), " ".join(SENTENCES)
+    for request in (Request(n_best=3), Request(n_best=3, sampling=Sampling(seed=5))):
+        [found] = translator.translations([line], request)
+        assert len(found) == 3
+        assert all(one.parts == 3 and one.pieces.count("</s>") == 2 for one in found)
+    alone = translator.translations(SENTENCES, Request(n_best=3))
+    best = translator.translations([line], Request(n_best=3))[0]
+    for rank in range(3):
+        assert best[rank].text == " ".join(of_line[rank].text for of_line in alone if of_line[rank].text)
+        assert best[rank].log_prob == pytest.approx(sum(of_line[rank].log_prob for of_line in alone))
+
+
+def test_a_tag_before_a_line_is_before_each_of_its_sentences(tokenizer: Tokenizer) -> None:
+    data = data_config(train=[{"corpus": "mine/train", "source_prefix": "<bt>"}], vocab_size=70)
+    tagged = Tokenizer.learn(data, lambda: TEXT)
+    translator = translator_of(tagged, model_for(tagged))
+    found = translator.translate([f"<bt> {' '.join(SENTENCES)}"])
+    assert found == [joined(translator, [f"<bt> {sentence}" for sentence in SENTENCES])]
+    assert found != [joined(translator, SENTENCES)]
+    [best] = translator.translations([f"<bt> {SENTENCES[0]}"], Request(keep=("tags",)))[0]
+    assert best.missing == ()  # the tag is no markup of the text
+
+
+def test_sentences_in_chinese_and_japanese_are_joined_without_blanks() -> None:
+    assert join_sentences(["Yes.", "", "No."]) == "Yes. No."
+    assert (
+        join_sentences(["\u6211\u6765\u3002", "\u4ed6\u53bb\uff01", "OK."]) == "\u6211\u6765\u3002\u4ed6\u53bb\uff01OK."
+    )
+    assert join_sentences(["\u306f\u3044\u3002", "\u306f\u3044"]) == "\u306f\u3044\u3002\u306f\u3044"
+    assert join_sentences(["\uc548\ub155.", "\uc548\ub155."]) == "\uc548\ub155. \uc548\ub155."
+
+
+# ---- terms and spans
+
+
+def test_a_term_that_occurs_is_in_the_translation_of_its_sentence(tokenizer: Tokenizer) -> None:
+    translator = translator_of(tokenizer, beam=4)
+    glossary = Glossary([("cat", "Hund"), ("small house", "Haus"), ("home", "heim"), ("home", "Haus")])
+    lines = ["The dog sees a cat.", "Who? The CAT runs home.", "the small house", "Who sees the dog?", "cats"]
+    free = translator.translations(lines, Request())
+    found = translator.translations(lines, Request(glossary=glossary))
+    assert all("Hund" in one[0].text for one in found[:2])
+    assert any(term in found[1][0].text for term in ("heim", "Haus"))
+    assert "Haus" in found[2][0].text
+    assert not any(one[0].is_unsatisfied or one[0].missing for one in found)
+    assert found[3:] == free[3:]  # no term occurs in them
+    assert found[:3] != free[:3]
+    assert found[1][0].parts == 2
+    # Together with the phrases of each line.
+    required = [["Katze"], ["rennt"], [], [], []]
+    both = translator.translations(lines, Request(glossary=glossary, required=required))
+    assert all(phrase in both[number][0].text for number in (0, 1) for phrase in (*required[number], "Hund"))
+
+
+def test_a_translation_that_holds_its_terms_anyway_stays_as_it_is(tokenizer: Tokenizer) -> None:
+    translator = translator_of(tokenizer, beam=4)
+    [[free]] = translator.translations(["The dog sees a cat."], Request())
+    word = free.text.split()[0]
+    told: list[float] = []
+    request = Request(glossary=Glossary([("dog", "Haus"), ("dog", word)]))
+    [[found]] = translator.translations(["The dog sees a cat."], request, advance=told.append)
+    assert found == free
+    assert told == [0.5, 1.0]
+    free_told: list[float] = []
+    translator.translations(["A dog sees it."], Request(), advance=free_told.append)
+    assert free_told == [1.0]
+
+
+def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
+    pairs = [
+        ("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."),
+        ("See a@b.de and 56.", "Siehe a@b.de und 56."),
+    ]
+    tokenizer = Tokenizer.learn(data_config(vocab_size=60), lambda: pairs)
+    translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length_offset=20)
+    lines = ["The dog sees 65 (43).", "a@e.de", "the dog"]
+    request = Request(keep=("emails", "numbers"))
+    found = [best for best, *_ in translator.translations(lines, request)]
+    assert all(span in found[0].text for span in ("65", "43"))
+    assert "a@e.de" in found[1].text
+    for line, one in zip(lines, found, strict=True):
+        kept = {one.text[start:stop] for start, stop in kept_spans(one.text, request.keep)}
+        spans = [line[start:stop] for start, stop in kept_spans(line, request.keep)]
+        assert one.missing == tuple(span for span in spans if span not in kept)
+        assert one.is_unsatisfied == bool(one.missing)
+    free = translator.translate(lines)
+    assert free[2] == found[2].text
+    assert "65" not in free[0]
+    others = translator.translations(lines, Request(keep=("urls", "tags")))
+    assert [best.text for best, *_ in others] == free
+    [[unknown]] = translator.translations(["The dog sees 789."], request)
+    assert (unknown.missing, unknown.is_unsatisfied) == (("789",), True)
+    assert line_status("The dog sees 789.", unknown, invalid_utf8=False)[-1:] != ["ok"]
+    [line] = format_output("json", 1, "The dog sees 789.", [unknown])
+    assert json.loads(line)["hypotheses"][0]["missing"] == ["789"]
+
+
+def test_a_span_within_a_word_has_the_tokens_that_it_has_there() -> None:
+    pairs = [("a 34 b (c) d (e)", "34 a (34) b (c) d (e)")]
+    for size, pieces in ((20, ["34"]), (21, ["34)"]), (23, ["\u2581(34)"])):
+        tokenizer = Tokenizer.learn(data_config(vocab_size=size), lambda: pairs)
+        [inside] = spans_in("a (34)", ("numbers",), tokenizer)
+        [alone] = spans_in("a 34 (b)", ("numbers",), tokenizer)
+        assert inside.texts == alone.texts == ("34",)
+        found = [tokenizer.pieces(phrase, "target") for phrase in inside.phrases]
+        assert sorted(found) == sorted([["\u258134"], pieces])
+        assert [tokenizer.pieces(phrase, "target") for phrase in alone.phrases] == [["\u258134"]]
+        [forbidden] = spans_in("a (34)", ("numbers",), tokenizer, alone.phrases)
+        assert set(forbidden.phrases) == set(inside.phrases) - set(alone.phrases)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (
+            Request(glossary=Glossary([("a", "Haus"), ("dog", "\u2603")], "g")),
+            "g, line 2: the term '\u2603' has characters",
+        ),
+        (
+            Request(glossary=Glossary([("dog", "Hund")], "g"), forbidden=["Hund"]),
+            "g, line 1: the term 'Hund' contains a forb",
+        ),
+        (
+            Request(glossary=Glossary([("a", "b")]), sampling=Sampling()),
+            "sampling does not support required phrases, terms",
+        ),
+        (Request(keep=("urls",), sampling=Sampling()), "sampling does not support required phrases, terms"),
+    ],
+)
+def test_terms_that_are_not_possible_are_refused_before_anything_is_translated(
+    tokenizer: Tokenizer, wanted: Request, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
+        translator_of(tokenizer).check(wanted)
+
+
+@pytest.mark.parametrize("wrong", [{"split": "maybe"}, {"keep": ("names",)}])
+def test_unknown_splits_and_kinds_are_refused(wrong: dict[str, Any]) -> None:
+    request = Request.__new__(Request)
+    unchecked = inspect.unwrap(Request.__init__)  # tests check types, which would be refused first
+    with pytest.raises(ValueError, match="split is one of auto, always, never, and keep holds some of tags, urls"):
+        unchecked(request, **wrong)
 
 
 def test_a_sentence_that_is_too_long_is_cut_between_words_and_no_part_goes_beyond_it(tokenizer: Tokenizer) -> None:

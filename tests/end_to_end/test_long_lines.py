@@ -85,9 +85,20 @@ def test_every_sentence_of_a_long_line_is_translated(run: Path) -> None:
     assert line_status(line, found, invalid_utf8=False) == ["split"]
 
 
+def test_a_line_of_two_short_sentences_is_translated_as_a_whole_only_on_request(run: Path) -> None:
+    line = "ab cd. ef gh."
+    translator = Translator.load(run)
+    [[found]] = translator.translations([line], TranslationRequest())
+    assert found.parts == 2
+    assert "split" in line_status(line, found, invalid_utf8=False)
+    [[whole]] = translator.translations([line], TranslationRequest(split="never"))
+    assert whole.parts == 1
+
+
 def test_a_line_that_lost_most_of_its_text_is_short(run: Path) -> None:
     line = " ".join(sentences(10, 8, 9, seed=4))
-    [[whole]] = Translator.load(run).translations([line], TranslationRequest(max_source_tokens=1024))
+    request = TranslationRequest(max_source_tokens=1024, split="never")
+    [[whole]] = Translator.load(run).translations([line], request)
     assert whole.parts == 1
     assert len(whole.text.split()) < 30
     assert line_status(line, whole, invalid_utf8=False) == ["short"]
@@ -100,7 +111,19 @@ def test_prepare_checkpoint_and_average_record_the_lengths(run: Path) -> None:
         assert read_json(folder / "model.json")["training_lengths"] == stated
 
 
-def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path, tmp_path: Path) -> None:
+def test_prepare_counts_lines_of_several_sentences_by_the_rules_of_the_language(tmp_path: Path) -> None:
+    lines = ["Am 3. Mai kam Dr. Weiss.", "Ja. Nein.", "Ja bzw. Nein", "Wer? Er!"]
+    (tmp_path / "train.en").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "train.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+    recipe = RECIPE.replace('source_language = "en"', 'source_language = "de"').replace(
+        "vocab_size = 20", "vocab_size = 30"
+    )
+    (tmp_path / "mine.toml").write_text(recipe)
+    manifest = prepare(load_recipe(str(tmp_path / "mine.toml")), tmp_path / "run", workers=1).manifest
+    assert manifest["training_lengths"]["multi_sentence_share"] == 0.5
+
+
+def test_a_model_folder_without_lengths_translates_single_sentences(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(run / "averaged", old)
     description = read_json(old / "model.json")
@@ -113,8 +136,10 @@ def test_a_model_folder_without_lengths_loads_and_keeps_the_old_limit(run: Path,
     assert translator.lengths is None
     line = " ".join(sentences(10, 8, 9, seed=4))
     [[found]] = translator.translations([line], TranslationRequest())
-    assert found.parts == 1
-    assert line_status(line, found, invalid_utf8=False) == ["ok"]  # no ratio is known
+    assert found.parts == 10
+    [[whole]] = translator.translations([line], TranslationRequest(split="never"))
+    assert whole.parts == 1  # the limit is 1024 tokens
+    assert line_status(line, whole, invalid_utf8=False) == ["ok"]  # no ratio is known
     within = sentences(20, 2, 11, seed=3)
     assert translator.translate(within) == Translator.load(run).translate(within)
 

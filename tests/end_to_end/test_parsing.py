@@ -33,6 +33,7 @@ from nmtkit.reports.attention_maps import attention_maps
 from nmtkit.reports.run_facts import read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import find_model
+from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import search
 
@@ -159,6 +160,10 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
     status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), (), lambda share: None).status]
     assert "mended" in status[4]
     assert status[1] == ["empty"]
+    [[whole]] = translator.translations(["The dog sees. The cat sees"], TranslationRequest())
+    assert whole.parts == 1
+    with pytest.raises(DataError, match="are for translation; leave them out"):
+        translator.translations(lines, TranslationRequest(glossary=Glossary([("dog", "cat")])))
 
 
 def test_asked_for_whole_trees_a_search_says_nothing_that_has_to_be_mended(project: Project) -> None:

@@ -18,6 +18,7 @@ from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.run import Run, set_translated_as
+from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
 
@@ -111,7 +112,8 @@ def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str
     """What `translate` notes besides the search."""
     torch.manual_seed(1)
     translator = Translator([Transformer(MODEL, 7, 7)], TOKENIZER, RECIPE.decoding)
-    described = TranslationJob(translator, asked or TranslationRequest(), Batching(), "text", **changes).description()
+    request = asked or TranslationRequest(split="never")
+    described = TranslationJob(translator, request, Batching(), "text", **changes).description()
     del described["decoding"]
     return json.loads(json.dumps(described))
 
@@ -133,10 +135,13 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
 @pytest.mark.parametrize(
     ("asked", "changes", "told"),
     [
-        (TranslationRequest(sampling=Sampling()), {}, "drawn as samples instead of searched for"),
-        (TranslationRequest(forbidden=("a",)), {}, "made with phrases forbidden"),
+        (TranslationRequest(split="never", sampling=Sampling()), {}, "drawn as samples instead of searched for"),
+        (TranslationRequest(split="never", forbidden=("a",)), {}, "made with phrases forbidden"),
+        (TranslationRequest(split="never", keep=("urls",)), {}, "made with spans kept"),
+        (TranslationRequest(split="never", glossary=Glossary([("a", "b")])), {}, "made with a glossary"),
+        (TranslationRequest(), {}, "translated with split = auto, but `run` has never"),
         (
-            TranslationRequest(max_source_tokens=20),
+            TranslationRequest(split="never", max_source_tokens=20),
             {},
             "translated with max_source_tokens = 20, but `run` has the limit of the model",
         ),

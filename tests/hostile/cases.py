@@ -93,7 +93,7 @@ OPTION_VALUES = {
 }  # fmt: skip
 _WRITTEN = ("--output", "--status", "--json", "--sentences")
 _READ_AS_IT_COMES = {
-    *(("translate", option) for option in ("--input", "--prefix", "--require")),
+    *(("translate", option) for option in ("--input", "--prefix", "--require", "--glossary")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
     ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"), ("extract", "--input"),
     ("generate", "--prompt-file"), ("classify", "--input"),
@@ -204,7 +204,7 @@ def text_cases() -> Iterator[Case]:
         yield Case(f"text: {label}: stdin: translate", ["translate", "run", "--threads", "1"],
                    [["write", "in", text]], {"stdin": "in"})  # fmt: skip
         if len(text) < 60_000 and "\0" not in text:
-            for option in ("--forbid", "--prefix", "--require"):
+            for option in ("--forbid", "--prefix", "--require", "--glossary", "--keep"):
                 yield Case(f"text: {label}: translate {option}", [*COMMANDS["translate"], f"{option}={text}"])
             for option in ("--source", "--target"):
                 given = [*_without(COMMANDS["attention"], option), f"{option}={text}"]

@@ -171,6 +171,11 @@ def test_translation_reads_what_training_has_read(trained: Path) -> None:
     assert not all_read.is_cut and all_read.log_prob != first[0].log_prob
     empty = translator.translations(["", "\t\t"], TranslationRequest())
     assert [best[0].text for best in empty] == ["", ""]
+    for request in (TranslationRequest(split="always"), TranslationRequest(keep=("urls",))):
+        with pytest.raises(
+            DataError, match='are for translation; leave them out, as the task of this model is "summary"'
+        ):
+            translator.translations([SOURCE], request)
 
 
 def test_scores_with_a_model_read_the_same_source(trained: Path) -> None:

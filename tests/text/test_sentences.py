@@ -15,7 +15,11 @@ def sentences_of(text: str) -> list[str]:
     "sentences",
     [
         ["A dog. ", "A cat! ", "Who? ", "Well\u2026 ", "So"],
-        ['He said "no." ', "Then (yes.) ", "she"],
+        ['He said "no." ', "Then (yes.) ", "She"],
+        ["hi. ", "how are you? ", "well, at 3 p.m. as in the u.s.e."],
+        ["\u00ab Ja ! \u00bb ", "Il part. \u00bb"],
+        ["Mr. J. R. Brown of the U.S. Army, i.e. Dr. No. 5, left. ", "He came."],
+        ['"Why?" asked the man. ', "He knew ... nothing. ", "5 men came."],
         ["Hi...  ", "Who?"],
         ["\u6211\u6765\u3002", "\u4ed6\u53bb\uff01", "\u4f60"],
         ["\u6211\u6765\u3002\u300d", "\u300c\u4ed6\u53bb\u300d"],
@@ -32,6 +36,17 @@ def sentences_of(text: str) -> list[str]:
 def test_sentences_end_at_their_marks(sentences: list[str]) -> None:
     text = "".join(sentences)
     assert sentences_of(text) == sentences
+
+
+def test_abbreviations_are_those_of_the_language() -> None:
+    for language, text, count in (
+        ("de", "Am 3. Oktober kam Dr. Meier bzw. Frau Meier. Ja.", 1),
+        ("en", "In May 3. October came.", 1),
+        ("fr", "MM. Dupont et al. Mme. Oui.", 1),
+        ("en_GB", "Dr. Brown came.", 0),
+        ("xx", "Dr. Brown came.", 0),
+    ):
+        assert len(sentence_starts(text, language)) == count, (language, text)
 
 
 @pytest.mark.parametrize("text", ["." * 10**6, '."' * 10**6, "\u3002(" * 10**6, "." + " " * 10**6, ")" * 10**6])

@@ -1,0 +1,130 @@
+"""Terms of a glossary, and spans such as URLs, which a translation should contain if its source does."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from nmtkit.errors import DataError
+from nmtkit.files import LineReader
+from nmtkit.text.scripts import UNSPACED, letters, words_and_signs
+
+Kind = Literal["tags", "urls", "emails", "numbers"]
+
+
+class Term(NamedTuple):
+    """A term of a glossary in another language; ``location`` begins messages about it."""
+
+    text: str
+    location: str
+
+
+class Glossary:
+    """Terms with one or several translations each.
+
+    Terms match whole words. At each word of a text, the longest term that begins there is taken; of equally long ones,
+    that with the same capitals. A term without capitals also matches words with capitals.
+
+    Attributes:
+        pairs: terms of the source, each with a translation.
+        terms: the translations, in the same order.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]], name: str = "glossary", numbers: Sequence[int] = ()) -> None:
+        """Store the pairs of a term and its translation; several pairs of a term are alternatives.
+
+        Args:
+            name: name of the glossary in messages.
+            numbers: line number of each pair; by default they are counted from 1.
+
+        Raises:
+            DataError: a term or a translation is empty, or a pair occurs twice.
+        """
+        self.pairs = tuple(pairs)
+        self.terms: list[Term] = []
+        self._exact: dict[tuple[str, ...], list[Term]] = {}
+        self._any_case: dict[tuple[str, ...], list[Term]] = {}
+        sizes: dict[str, set[int]] = {}
+        seen: dict[tuple[tuple[str, ...], str], int] = {}
+        for number, (source, target) in zip(numbers or range(1, len(self.pairs) + 1), self.pairs, strict=True):
+            location, words, target = f"{name}, line {number}: ", tuple(_words(source)), target.strip()
+            if not words or not target:
+                empty = "translation" if words else "term"
+                raise DataError(f"{location}the {empty} is empty; add it, or remove the line")
+            if first := seen.get((words, target)):
+                raise DataError(f"{location}{source.strip()!r} has this translation in line {first}, too; remove one")
+            seen[words, target] = number
+            self.terms.append(Term(target, location))
+            terms = self._exact.setdefault(words, [])
+            terms.append(self.terms[-1])
+            folded = tuple(map(str.casefold, words))
+            if source == source.lower():
+                self._any_case[folded] = terms
+            sizes.setdefault(folded[0], set()).add(len(words))
+        self._sizes = {word: sorted(found, reverse=True) for word, found in sizes.items()}
+
+    @classmethod
+    def read(cls, path: Path) -> "Glossary":
+        """Read lines of a term, a tab and its translation. Blank lines, and lines that begin with "#", are left out.
+
+        Raises:
+            DataError: the file cannot be read, is not valid UTF-8, or has a line of another form.
+        """
+        pairs, numbers = [], []
+        for number, line in enumerate(LineReader(path), start=1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            fields = line.split("\t")
+            if len(fields) != 2:
+                raise DataError(
+                    f"{path}, line {number}: has {len(fields) - 1} tabs; write a term, one tab and its translation "
+                    "(each further translation on a line of its own)"
+                )
+            pairs.append((fields[0], fields[1]))
+            numbers.append(number)
+        return cls(pairs, str(path), numbers)
+
+    def found_in(self, text: str) -> list[list[Term]]:
+        """Return the alternative translations of each term in a text, in order of their first occurrence."""
+        words = _words(text)
+        folded = [word.casefold() for word in words]
+        found: dict[int, list[Term]] = {}
+        start = 0
+        while start < len(words):
+            for size in self._sizes.get(folded[start], ()):
+                stop = start + size
+                terms = self._exact.get(tuple(words[start:stop])) or self._any_case.get(tuple(folded[start:stop]))
+                if terms:
+                    found[id(terms)] = terms
+                    start = stop
+                    break
+            else:
+                start += 1
+        return list(found.values())
+
+
+def _words(text: str) -> list[str]:
+    return words_and_signs(unicodedata.normalize("NFC", text))
+
+
+@cache
+def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
+    """Return a pattern of the spans of some kinds."""
+    unspaced = letters(UNSPACED).pattern
+    in_url = rf"(?:(?!{unspaced})[^\s<>\"\u201c-\u201f\u00ab\u00bb\u3000-\u303f\uff00-\uff65])"
+    patterns: dict[Kind, str] = {
+        "tags": r"</?[A-Za-z][^<>]*>",
+        # The punctuation after a URL is not part of it.
+        "urls": rf"(?i:\b[a-z][a-z0-9+.-]{{1,20}}://|\bwww\.){in_url}*(?![.,;:!?'\u2019)\]}}*_]){in_url}",
+        "emails": r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
+        # Not within a word: the number of "1990s" or "A4" may change in another language.
+        "numbers": rf"(?:(?<![^\W_])|(?<={unspaced}))\d++(?:[.,:/'\u2019-]\d++)*+(?:(?![^\W_])|(?={unspaced}))",
+    }
+    return re.compile("|".join(pattern for kind, pattern in patterns.items() if kind in kinds) or r"(?!)")
+
+
+def kept_spans(text: str, kinds: Sequence[Kind]) -> list[tuple[int, int]]:
+    """Return begin and end of the spans in a text that a translation should keep unchanged."""
+    return [match.span() for match in _spans(tuple(kinds)).finditer(text)]

@@ -1,0 +1,106 @@
+"""Terms of a glossary in a text, and spans that a translation should keep."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.text.terms import Glossary, Kind, kept_spans
+
+TERMS = [
+    ("ice cream", "Eis"),
+    ("ice", "Glatteis"),
+    ("US", "USA"),
+    ("apple", "Apfel"),
+    ("Apple", "Apple"),
+    ("dog", "Hund"),
+    ("dog", "K\u00f6ter"),
+    ("\u82f9\u679c", "apple"),
+    ("C++", "C++"),
+    ("caf\u00e9", "Kaffeehaus"),
+    ("\u0939\u093f", "Silbe"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ice  cream and ice", [["Eis"], ["Glatteis"]]),  # the longest term first
+        ("let us go to the US", [["USA"]]),
+        ("Apple APPLE apple Apple", [["Apple"], ["Apfel"]]),  # exact capitals first, each term once
+        ("Dogs, hotdogs, doghouse", []),
+        ("my DOG-house", [["Hund", "K\u00f6ter"]]),
+        ("\u6211\u5403\u82f9\u679c\u4e86", [["apple"]]),  # no blanks between words
+        ("in C++, not C+", [["C++"]]),
+        ("the cafe\u0301 of", [["Kaffeehaus"]]),  # composed or not
+        ("\u0939\u093f\u0928\u094d\u0926\u0940", []),  # vowel signs belong to a word
+        ("", []),
+    ],
+)
+def test_terms_match_whole_words(text: str, expected: list[list[str]]) -> None:
+    assert [[term.text for term in terms] for terms in Glossary(TERMS).found_in(text)] == expected
+
+
+def test_a_glossary_file_has_comments_blank_lines_and_either_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_bytes("\ufeff# source\ttarget\r\n\r\ndog\tHund\r\n  \nthe\u2028cat \t die Katze \n".encode())
+    glossary = Glossary.read(path)
+    assert glossary.pairs == (("dog", "Hund"), ("the\u2028cat ", " die Katze "))
+    assert glossary.terms == [("Hund", f"{path}, line 3: "), ("die Katze", f"{path}, line 5: ")]
+    path.write_bytes(b"")
+    assert Glossary.read(path).found_in("dog") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"dog\tHund\ncat Katze\n", "line 2: has 0 tabs; write a term, one tab and its translation"),
+        (b"dog\tHund\tnoun\n", "line 1: has 2 tabs"),
+        (b"dog\tHund\n\t Katze\n", "line 2: the term is empty"),
+        (b"# one\ndog\t \n", "line 2: the translation is empty"),
+        (b"dog\tHund\n\ndog\tHund\n", "line 3: 'dog' has this translation in line 1, too; remove one"),
+        (b"dog\tHund\nc\xff\tKatze\n", "line 2"),
+    ],
+)
+def test_a_wrong_line_of_a_glossary_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        Glossary.read(path)
+    assert str(error.value).startswith(f"{path}")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+TEXT = (
+    'See <b id="1">x</b> at http://a.b/c?d=1#e, (https://en.wikipedia.org/wiki/Foo) or www.x.org. Mail '
+    "a.b+c@d-e.co.uk! 3.5 or 1,000 in the 1990s, A4, 2010-2012, 5kg $5 20% "
+    "\u6211\u67095\u4e2a http://x.y/z\u3002\u7136 x@y.de."
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("tags", ['<b id="1">', "</b>"]),
+        ("urls", ["http://a.b/c?d=1#e", "https://en.wikipedia.org/wiki/Foo", "www.x.org", "http://x.y/z"]),
+        ("emails", ["a.b+c@d-e.co.uk", "x@y.de"]),
+        ("numbers", ["1", "1", "3.5", "1,000", "2010-2012", "5", "20", "5"]),
+    ],
+)
+def test_spans_of_each_kind_are_found(kind: Kind, expected: list[str]) -> None:
+    assert [TEXT[start:stop] for start, stop in kept_spans(TEXT, (kind,))] == expected
+
+
+def test_a_number_in_a_url_or_tag_is_part_of_it() -> None:
+    found = kept_spans(TEXT, ("numbers", "urls", "tags"))
+    assert [TEXT[start:stop] for start, stop in found if TEXT[start:stop].isdigit()] == ["5", "20", "5"]
+    assert kept_spans(TEXT, ()) == []
+
+
+@pytest.mark.parametrize("text", ["a.", "1.", "<a", "a@", "http://", "a-b://", "www.", "@", "1,a"])
+def test_spans_are_searched_in_linear_time(text: str) -> None:
+    begun = time.process_time()
+    kept_spans(text * 100_000, ("tags", "urls", "emails", "numbers"))
+    assert time.process_time() - begun < 20
