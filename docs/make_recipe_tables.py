@@ -1,49 +1,50 @@
-"""Write the tables of docs/recipes.md from nmtkit/config/schema.py; `--check` only compares them."""
+"""Write docs/recipe-keys.toml from nmtkit/config/schema.py; `--check` only compares it."""
 
-import re
+import json
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 
 from nmtkit.config.schema import SECTIONS
 
-PAGE = Path(__file__).with_name("recipes.md")
-TABLES = re.compile(r"(<!-- tables -->\n).*(<!-- end of tables -->)", flags=re.DOTALL)
+PAGE = Path(__file__).with_name("recipe-keys.toml")
+HEAD = """\
+# Every key of a recipe, with its default. Keys in a comment have none. docs/recipes.md explains recipes.
+# Written by docs/make_recipe_tables.py from nmtkit/config/schema.py.
+"""
 
 
-def assignment(key: str, field: FieldInfo) -> str:
-    """A key with its default as TOML, or alone if it has none."""
-    if field.is_required() or field.default is None:
-        return key
-    if isinstance(field.default, bool):
-        return f"{key} = {str(field.default).lower()}"
-    if isinstance(field.default, tuple):
-        entries = (f'"{entry}"' if isinstance(entry, str) else str(entry) for entry in field.default)
-        return f"{key} = [{', '.join(entries)}]"
-    return f'{key} = "{field.default}"' if isinstance(field.default, str) else f"{key} = {field.default}"
+def comment(text: str) -> str:
+    """The text as lines of a comment."""
+    return textwrap.fill(" ".join(text.split()), 120, initial_indent="# ", subsequent_indent="# ")
 
 
-def tables() -> str:
-    """The tables of all sections, as Markdown."""
-    parts = []
-    for name, section in SECTIONS.items():
-        parts.append(f"### [{name}]\n\n{' '.join((section.__doc__ or '').split())}\n\n| key | meaning |\n|---|---|")
-        for key, field in section.model_fields.items():
-            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-            required = " Must be stated." if field.is_required() else ""
-            parts.append(f"| `{assignment(key, field)}` | {meaning}{required} |")
-        parts.append("")
-    return "\n".join(parts) + "\n"
+def as_toml(value: Any) -> str:
+    """A default as TOML."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(as_toml(entry) for entry in value) + "]"
+    return str(value) if isinstance(value, float) else json.dumps(value)
 
 
-def updated(page: str) -> str:
-    """The page with fresh tables."""
-    return TABLES.sub(lambda match: match[1] + tables() + match[2], page)
+def keys_of(name: str, section: type[BaseModel]) -> str:
+    """A section with all its keys."""
+    parts = [f"\n[{name}]\n{comment(section.__doc__ or '')}\n"]
+    for key, field in section.model_fields.items():
+        parts.append(comment(f"{field.description} Must be stated." if field.is_required() else f"{field.description}"))
+        has_none = field.is_required() or field.default is None
+        parts.append(f"# {key} =\n" if has_none else f"{key} = {as_toml(field.default)}\n")
+    return "\n".join(parts)
+
+
+def page() -> str:
+    """The whole file."""
+    return HEAD + "".join(keys_of(name, section) for name, section in SECTIONS.items())
 
 
 if __name__ == "__main__":
-    old = PAGE.read_text(encoding="utf-8")
     if "--check" in sys.argv:
-        sys.exit(old != updated(old))
-    PAGE.write_text(updated(old), encoding="utf-8")
+        sys.exit(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")

@@ -15,6 +15,7 @@ from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
 from nmtkit.config.schema import SECTIONS
 
 ROOT = Path(__file__).parent.parent
+KEYS_PAGE = ROOT / "docs" / "recipe-keys.toml"
 KEYS = [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
 
 
@@ -49,7 +50,21 @@ def test_every_command_is_shown_in_the_documentation(command: str) -> None:
 
 @pytest.mark.parametrize(("section", "key"), KEYS)
 def test_every_key_of_a_recipe_is_explained(section: str, key: str) -> None:
-    assert re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", text_of(ROOT / "docs" / "recipes.md"))
+    (lines,) = re.findall(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", text_of(KEYS_PAGE), flags=re.DOTALL | re.MULTILINE)
+    assert re.search(rf"^# .+\n(# )?{re.escape(key)} =", lines, flags=re.MULTILINE)
+
+
+def test_the_page_of_keys_has_the_defaults_of_the_code() -> None:
+    stated = tomllib.loads(text_of(KEYS_PAGE))
+    defaults = {
+        name: {
+            key: list(field.default) if isinstance(field.default, tuple) else field.default
+            for key, field in section.model_fields.items()
+            if not field.is_required() and field.default is not None
+        }
+        for name, section in SECTIONS.items()
+    }
+    assert stated == defaults
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -132,7 +147,7 @@ def test_every_install_hint_has_one_spelling_and_names_an_extra() -> None:
         assert set(hints) <= {*extras, "{name}", "{language}", "{extra}"}, page
 
 
-def test_the_tables_of_the_recipes_page_are_those_of_the_code() -> None:
+def test_the_page_of_keys_is_that_of_the_code() -> None:
     checked = subprocess.run([sys.executable, ROOT / "docs" / "make_recipe_tables.py", "--check"], check=False)
     assert checked.returncode == 0, "run `python docs/make_recipe_tables.py`"
 
