@@ -12,6 +12,7 @@ import typer
 
 from nmtkit.cli.options import (
     DeviceOption,
+    FromOption,
     InputOption,
     QuietOption,
     SeedOption,
@@ -68,6 +69,7 @@ def command(
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
+    from_: FromOption = None,
     to: ToOption = None,
     strict: StrictOption = False,
     search: dict[str, Any],
@@ -224,6 +226,7 @@ def command(
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
+            source_language=from_,
             target_language=to,
         )
         output_format: OutputFormat = "json" if json_ else "n-best" if n_best > 1 else "text"

@@ -96,7 +96,7 @@ class TranslationRequest:
             default the length of the longest source seen in training. Of documents, only the first tokens are read.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
         before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
-        target_language: code of the language to translate to, for models with several.
+        source_language, target_language: codes of the languages to translate from and to, for models with several.
     """
 
     n_best: int = 1
@@ -108,6 +108,7 @@ class TranslationRequest:
     max_source_tokens: int | None = None
     first_line: int = 1
     before: Sequence[str] = ()
+    source_language: str | None = None
     target_language: str | None = None
 
     def __post_init__(self) -> None:
@@ -246,6 +247,7 @@ class Engine(ABC):
         self,
         lines: Sequence[str],
         *,
+        source_language: str | None = None,
         target_language: str | None = None,
         max_source_tokens: int | None = None,
         batching: Batching = Batching(),
@@ -255,7 +257,9 @@ class Engine(ABC):
 
         If the model was trained with context, blank lines separate documents.
         """
-        request = TranslationRequest(max_source_tokens=max_source_tokens, target_language=target_language)
+        request = TranslationRequest(
+            max_source_tokens=max_source_tokens, source_language=source_language, target_language=target_language
+        )
         translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
         return [best.text for best, *_ in translations]
 
@@ -281,7 +285,7 @@ class Engine(ABC):
                 line; or a line contains half of a surrogate pair.
             TypeError: ``lines`` is one string.
         """
-        if (engine := self.in_direction(request.target_language)) is not self:
+        if (engine := self.in_direction(request)) is not self:
             return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
@@ -324,9 +328,9 @@ class Engine(ABC):
             results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 
-    def in_direction(self, target_language: str | None) -> "Engine":
-        """Return this engine, with the same weights, for one target language; see `Tokenizer.in_direction`."""
-        tokenizer = self.tokenizer.in_direction(target_language)
+    def in_direction(self, request: TranslationRequest) -> "Engine":
+        """Return this engine, with the same weights, for the languages of a request; see `Tokenizer.in_direction`."""
+        tokenizer = self.tokenizer.in_direction(request.target_language, request.source_language)
         if tokenizer is self.tokenizer:
             return self
         engine = copy.copy(self)
@@ -341,7 +345,7 @@ class Engine(ABC):
         language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
-        self.in_direction(request.target_language)._constraints(
+        self.in_direction(request)._constraints(
             request, max(len(request.prefixes), len(request.required)), prefix_file, required_file
         )
 
