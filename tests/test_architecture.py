@@ -69,7 +69,7 @@ DOORS = {
     "shelve": [],
     "marshal": [],
     "importlib.import_module": ["nmtkit.cli.main", "nmtkit.tasks.environments"],
-    "torch.load": [],
+    "torch.load": ["nmtkit.export.weight_files"],
     "torch.save": [],
     "torch.jit": [],
     "torch.hub": [],
@@ -226,6 +226,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_libraries_stay_behind_their_doors() -> None:
     assert sorted(faults_of_doors(all_uses())) == []
+
+
+def test_a_pickle_is_read_as_plain_tensors_only() -> None:
+    calls = [
+        {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        for path in modules().values()
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call) and _dotted(node.func) == "torch.load"
+    ]
+    assert calls and all(keywords.get("weights_only") == "True" for keywords in calls)
 
 
 @pytest.mark.parametrize(

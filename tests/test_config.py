@@ -122,6 +122,8 @@ class TestDefaults:
             "max_positions": 1024,
             "activation": "relu",
             "embedding_scale": True,
+            "output_bias": False,
+            "decoder_start": "bos",
             "initialization": "xavier",
             "dropout": 0.1,
             "attention_dropout": 0.0,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, ToOption
+from nmtkit.cli.options import DeviceOption, FromOption, QuietOption, ThreadsOption, ToOption
 from nmtkit.files import write_atomically
 from nmtkit.page import text
 
@@ -50,6 +50,7 @@ def command(
         ),
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
+    from_: FromOption = None,
     to: ToOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -84,7 +85,7 @@ def command(
     console.set_up(quiet=quiet)
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
-    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to))
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_))
     if target is None:
         origin = "The target is the model's own translation."
         target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source], split="never")[0]

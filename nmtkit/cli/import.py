@@ -13,34 +13,43 @@ from nmtkit.cli.options import QuietOption
 
 def command(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with weights and vocabulary files.", show_default=False)
+        Path, typer.Argument(metavar="FOLDER", help="Local folder of another library's model.", show_default=False)
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Model folder to write.", show_default=False)],
-    language: Annotated[
-        str, typer.Option("--language", metavar="CODE", help="Language code of the model's text.")
-    ] = "en",
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write.", show_default=False)],
+    source_language: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Language of the source.  [default: as FOLDER states]", show_default=False),
+    ] = None,
+    target_language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]", show_default=False
+        ),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Import the first GPT (Radford et al. 2018) as a model folder.
+    """Import a model of another library: OPUS-MT (Marian), M2M-100, NLLB, or the first GPT.
 
-    FOLDER holds a model of transformers' OpenAIGPT classes (config.json, model.safetensors, and vocab.json with
-    merges.txt or tokenizer.json), or the files that OpenAI released (params_shapes.json, params_0.npy to params_9.npy,
-    encoder_bpe_40000.json, vocab_40000.bpe). transformers is not needed.
+    FOLDER is a local folder of Hugging Face transformers, with config.json, the weights and the files of the
+    vocabulary; docs/import.md lists them. transformers itself is not needed. Of GPT, the files that OpenAI released can
+    be read as well.
 
-    The result is a language model: `generate` continues text with it, `score --model` scores text, and
-    `export --format huggingface` converts it back. A classification head in FOLDER is left out.
+    The result is a model folder like that of a trained model: translate with it, score or export it, train it further.
 
     \b
     Examples:
-      nmtkit import openai-gpt models/gpt
-      nmtkit generate models/gpt --prompt "The door opened, and" --max-tokens 50
+      nmtkit import opus-mt-en-de --output models/en-de
+      nmtkit translate models/en-de --input text.en
+      nmtkit import nllb-200-distilled-600M --output models/nllb
+      nmtkit translate models/nllb --from eng_Latn --to fra_Latn --input text.en
     """
     console.set_up(quiet=quiet)
 
     from nmtkit.config.schema import LANGUAGE_CODE, VALUE_RULES
-    from nmtkit.export.openai_gpt import import_model
+    from nmtkit.export.importing import import_model
 
-    if not re.fullmatch(LANGUAGE_CODE, language):
-        raise typer.BadParameter(VALUE_RULES[LANGUAGE_CODE], param_hint="--language")
-    import_model(folder, output, language)
+    for option, code in (("--source-language", source_language), ("--target-language", target_language)):
+        if code is not None and not re.fullmatch(LANGUAGE_CODE, code):
+            raise typer.BadParameter(VALUE_RULES[LANGUAGE_CODE], param_hint=option)
+    import_model(folder, output, source_language, target_language)
     console.say(str(output))

@@ -37,7 +37,7 @@ COMMANDS = {
     "extract": "Extract relevant paragraphs of long inputs.",
     "rerank": "Choose the best hypotheses from n-best lists.",
     "export": "Convert a model for CTranslate2 or Hugging Face.",
-    "import": "Convert the first GPT to a model of nmtkit.",
+    "import": "Import OPUS-MT, M2M-100, NLLB or GPT models.",
     "ablate": "Train and compare variations, as in the paper's Table 3.",
     "recipes": "List the built-in recipes, or print one.",
     "corpora": "List the public corpora that a recipe can name.",

@@ -71,6 +71,12 @@ InputOption = Annotated[
         "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
     ),
 ]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="CODE", help="Source language, for a model that has to know it.", show_default=False
+    ),
+]
 ToOption = Annotated[
     str | None, typer.Option("--to", metavar="CODE", help="Target language, such as fr, of a model with several.")
 ]

@@ -13,6 +13,7 @@ from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_li
 from nmtkit.cli.options import (
     BatchTokensOption,
     DeviceOption,
+    FromOption,
     MaxTokensOption,
     QuietOption,
     ScoringPrecisionOption,
@@ -62,6 +63,7 @@ def command(
         typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
     ] = False,
     search: dict[str, Any],
+    from_: FromOption = None,
     to: ToOption = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -105,7 +107,7 @@ def command(
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
-        decoder = ForcedDecoder.load(group, choose_device(device), precision, to)
+        decoder = ForcedDecoder.load(group, choose_device(device), precision, to, from_)
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:

@@ -11,6 +11,7 @@ from nmtkit import console
 from nmtkit.cli.options import (
     BatchTokensOption,
     DeviceOption,
+    FromOption,
     MaxTokensOption,
     MirrorOption,
     QuietOption,
@@ -125,6 +126,7 @@ def command(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="With --model: also write each token and its log-probability.")
     ] = False,
+    from_: FromOption = None,
     to: ToOption = None,
     max_tokens: MaxTokensOption = None,
     batch_tokens: BatchTokensOption = None,
@@ -177,10 +179,10 @@ def command(
         from nmtkit.cli.score_by_model import score_by_model, score_running_text
 
         if source is None:
-            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision or to:
+            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision or to or from_:
                 raise typer.BadParameter(
                     "without --source, --model scores a whole text with one language model; leave out further "
-                    "models, --tokens, --max-tokens, --batch-tokens, --precision and --to"
+                    "models, --tokens, --max-tokens, --batch-tokens, --precision, --from and --to"
                 )
             score_running_text(
                 models[0], hypotheses[0], output=output, as_json=form == "jsonl", device=device, threads=threads
@@ -189,11 +191,11 @@ def command(
         score_by_model(
             models, source, hypotheses[0], output=output, as_json=form == "jsonl", tokens=tokens,
             max_tokens=max_tokens, batch_tokens=batch_tokens, precision=precision, device=device, threads=threads,
-            to=to,
+            to=to, from_=from_,
         )  # fmt: skip
         return
-    if output or form or tokens or max_tokens or batch_tokens or precision or to:
-        raise typer.BadParameter("--output, --tokens, --precision, --to and similar options need --model")
+    if output or form or tokens or max_tokens or batch_tokens or precision or to or from_:
+        raise typer.BadParameter("--output, --tokens, --precision, --from, --to and similar options need --model")
     if (threads or device != "auto") and not comet:
         raise typer.BadParameter("--device and --threads need --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):

@@ -36,6 +36,7 @@ def score_by_model(
     device: str,
     threads: int | None,
     to: str | None = None,
+    from_: str | None = None,
 ) -> None:
     """Write the score of each pair of lines; a language model continues the source by the hypothesis.
 
@@ -53,7 +54,7 @@ def score_by_model(
         decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device))
         decoder.tokenizer.in_direction(to)
     else:
-        decoder = ForcedDecoder.load(models, chosen_device, precision, to)
+        decoder = ForcedDecoder.load(models, chosen_device, precision, to, from_)
     readers = [LineReader(path, errors="replace") for path in (source, hypothesis)]
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:

@@ -12,6 +12,7 @@ import typer
 
 from nmtkit.cli.options import (
     DeviceOption,
+    FromOption,
     InputOption,
     QuietOption,
     SeedOption,
@@ -69,6 +70,7 @@ def command(
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
+    from_: FromOption = None,
     to: ToOption = None,
     strict: StrictOption = False,
     search: dict[str, Any],
@@ -244,6 +246,7 @@ def command(
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
+            source_language=from_,
             target_language=to,
             # `run` translates its test sets line by line, too.
             split=split or ("never" if output is not None and set_translated_as(output) else "auto"),

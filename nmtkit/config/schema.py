@@ -223,9 +223,9 @@ class DataConfig(_Section):
         "blanks",
     )
     """Steps of normalisation of every line, in training and in translation, in the given order; see data.md."""
-    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "none"] = "bpe"
-    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or gpt-bpe (those of an
-    imported GPT, which tokenizer names); see data.md."""
+    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "imported", "none"] = "bpe"
+    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or those of an imported model,
+    which tokenizer names: gpt-bpe of a GPT, imported of a translation model; see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
     share_vocab: bool = True
@@ -277,8 +277,8 @@ class DataConfig(_Section):
             self._check_labels()
         elif self.label_type == "number":
             raise ValueError(f'label_type is for tasks whose output is a label, not "{self.task_name}"; leave it out')
-        if self.subwords == "gpt-bpe" and self.tokenizer is None:
-            raise ValueError('subwords = "gpt-bpe" cannot be learned; tokenizer must name an imported model')
+        if self.subwords in ("gpt-bpe", "imported") and self.tokenizer is None:
+            raise ValueError(f'subwords = "{self.subwords}" cannot be learned; tokenizer must name an imported model')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
         if self.task_name == SUMMARY and isinstance(self.valid, int):
@@ -603,14 +603,21 @@ class ModelConfig(_Section):
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Position encodings: sinusoidal as in the paper, or learned (Table 3, row E)."""
+    positions: Literal["sinusoidal", "fairseq", "learned"] = "sinusoidal"
+    """Position encodings: sinusoidal as in the paper, or learned (Table 3, row E). fairseq: sinusoidal as in fairseq
+    and M2M-100, with slightly different frequencies and positions counted from 2."""
     max_positions: int = Field(default=1024, ge=1, le=1_000_000)
     """Number of learned positions. Sinusoidal positions have no limit."""
-    activation: Literal["relu", "gelu"] = "relu"
-    """Activation of the feed-forward sub-layers; gelu is its tanh approximation, as in GPT."""
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    """Activation of the feed-forward sub-layers; gelu is its tanh approximation, as in GPT. silu: x * sigmoid(x), also
+    called swish, as in OPUS-MT."""
     embedding_scale: bool = True
     """Multiply embeddings by sqrt(d_model) before positions are added, as in the paper."""
+    output_bias: bool = False
+    """Add a bias to the logit of each vocabulary entry, as Marian does; the paper has none."""
+    decoder_start: Literal["bos", "eos"] = "bos"
+    """Symbol whose embedding the decoder reads first: bos, the begin symbol; or eos, the end symbol, as in fairseq and
+    M2M-100."""
     initialization: Literal["xavier", "normal"] = "xavier"
     """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
     in GPT. Biases are 0."""
@@ -640,8 +647,14 @@ class ModelConfig(_Section):
                 f"d_model = {self.d_model} is not a multiple of num_heads = {self.num_heads}; state d_k and d_v, "
                 "or choose another number of heads"
             )
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions != "learned" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        if self.positions == "fairseq" and self.d_model < 4:
+            raise ValueError('positions = "fairseq" needs a d_model of at least 4')
+        if self.decoder_start == "eos" and self.is_joined:
+            raise ValueError('decoder_start = "eos" needs architecture = "encoder-decoder"')
+        if self.output_bias and self.has_actions:
+            raise ValueError("output_bias is for models that generate text; leave it out")
         if "window" in self.self_attention and self.attention_window is None:
             raise ValueError('self_attention = "window" needs attention_window, the number of positions')
         if self.return_values and not self.returns:

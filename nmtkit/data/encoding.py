@@ -142,7 +142,10 @@ class BlockEncoder:
         prefix = self._prefixes[corpus]
         sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
         sides = zip((sources, texts[1]), SIDES, strict=True)
-        return texts, [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides], 0
+        encoded = [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides]
+        if start := self._tokenizer.target_start:
+            encoded[1] = [[*start, *ids] if ids else [] for ids in encoded[1]]
+        return texts, encoded, 0
 
     def _contexts(
         self, block: TextBlock, pairs: list[tuple[int, str, str]], encoded: list[list[list[int]]]

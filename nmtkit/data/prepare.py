@@ -553,7 +553,7 @@ class _Preparer:
             "training_lengths": lengths.model_dump(),
             "subword_sample": self._sample,
             "tokenizer_sha256": tokenizer.fingerprint(),
-            **({"base_tokenizer_sha256": tokenizer.base_fingerprint} if tokenizer.labels else {}),
+            **({"base_tokenizer_sha256": tokenizer.base_fingerprint} if "base_sha256" in tokenizer.settings else {}),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
 

@@ -76,15 +76,19 @@ def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
     return constrain
 
 
-def forced_prefixes(prefixes: Sequence[Ids]) -> Constraint:
-    """Force the translation of each sentence to begin with its prefix, which may be empty."""
+def forced_prefixes(prefixes: Sequence[Ids], certain: int = 0) -> Constraint:
+    """Force the translation of each sentence to begin with its prefix, which may be empty.
+
+    Args:
+        certain: number of tokens at the beginning of each prefix that have the probability 1, also if suppressed.
+    """
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         position = tokens.size(2) - 1
         for row, sentence in enumerate(sentences):
             if position < len(prefixes[sentence]):
                 token = prefixes[sentence][position]
-                kept = step[row, :, token].clone()
+                kept = torch.zeros_like(step[row, :, token]) if position < certain else step[row, :, token].clone()
                 step[row] = -torch.inf
                 step[row, :, token] = kept
 

@@ -103,12 +103,9 @@ class CTranslate2Translator(Engine):
 
     def check_search(self, request: TranslationRequest) -> None:
         plain = TranslationRequest(
-            max_source_tokens=request.max_source_tokens,
-            split=request.split,
-            first_line=request.first_line,
-            before=request.before,
-            target_language=request.target_language,
-        )
+            max_source_tokens=request.max_source_tokens, split=request.split, first_line=request.first_line,
+            before=request.before, source_language=request.source_language, target_language=request.target_language,
+        )  # fmt: skip
         if request != plain:
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
 
@@ -149,9 +146,11 @@ class CTranslate2Translator(Engine):
     ) -> Iterator[tuple[int, list[int]]]:
         """Yield index and translation of each source whose search did not exceed its own maximum length."""
         batch_limits = [max(limits[index] for index in batch) for batch in batches]
+        start = self.tokenizer.target_start
         calls = [
             self._translator.translate_batch(
                 [[self._source_pieces[token] for token in sources[index]] for index in batch],
+                target_prefix=[[self._target_pieces[token] for token in start]] * len(batch) if start else None,
                 asynchronous=True,
                 **self._options(longest),
             )
@@ -164,13 +163,13 @@ class CTranslate2Translator(Engine):
                 except RuntimeError as error:
                     reason = " ".join(str(error).split())
                     raise ModelError(f"CTranslate2 failed ({reason}); try a smaller --batch-tokens") from None
-                limit = limits[index]
+                limit, hypotheses = limits[index], [pieces[len(start) :] for pieces in result.hypotheses]
                 if self.decoding.beam == 1:
                     # Greedy search does not look ahead: with its own limit it gives the same first tokens.
-                    yield index, self._ids(result.hypotheses[0][:limit])
+                    yield index, self._ids(hypotheses[0][:limit])
                 # The search ends in a step that finishes one of the hypotheses, so the longest shows its last step.
-                elif limit == longest or max(map(len, result.hypotheses)) < limit:
-                    yield index, self._ids(self._best(result))
+                elif limit == longest or max(map(len, hypotheses)) < limit:
+                    yield index, self._ids(self._best(hypotheses, result.scores))
 
     def _options(self, limit: int) -> dict[str, Any]:
         """Return the options with which the search of CTranslate2 is as similar to nmtkit's as possible."""
@@ -178,8 +177,8 @@ class CTranslate2Translator(Engine):
         options: dict[str, Any] = {
             "beam_size": decoding.beam,
             "max_input_length": 0,
-            "max_decoding_length": limit,
-            "min_decoding_length": min(decoding.min_length, limit),
+            "max_decoding_length": limit + len(self.tokenizer.target_start),
+            "min_decoding_length": min(decoding.min_length, limit) + len(self.tokenizer.target_start),
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "disable_unk": True,
             "suppress_sequences": [[self._target_pieces[index]] for index in suppressed if index != UNK],
@@ -191,13 +190,12 @@ class CTranslate2Translator(Engine):
             options["length_penalty"] = decoding.alpha if by_length else _NO_PENALTY
         return options
 
-    def _best(self, result: "ctranslate2.TranslationResult") -> list[str]:
+    def _best(self, hypotheses: list[list[str]], log_probs: list[float]) -> list[str]:
         """Return the best finished hypothesis; CTranslate2 lacks the "wu" length penalty, which is applied here."""
-        hypotheses: list[list[str]] = result.hypotheses
         if self.decoding.length_penalty != "wu":
             return hypotheses[0]
         penalty = length_penalty("wu", self.decoding.alpha)
-        scores = [log_prob / penalty(len(pieces)) for pieces, log_prob in zip(hypotheses, result.scores, strict=True)]
+        scores = [log_prob / penalty(len(pieces)) for pieces, log_prob in zip(hypotheses, log_probs, strict=True)]
         return hypotheses[scores.index(max(scores))]
 
     def _ids(self, pieces: list[str]) -> list[int]:

@@ -103,7 +103,7 @@ class TranslationRequest:
         keep: kinds of spans of a sentence that must appear unchanged: tags, urls, emails, numbers.
         first_line: number of the first line, from 1, for messages and for the seeds of samples.
         before: for models with context, the lines before the first one; as many as `Tokenizer.context` are used.
-        target_language: code of the language to translate to, for models with several.
+        source_language, target_language: codes of the languages to translate from and to, for models with several.
     """
 
     n_best: int = 1
@@ -118,6 +118,7 @@ class TranslationRequest:
     keep: Sequence[Kind] = ()
     first_line: int = 1
     before: Sequence[str] = ()
+    source_language: str | None = None
     target_language: str | None = None
 
     def __post_init__(self) -> None:
@@ -265,6 +266,7 @@ class Engine(ABC):
         self,
         lines: Sequence[str],
         *,
+        source_language: str | None = None,
         target_language: str | None = None,
         max_source_tokens: int | None = None,
         split: Split = "auto",
@@ -275,7 +277,10 @@ class Engine(ABC):
 
         If the model was trained with context, blank lines separate documents.
         """
-        request = TranslationRequest(max_source_tokens=max_source_tokens, split=split, target_language=target_language)
+        request = TranslationRequest(
+            max_source_tokens=max_source_tokens, split=split, source_language=source_language,
+            target_language=target_language,
+        )  # fmt: skip
         translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
         return [best.text for best, *_ in translations]
 
@@ -301,7 +306,7 @@ class Engine(ABC):
                 line; or a line contains half of a surrogate pair.
             TypeError: ``lines`` is one string.
         """
-        if (engine := self.in_direction(request.target_language)) is not self:
+        if (engine := self.in_direction(request)) is not self:
             return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
@@ -378,9 +383,9 @@ class Engine(ABC):
         is_unsatisfied = translation.is_unsatisfied or bool(missing)
         return dataclasses.replace(translation, missing=missing, is_unsatisfied=is_unsatisfied)
 
-    def in_direction(self, target_language: str | None) -> "Engine":
-        """Return this engine, with the same weights, for one target language; see `Tokenizer.in_direction`."""
-        tokenizer = self.tokenizer.in_direction(target_language)
+    def in_direction(self, request: TranslationRequest) -> "Engine":
+        """Return this engine, with the same weights, for the languages of a request; see `Tokenizer.in_direction`."""
+        tokenizer = self.tokenizer.in_direction(request.target_language, request.source_language)
         if tokenizer is self.tokenizer:
             return self
         engine = copy.copy(self)
@@ -395,7 +400,7 @@ class Engine(ABC):
         unknown target language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
-        engine = self.in_direction(request.target_language)
+        engine = self.in_direction(request)
         forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
         for term in request.glossary.terms if request.glossary else ():
             engine.target_ids([term.text], "term", term.location, forbidden)

@@ -249,7 +249,7 @@ class TranslationJob:
         if self.minimum_risk is not None:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
-            tokenizer = self.engine.tokenizer.in_direction(self.request.target_language)
+            tokenizer = self.engine.tokenizer.in_direction(self.request.target_language, self.request.source_language)
             utility = sentence_utility(self.minimum_risk, tokenizer.languages[1])
             for index, samples in enumerate(results):
                 order = by_expected_utility([sample.text for sample in samples], utility)[: self.kept]

@@ -104,16 +104,18 @@ class ForcedDecoder:
         device: torch.device | str | None = None,
         precision: str | None = None,
         target_language: str | None = None,
+        source_language: str | None = None,
     ) -> "ForcedDecoder":
         """Load a model, or an ensemble of models: model folders, run folders or checkpoints.
 
         Args:
             precision: float64 or float32. The default on a CPU is float64: it takes 1.5 times as long, and scores do
                 not depend on the batch (in float32 they vary by about 1e-5). Elsewhere it is float32.
-            target_language: of the hypotheses, for models with several, see `Tokenizer.in_direction`.
+            target_language, source_language: for models with several, see `Tokenizer.in_direction`.
 
         Raises:
             ModelError: a model does not exist or is damaged, or the vocabularies differ.
+            DataError: the model does not know a language, or knows several and none is given.
             NmtkitError: float64 on a device without it.
         """
         device = torch.device("cpu" if device is None else device)
@@ -124,7 +126,7 @@ class ForcedDecoder:
             precision = "float64" if device.type == "cpu" else "float32"
         dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
         first = loaded[0]
-        tokenizer = first.tokenizer.in_direction(target_language)
+        tokenizer = first.tokenizer.in_direction(target_language, source_language)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
 
     def score(
@@ -157,6 +159,8 @@ class ForcedDecoder:
         for side, contexts in enumerate(found):
             ids[side] = [[*context, *own] for context, own in zip(contexts, ids[side], strict=True)]
         unscored = [len(context) for context in found[1]] if len(found) > 1 else None
+        if start := tokenizer.target_start:
+            ids[1], unscored = [[*start, *own] for own in ids[1]], [len(start)] * len(ids[1])
         return self.score_ids(*ids, batch_tokens=batch_tokens, max_tokens=max_tokens, unscored=unscored)
 
     def _contexts(

@@ -152,14 +152,15 @@ class Translator(Engine):
             )
         elif any(segment.phrases for segment in segments):
             select = required_phrases([segment.phrases for segment in segments], max_lengths, no_repeat_ngram)
-        prefixes = [segment.prefix for segment in segments]
+        start = self.tokenizer.target_start
+        prefixes = [(*start, *segment.prefix) for segment in segments]
         constraints = []
         if no_repeat_ngram:
             constraints.append(no_repeated_ngrams(no_repeat_ngram, [len(prefix) for prefix in prefixes]))
         if forbidden:
             constraints.append(forbidden_phrases(forbidden))
         if any(prefixes):
-            constraints.append(forced_prefixes(prefixes))
+            constraints.append(forced_prefixes(prefixes, len(start)))
         if self.decoding.well_formed and self._well_formed is not None:
             constraints.append(self._well_formed([segment.words for segment in segments]))
         if self._generates_context:
@@ -167,7 +168,7 @@ class Translator(Engine):
             constraints.append(exact_count(self._separators[1], counts))
         options = SearchOptions(
             n_best=request.n_best,
-            min_tokens=self.decoding.min_length,
+            min_tokens=self.decoding.min_length + len(start),
             constraints=tuple(constraints),
             select=select,
             sampled=sampling is not None,
@@ -191,6 +192,7 @@ class Translator(Engine):
         read = len(segment.ids) - (0 if self._generates_context else segment.context)
         limit = longest_translation(self.decoding, read)
         limit = max(limit, len(segment.prefix) + sum(max(map(len, phrase)) for phrase in segment.phrases))
+        limit += len(self.tokenizer.target_start)
         if self._most_positions is None:
             return limit
         return min(limit, self._most_positions - len(segment.ids) * self._is_joined)
@@ -198,7 +200,9 @@ class Translator(Engine):
     def _finish(self, segment: Segment, hypothesis: Hypothesis) -> Translation:
         ids, attention = hypothesis.ids, hypothesis.attention
         log_prob, score, token_log_probs = hypothesis.log_prob, hypothesis.score, hypothesis.token_log_probs
-        limit = self._max_length(segment)
+        limit, start = self._max_length(segment), len(self.tokenizer.target_start)
+        ids, token_log_probs, limit = ids[start:], token_log_probs[start:], limit - start
+        attention = None if attention is None else attention[start:]
         if self._generates_context and segment.context:
             # The line's own translation is what follows the last separator; nothing if the search did not get there.
             is_complete = ids.count(self._separators[1]) == segment.ids.count(self._separators[0])

@@ -1,6 +1,6 @@
 """Conversion for CTranslate2: names of weights, position table and vocabulary.
 
-Encoder-decoder models with full attention, ReLU and scaled embeddings can be converted. Two differences need care:
+Encoder-decoder models with full attention can be converted. Two differences need care:
 
 - The position table of CTranslate2 is different (sines, then cosines; from position 1), so nmtkit's table is exported.
 - CTranslate2 projects queries, keys and values of self-attention at once and splits the result into equal parts. If d_k
@@ -17,7 +17,7 @@ import torch
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
-from nmtkit.model.transformer import sinusoidal_positions
+from nmtkit.model.transformer import position_table
 from nmtkit.model_folder import LoadedModel
 from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
@@ -26,6 +26,8 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat
 SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 """Names of two of these formats in `translate --precision`."""
 MIN_POSITIONS = 2048
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH"}
+"""Names in CTranslate2 of the values of `ModelConfig.activation`."""
 
 Array = npt.NDArray[np.float32]
 
@@ -45,10 +47,6 @@ def unsupported(config: ModelConfig) -> str:
         found.append(f"attention_window = {config.attention_window}")
     if kinds := sorted(set(config.self_attention) - {"full", "window"}):
         found.append(f"self_attention = {', '.join(kinds)}")
-    if config.activation != "relu":
-        found.append(f'activation = "{config.activation}"')
-    if not config.embedding_scale:
-        found.append("embedding_scale = false")
     return ", ".join(found)
 
 
@@ -65,9 +63,14 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
 
     config = loaded.model.config
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in loaded.model.state_dict().items()}
-    is_pre = config.norm == "pre"
-    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, pre_norm=is_pre)
-    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, pre_norm=is_pre)
+    is_pre, activation = config.norm == "pre", specs.Activation[_ACTIVATIONS[config.activation]]
+    encoder = specs.TransformerEncoderSpec(
+        config.encoder_layers, config.num_heads, pre_norm=is_pre, activation=activation
+    )
+    decoder = specs.TransformerDecoderSpec(
+        config.decoder_layers, config.num_heads, pre_norm=is_pre, activation=activation
+    )
+    encoder.scale_embeddings = decoder.scale_embeddings = config.embedding_scale
     spec = specs.TransformerSpec(encoder, decoder)
 
     shared = weights.get("embeddings.shared")
@@ -76,11 +79,13 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     encoder.embeddings[0].weight = source
     decoder.embeddings.weight = target
     decoder.projection.weight = weights.get("embeddings.output", target)
+    if config.output_bias:
+        decoder.projection.bias = weights["output_bias"]
     for side, name, stack in (("source", "encoder", encoder), ("target", "decoder", decoder)):
         table = weights.get(f"positions.{side}")
         if table is None:
             positions = num_positions(config, loaded.decoding)
-            table = sinusoidal_positions(positions, config.d_model).to(torch.float32).numpy()
+            table = position_table(config, positions).to(torch.float32).numpy()
         stack.position_encodings.encodings = table
         if is_pre:
             _set_norm(stack.layer_norm, weights, f"{name}_norm")
@@ -92,7 +97,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
         SPECIAL_PIECES[index] for index in (UNK, BOS, EOS)
     )
-    spec.config.decoder_start_token = SPECIAL_PIECES[BOS]
+    spec.config.decoder_start_token = SPECIAL_PIECES[EOS if config.decoder_start == "eos" else BOS]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = next(
         module.eps for module in loaded.model.modules() if isinstance(module, torch.nn.LayerNorm)

@@ -70,8 +70,9 @@ def export(
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
-    targets = loaded.tokenizer.target_languages
-    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(targets[0]))  # the check translates to the first
+    targets, sources = loaded.tokenizer.target_languages, loaded.tokenizer.source_languages
+    # The check translates in one direction. Where both sides have the same languages, these two differ.
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(targets[0], sources[-1]))
     if loaded.tokenizer.context:
         raise ModelError("not exported: no other library reads the sentences before a line (data.context)")
     is_language_model = not by_ctranslate2 and not task_of(loaded.tokenizer).has_source
@@ -162,6 +163,7 @@ def _write_ctranslate2(
         suffix = "" if kind == "float32" else f"_{kind}"
         for beam in ours:
             engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_PLAIN}, "cpu")
+            engine.tokenizer = loaded.tokenizer
             theirs = engine.search(sample.sources, Batching())
             if beam > 1:
                 parity[f"beam{suffix}"] = {"beam": beam, **compare(loaded, ours[beam], theirs)}
@@ -178,12 +180,14 @@ def _write_huggingface(
     """Write the model and its tokenizer; return the results of the check."""
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
-    model, tokenizer = huggingface.load(folder)
-    huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
+    model, tokenizer = huggingface.load(folder, loaded)
+    if tokenizer is not None:
+        huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
     manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
     parity: dict[str, Any] = {}
     for beam in ours:
-        theirs = huggingface.search(model, sample.sources, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
+        decoding = loaded.decoding.model_copy(update={"beam": beam, **_PLAIN})
+        theirs = huggingface.search(model, loaded, sample.sources, decoding)
         if beam == 1:
             parity["greedy"] = check_greedy(loaded, sample, ours[1], theirs, "transformers")
         else:

@@ -7,7 +7,7 @@ refused. The tokenizer is Marian's in both cases. openai_gpt.py has the names of
 """
 
 import copy
-import shutil
+import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.console import log
 from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.export.ctranslate2 import unsupported
+from nmtkit.export.foreign_vocabulary import LANGUAGES
 from nmtkit.export.openai_gpt import UNKNOWN_PIECE, their_rows, their_weights_of_gpt
+from nmtkit.export.seq2seq import ACTIVATIONS, SHARED, their_name, width_axis, width_order
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nmtkit.text.tokenizer import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK, Tokenizer
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel, MarianTokenizer, PegasusForConditionalGeneration
@@ -33,13 +36,12 @@ if TYPE_CHECKING:
 MAX_LENGTH = 512
 """Maximum length in generation_config.json, which has no limit relative to the source length."""
 
-_IDS: dict[str, Any] = {
-    "pad_token_id": PAD,
-    "bos_token_id": BOS,
-    "eos_token_id": EOS,
-    "decoder_start_token_id": BOS,
-    "forced_eos_token_id": EOS,
-}
+_OF_M2M100 = {"norm": "pre", "decoder_start": "eos", "output_bias": False}
+"""Settings of all models of the class M2M100, which alone has positions = "fairseq"."""
+_M2M100_IDS = [BOS, PAD, EOS, UNK]
+"""nmtkit's ids of the first entries of that class, which counts positions from the id of its <pad>."""
+_NAMES = ("pad", "unk", "bos", "eos")
+"""Names of the special tokens in transformers, in the order of SPECIAL_PIECES."""
 HOSTILE_LINES = (
     "naïve cafe\u0301 Straße ĳ ﬁ Ａ",
     "a\u00a0b\u3000c\u2009d",
@@ -67,8 +69,10 @@ def check(loaded: LoadedModel) -> None:
     if nowhere := unsupported(config):
         raise ModelError(f"no transformers model class supports {nowhere}; translate with nmtkit")
     missing = []
-    if config.positions != "sinusoidal":
-        missing.append(f'positions = "{config.positions}"')
+    if config.positions == "learned":
+        missing.append('positions = "learned"')
+    of_class = _OF_M2M100 if config.positions == "fairseq" else {"decoder_start": "bos"}
+    missing += [f"{key} = {json.dumps(value)}" for key in of_class if (value := getattr(config, key)) != of_class[key]]
     if config.share_embeddings != "all":
         missing.append(f'share_embeddings = "{config.share_embeddings}"')
     width = config.d_model / config.num_heads
@@ -77,51 +81,34 @@ def check(loaded: LoadedModel) -> None:
         for key, value in (("d_k", config.key_width), ("d_v", config.value_width))
         if value != width
     ]
-    if settings["subwords"] not in ("bpe", "unigram"):
+    if settings["subwords"] not in ("bpe", "unigram", "imported"):
         missing.append(f'subwords = "{settings["subwords"]}"')
     if settings.get("source_prefixes"):
         missing.append(f"source_prefix = {', '.join(settings['source_prefixes'])}")
-    if settings.get("target_tags"):
+    if settings.get("target_tags") and settings["subwords"] != "imported":
         missing.append(f"several target languages ({', '.join(settings['target_tags'])})")
     if missing:
         raise ModelError(f"no transformers model class supports {', '.join(missing)}; choose --format ctranslate2")
 
 
-def their_weights(weights: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """Return the weights with the names of Marian and Pegasus, with the width axis as in their position table."""
-    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    shared = weights["embeddings.shared"][:, order]
-    names = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
-    converted = {f"{name}.weight": shared for name in names}
+def their_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Return the weights with the names of transformers, in the order of its position table and of its ids."""
+    order, converted = width_order(config), dict[str, Tensor]()
     for name, tensor in weights.items():
-        if name.startswith("embeddings."):
-            continue
-        if name.startswith(("encoder_norm.", "decoder_norm.")):
-            converted[f"model.{name.replace('_norm', '.layer_norm')}"] = tensor[order]
-            continue
-        side, number, kind, part, *_, tensor_kind = name.split(".")  # encoder, 0, self_attention, query, weight
-        if part in ("query", "key", "value", "inner"):  # the width is the input
-            tensor = tensor[:, order] if tensor_kind == "weight" else tensor
-        else:  # the width is the output: output, outer, a norm
-            tensor = tensor[order]
-        theirs = _NORMS[side][int(part)] if kind == "residuals" else _THEIR_NAMES[kind, part]
-        converted[f"model.{side}.layers.{number}.{theirs}.{tensor_kind}"] = tensor
-    return {name: tensor.clone() for name, tensor in converted.items()}
+        axis = width_axis(name)
+        permuted = tensor if axis is None else tensor.index_select(axis, order)
+        if name == "output_bias":
+            permuted = permuted[None]
+        if name == "embeddings.shared":
+            permuted = permuted[[*_first_ids(config), *range(len(SPECIAL_PIECES), len(permuted))]]
+        for theirs in [f"{shared}.weight" for shared in SHARED] if name == "embeddings.shared" else [their_name(name)]:
+            converted[theirs] = permuted.clone()
+    return converted
 
 
-_NORMS = {
-    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-}
-_THEIR_NAMES = {
-    ("feed_forward", "inner"): "fc1",
-    ("feed_forward", "outer"): "fc2",
-    **{
-        (ours, part): f"{theirs}.{name}"
-        for ours, theirs in (("self_attention", "self_attn"), ("source_attention", "encoder_attn"))
-        for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj"))
-    },
-}
+def _first_ids(config: ModelConfig) -> list[int]:
+    """Return nmtkit's ids of the first entries of transformers; those of all others are equal."""
+    return _M2M100_IDS if config.positions == "fairseq" else [PAD, UNK, BOS, EOS]
 
 
 def check_language_model(loaded: LoadedModel) -> None:
@@ -227,13 +214,24 @@ def check_gpt_tokenizer(folder: Path, loaded: LoadedModel, lines: Sequence[str])
 
 def write(folder: Path, loaded: LoadedModel) -> None:
     """Write weights, configuration and tokenizer into ``folder``."""
+    import transformers
     from safetensors import SafetensorError
-    from transformers import GenerationConfig, MarianMTModel, PegasusForConditionalGeneration
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     config, decoding = loaded.model.config, loaded.decoding
-    kind = PegasusForConditionalGeneration if config.norm == "pre" else MarianMTModel
+    if config.positions == "fairseq":
+        kind = transformers.M2M100ForConditionalGeneration
+    else:
+        kind = transformers.PegasusForConditionalGeneration if config.norm == "pre" else transformers.MarianMTModel
+    theirs, start = _first_ids(config).index, loaded.tokenizer.target_start
+    ids: dict[str, Any] = {
+        "pad_token_id": theirs(PAD),
+        "bos_token_id": theirs(BOS),
+        "eos_token_id": theirs(EOS),
+        "decoder_start_token_id": theirs(EOS if config.decoder_start == "eos" else BOS),
+        "forced_eos_token_id": theirs(EOS),
+    }
     model = kind(
         kind.config_class(
             vocab_size=loaded.tokenizer.vocab_size("target"),
@@ -244,32 +242,35 @@ def write(folder: Path, loaded: LoadedModel) -> None:
             decoder_attention_heads=config.num_heads,
             encoder_ffn_dim=config.d_ff,
             decoder_ffn_dim=config.d_ff,
-            activation_function="relu",
+            activation_function=ACTIVATIONS[config.activation],
             dropout=config.dropout,
             attention_dropout=config.attention_dropout,
             activation_dropout=config.ffn_dropout,
-            scale_embedding=True,
+            scale_embedding=config.embedding_scale,
             max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
-            **_IDS,
+            **ids,
         )
     )
-    result = model.load_state_dict(their_weights(loaded.model.state_dict(), config.d_model), strict=False)
+    result = model.load_state_dict(their_weights(loaded.model.state_dict(), config), strict=False)
     absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
     # transformers refuses to save a length penalty without a beam.
     penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
-    model.generation_config = GenerationConfig(
+    model.generation_config = transformers.GenerationConfig(
         num_beams=decoding.beam,
         **(penalty if decoding.beam > 1 else {}),
-        max_length=MAX_LENGTH,
-        **_IDS,
-        bad_words_ids=[[PAD], [BOS], [UNK]],
+        max_length=MAX_LENGTH if decoding.max_length is None else decoding.max_length + 2 + len(start),
+        **ids,
+        bad_words_ids=[[theirs(index)] for index in (PAD, BOS, UNK)],
     )
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:
         raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
-    _write_tokenizer(folder, loaded)
+    if config.positions == "fairseq":
+        _write_tokenizer_of_m2m100(folder, loaded.tokenizer)
+    else:
+        _write_tokenizer(folder, loaded)
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
@@ -277,13 +278,11 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     from transformers import MarianTokenizer
 
     tokenizer = loaded.tokenizer
-    subwords = folder / "subwords"
-    tokenizer.save(subwords)
-    for side in ("source", "target"):
-        joint = subwords / "joint.model"
-        shutil.copyfile(joint if joint.is_file() else subwords / f"{side}.model", folder / f"{side}.spm")
-    shutil.rmtree(subwords)
-    pieces = tokenizer.entries("target")
+    for side in SIDES:
+        (folder / f"{side}.spm").write_bytes(tokenizer.sentencepiece_model(side))
+    is_imported = tokenizer.settings["subwords"] == "imported"
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    pieces = pieces if is_imported else tokenizer.entries("target")
     write_json(folder / "vocab.json", {piece: index for index, piece in enumerate(pieces)})
     MarianTokenizer(
         str(folder / "source.spm"),
@@ -299,43 +298,82 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     ).save_pretrained(str(folder))
 
 
-def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
-    """Load the model and its tokenizer with transformers, as a user does."""
-    from transformers import AutoModelForSeq2SeqLM, MarianTokenizer
+def _write_tokenizer_of_m2m100(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write the files of M2M-100's or NLLB's tokenizer."""
+    (folder / "sentencepiece.bpe.model").write_bytes(tokenizer.sentencepiece_model("source"))
+    entries = tokenizer.pieces(range(tokenizer.vocab_size("source")), "source")
+    codes = list(tokenizer.target_languages)
+    config: dict[str, Any] = {f"{name}_token": piece for name, piece in zip(_NAMES, SPECIAL_PIECES, strict=True)}
+    if f"__{codes[0]}__" in entries:
+        first = [SPECIAL_PIECES[index] for index in _M2M100_IDS]
+        of_text = [*first, *entries[len(first) : entries.index(f"__{codes[0]}__")]]
+        write_json(folder / "vocab.json", {entry: index for index, entry in enumerate(of_text)})
+        kind = next((kind for kind, known in LANGUAGES.items() if known == codes), "m2m100")
+        config |= {"tokenizer_class": "M2M100Tokenizer", "language_codes": kind}
+    else:
+        write_json(folder / "special_tokens_map.json", {"additional_special_tokens": codes})
+        config |= {"tokenizer_class": "NllbTokenizer"}
+    write_json(folder / "tokenizer_config.json", config)
+
+
+def load(folder: Path, loaded: LoadedModel) -> "tuple[Model, MarianTokenizer | None]":
+    """Load the model and its tokenizer with transformers, as a user does; None if it cannot convert the tokenizer."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.eval(), MarianTokenizer.from_pretrained(folder, local_files_only=True)
+    is_nllb = (folder / "special_tokens_map.json").is_file()
+    if is_nllb and (find_spec("google") is None or find_spec("google.protobuf") is None):
+        log.warning("the tokenizer is not compared, as transformers needs protobuf to read it")
+        return model.eval(), None
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if loaded.model.config.positions == "fairseq":
+        tokenizer.src_lang = loaded.tokenizer.languages[0]
+    return model.eval(), tokenizer
 
 
 def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
     """Raise ModelError if the two tokenizers give different ids for a normalised line."""
+    first = _first_ids(loaded.model.config)
     for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
+        if first is _M2M100_IDS:
+            line = line.replace(SPECIAL_PIECES[BOS], "")  # a special token there, text for nmtkit
         ours = [*loaded.tokenizer.encode([line], "source")[0], EOS]
-        ids = list(theirs(line).input_ids)
+        tag = loaded.tokenizer.pieces(ours[:1], "source")[0] if loaded.tokenizer.settings.get("target_tags") else ""
+        ids = _exchanged(theirs(tag + line).input_ids, first)
         if ids != ours:
             index = next(i for i in range(max(len(ours), len(ids))) if ours[i : i + 1] != ids[i : i + 1])
             raise ModelError(
-                f"not exported: Marian's tokenizer cuts the line {line!r} differently, first at token {index + 1}: "
-                f"nmtkit has {ours[index : index + 1]}, Marian {ids[index : index + 1]}"
+                f"not exported: the exported tokenizer cuts the line {line!r} differently, first at token {index + 1}: "
+                f"nmtkit has {ours[index : index + 1]}, transformers {ids[index : index + 1]}"
             )
 
 
+def _exchanged(ids: Sequence[int], first: Sequence[int]) -> list[int]:
+    """Return ids with those of the special entries replaced by ``first``."""
+    return [first[index] if index < len(first) else index for index in ids]
+
+
 @torch.inference_mode()
-def search(model: "Model", sources: Sequence[list[int]], decoding: DecodingConfig) -> list[list[int]]:
-    """Return the ids of translations by transformers, with nmtkit's length limits."""
+def search(
+    model: "Model", loaded: LoadedModel, sources: Sequence[list[int]], decoding: DecodingConfig
+) -> list[list[int]]:
+    """Return nmtkit's ids of translations by transformers, with nmtkit's length limits."""
+    first, start = _first_ids(loaded.model.config), loaded.tokenizer.target_start
+    theirs = [first.index(index) for index in range(len(first))]
     by_length: dict[int, list[int]] = {}
     for index, ids in enumerate(sources):
         by_length.setdefault(len(ids), []).append(index)
     found: dict[int, list[int]] = {}
     for length, group in by_length.items():
-        batch = torch.tensor([[*sources[index], EOS] for index in group])
+        batch = torch.tensor([_exchanged([*sources[index], EOS], theirs) for index in group])
         outputs = model.generate(
             input_ids=batch,
             attention_mask=torch.ones_like(batch),
             num_beams=decoding.beam,
-            max_length=longest_translation(decoding, length) + 2,  # with begin and end symbol
+            max_length=longest_translation(decoding, length) + 2 + len(start),  # with begin and end symbol
+            forced_bos_token_id=start[0] if start else None,
         )
         for index, output in zip(group, outputs.tolist(), strict=True):
-            ids = output[1:]
+            ids = _exchanged(output[1 + len(start) :], first)
             found[index] = ids[: ids.index(EOS)] if EOS in ids else ids
     return [found[index] for index in range(len(sources))]

@@ -20,10 +20,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmtkit.config.schema import LANGUAGE_MODEL, DecodingConfig, ModelConfig, TrainingLengths
-from nmtkit.console import counted, log
-from nmtkit.errors import DataError, ModelError
+from nmtkit.console import log
+from nmtkit.errors import ModelError
+from nmtkit.export.weight_files import ImportedModel, check_shape, read_weights
 from nmtkit.files import content_of, read_json
-from nmtkit.model_folder import is_model_folder, load_tensors, save_model
 from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 
 UNKNOWN_PIECE = "<unk>"
@@ -42,42 +42,35 @@ _JOINED = ("query", "key", "value")
 Shape = tuple[int, ...]
 
 
-def import_model(folder: Path, output: Path, language: str) -> None:
-    """Write a folder of transformers or OpenAI as a model folder.
+def read_transformers(folder: Path, stated: dict[str, Any], language: str | None) -> ImportedModel:
+    """Return the model in a folder of transformers.
+
+    Args:
+        stated: content of config.json.
+        language: language code of the model's text; None: English.
+
+    Raises:
+        ModelError: the folder is no GPT, is damaged, or its files contradict each other.
+        DataError: a file cannot be read.
+    """
+    return _imported(folder, *_read_transformers(folder, stated), language)
+
+
+def read_released(folder: Path, language: str | None) -> ImportedModel:
+    """Return the model in OpenAI's files; arguments and exceptions as in `read_transformers`."""
+    return _imported(folder, *_read_released(folder), language)
+
+
+def _imported(folder: Path, config: ModelConfig, theirs: dict[str, Tensor], language: str | None) -> ImportedModel:
+    """Return the model with nmtkit's names and vocabulary.
 
     The special entries of nmtkit's vocabulary come first, where GPT has only <unk>. The rows of <pad>, <s> and </s> are
     copies of that of <unk>, which is hardly ever a target in training: their probabilities are as small.
-
-    Args:
-        language: language code of the model's text.
-
-    Raises:
-        ModelError: the folder is not a GPT of these layouts, is damaged, or its files contradict each other.
-        DataError: ``output`` holds something else than a model folder.
     """
-    if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
-        raise DataError(f"{output}: exists and is not a model folder; give another folder for the model")
-    try:
-        if (folder / "params_shapes.json").is_file():
-            config, theirs = _read_released(folder)
-        elif (folder / "config.json").is_file():
-            config, theirs = _read_transformers(folder)
-        else:
-            raise ModelError(f"{folder}: neither config.json (transformers) nor params_shapes.json (OpenAI) is in it")
-        vocab_size = theirs["tokens_embed.weight"].size(0)
-        tokenizer, rows = _read_tokenizer(folder, language, vocab_size)
-    except DataError as error:
-        raise ModelError(str(error)) from None
-    weights = our_weights(theirs, config, rows)
+    tokenizer, rows = _read_tokenizer(folder, language or "en", theirs["tokens_embed.weight"].size(0))
     lengths = TrainingLengths(longest_source=config.max_positions, target_ratio=1.0, multi_sentence_share=0.0)
-    provenance = {"kind": "import", "imported_from": str(folder)}
-    save_model(output, weights, config, tokenizer, DecodingConfig(average_last=1), provenance, lengths)
-    log.info(
-        "imported a language model of %s, %s, with a vocabulary of %s",
-        counted(config.decoder_layers, "layer"),
-        counted(sum(tensor.numel() for tensor in weights.values()), "parameter"),
-        f"{len(rows):,}",
-    )
+    weights = our_weights(theirs, config, rows)
+    return ImportedModel(weights, config, tokenizer, DecodingConfig(average_last=1), lengths)
 
 
 def their_rows(tokenizer: Tokenizer) -> list[int]:
@@ -164,12 +157,9 @@ def _config(path: Path, layers: int, width: int, heads: int, positions: int, **c
     return config
 
 
-def _read_transformers(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _read_transformers(folder: Path, stated: dict[str, Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Return settings and float32 weights of a folder of transformers; names are those of OpenAIGPTModel."""
     path = folder / "config.json"
-    stated = read_json(path, dict)
-    if stated.get("model_type") != "openai-gpt":
-        raise ModelError(f'{path}: model_type is {stated.get("model_type")!r}; only "openai-gpt" can be imported')
     for key in ("vocab_size", "n_layer", "n_embd", "n_head", "n_positions"):
         if type(stated.get(key)) is not int or stated[key] < 1:
             raise ModelError(f"{path}: {key} is {stated.get(key)!r} and not a positive number")
@@ -181,13 +171,8 @@ def _read_transformers(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
         path, stated["n_layer"], stated["n_embd"], stated["n_head"], stated["n_positions"], activation=activation,
         dropout=stated.get("resid_pdrop", 0.1), attention_dropout=stated.get("attn_pdrop", 0.1),
     )  # fmt: skip
-    file = folder / "model.safetensors"
-    if not file.is_file() and (folder / "pytorch_model.bin").is_file():
-        raise ModelError(
-            f"{folder}: pytorch_model.bin is a pickle, which nmtkit does not read; load the model with transformers "
-            "and save it again, which writes model.safetensors"
-        )
-    found = {name.removeprefix("transformer."): tensor for name, tensor in load_tensors(file).items()}
+    file, tensors = read_weights(folder)
+    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     tied = found.pop("lm_head.weight", None)  # some classes store the matrix under this name only
     if tied is not None and not torch.equal(found.setdefault("tokens_embed.weight", tied), tied):
         raise ModelError(f"{file}: lm_head.weight is not equal to tokens_embed.weight; only tied ones can be imported")
@@ -202,16 +187,8 @@ def _read_transformers(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     for name, shape in expected.items():
         if name not in found:
             raise ModelError(f"{file}: {name} is missing, for a model of the sizes in config.json")
-        if tuple(found[name].shape) != shape or not found[name].is_floating_point():
-            raise ModelError(
-                f"{file}: {name} is {_described(found[name])}, but config.json needs floating-point numbers of shape "
-                f"{list(shape)}"
-            )
+        check_shape(file, name, found[name], shape)
     return config, {name: found[name].float() for name in expected}
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
 
 
 def _read_released(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:

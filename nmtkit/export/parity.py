@@ -112,7 +112,7 @@ def check_greedy(
         index = next(i for i in range(len(our) + 1) if our[i : i + 1] != their[i : i + 1])
         choices = [(ids + [EOS])[index] for ids in (our, their)]
         with torch.inference_mode():
-            prefix = torch.tensor([[BOS, *our[:index]]])
+            prefix = torch.tensor([[BOS, *loaded.tokenizer.target_start, *our[:index]]])
             logits = loaded.model(pad([source], end=EOS), torch.tensor([len(source) + 1]), prefix)
             log_probs = torch.log_softmax(logits[0, -1].double(), dim=-1)
         gap = float(log_probs[choices[0]] - log_probs[choices[1]])

@@ -157,7 +157,8 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
     kinds = [config.attention_kind(number) for number in range(own_layers)]
     compression = (config.compression * keys + 1) * keys + (config.compression * values + 1) * values
     total = own_layers * own_layer + kinds.count("compressed") * compression
-    total += sum(config.embedding_sizes(source_vocab, target_vocab).values()) * width
+    entries = list(config.embedding_sizes(source_vocab, target_vocab).values())
+    total += sum(entries) * width + (entries[-1] if config.output_bias else 0)
     stacks = 1
     if not config.is_joined:
         total += config.decoder_layers * (2 * attention + feed_forward + 3 * norm)

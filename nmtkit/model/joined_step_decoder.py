@@ -216,7 +216,7 @@ class JoinedStepDecoder:
         """
         self._model = model = for_inference(model, dtype)
         self.layers = prepared_layers(model.decoder, dtype)
-        self._output = PreparedLinear(model.output_embedding, dtype=dtype)
+        self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
         kinds = [model.config.attention_kind(number) for number in range(len(self.layers))]
         # The attention that is reported is that of the last layer that sees the whole source, if one does.
         sees_all = [number for number, kind in enumerate(kinds) if kind in ("full", "compressed")]

@@ -43,7 +43,7 @@ class PreparedLayer:
             attention,
             PreparedLinear.of(joined, dtype),
             PreparedLinear.of(attention.output, dtype),
-            inner.gelu if layer.feed_forward.is_gelu else inner.relu,
+            inner.activated(layer.feed_forward.activation),
             PreparedLinear.of(layer.feed_forward.outer, dtype),
             tuple(PreparedNorm.of(residual.norm) for residual in residuals),
             residuals[0].pre,

@@ -10,14 +10,16 @@ if there are few rows, unless they are so large that they come from memory each 
 import copy
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from nmtkit.model.transformer import ACTIVATIONS
 
 M = TypeVar("M", bound=nn.Module)
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -124,9 +126,9 @@ class PreparedLinear:
             return _linear(x, self._packed, self._bias, "relu", [], "")
         return self(x).relu_()
 
-    def gelu(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-        """GELU(x W^T + b), by its tanh approximation."""
-        return F.gelu(self(x), approximate="tanh")
+    def activated(self, activation: str) -> Callable[[Tensor], Tensor]:
+        """Return the function from x to an activation of x W^T + b."""
+        return self.relu if activation == "relu" else lambda x: ACTIVATIONS[activation](self(x))
 
     def add(self, x: Float[Tensor, "*rows in"], residual: Float[Tensor, "*rows out"]) -> Float[Tensor, "*rows out"]:
         """residual + (x W^T + b)."""

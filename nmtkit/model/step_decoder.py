@@ -43,7 +43,7 @@ class _Layer:
             PreparedLinear.of(joined, dtype),
             PreparedLinear.of(attention.output, dtype),
             SourceMaps(layer.source_attention, dtype),
-            inner.gelu if layer.feed_forward.is_gelu else inner.relu,
+            inner.activated(layer.feed_forward.activation),
             PreparedLinear.of(layer.feed_forward.outer, dtype),
             tuple(PreparedNorm.of(cast(Residual, residual).norm) for residual in layer.residuals),
         )
@@ -61,7 +61,7 @@ class StepDecoder:
         self._num_heads, self._d_k = model.config.num_heads, model.config.key_width
         self._is_pre_norm = model.config.norm == "pre"
         self.layers = [_Layer.of(cast(DecoderLayer, layer), dtype) for layer in model.decoder]
-        self._output = PreparedLinear(model.output_embedding, dtype=dtype)
+        self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
 
     def start(
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"], *, fold: bool = True
@@ -112,7 +112,8 @@ class StepDecoder:
         embeddings = self._model.embeddings
         table = embeddings["shared" if "shared" in embeddings else "target"]
         row = self._model.position_rows("target", position, 1)
-        return torch.add(row.to(table.dtype), table.index_select(0, ids), alpha=self._model.embedding_factor)
+        read = table.index_select(0, self._model.read_ids(ids, "target"))
+        return torch.add(row.to(table.dtype), read, alpha=self._model.embedding_factor)
 
     def _attend_to_self(
         self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"

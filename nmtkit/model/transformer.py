@@ -5,6 +5,7 @@ Training and forced decoding call it directly; a search, which generates one tok
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from nmtkit.config.schema import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.dropout import Dropout
+from nmtkit.text.tokenizer import BOS, EOS
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length width"]:
@@ -27,6 +29,26 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length wid
     table[:, 0::2] = torch.sin(positions * frequencies)
     table[:, 1::2] = torch.cos(positions * frequencies)
     return table
+
+
+def fairseq_positions(length: int, d_model: int) -> Float[Tensor, "length width"]:
+    """Return sin(p f_i) in the first half of the width and cos(p f_i) in the second, for p = 2, 3, ..; float64.
+
+    f_i = 10000^(-i/(d_model/2 - 1)). Angles are float32, as in fairseq and transformers.
+
+    Source: fairseq's sinusoidal_positional_embedding.py, which follows tensor2tensor. Positions begin after the id of
+    the padding, which is 1.
+    """
+    half = d_model // 2
+    frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
+    angles = torch.arange(2, length + 2).float()[:, None] * frequencies
+    return torch.cat([torch.sin(angles), torch.cos(angles)], 1).double()
+
+
+def position_table(config: ModelConfig, length: int) -> Float[Tensor, "length width"]:
+    """Return the encodings of the first positions of a model without learned ones; float64."""
+    of_kind = fairseq_positions if config.positions == "fairseq" else sinusoidal_positions
+    return of_kind(length, config.d_model)
 
 
 class Residual(nn.Module):
@@ -49,19 +71,24 @@ class Residual(nn.Module):
         return normed
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu, "gelu": partial(F.gelu, approximate="tanh"), "silu": F.silu,
+}  # fmt: skip
+"""Functions by the value of `ModelConfig.activation`."""
+
+
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, at each position alike. Source: equation 2."""
+    """max(0, x W1 + b1) W2 + b2, at each position alike, or with another activation. Source: equation 2."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.ffn_dropout)
-        self.is_gelu = config.activation == "gelu"
+        self.activation = config.activation
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
-        inner = self.inner(x)
-        active = F.gelu(inner, approximate="tanh") if self.is_gelu else F.relu(inner)
+        active = ACTIVATIONS[self.activation](self.inner(x))
         result: Tensor = self.outer(self.dropout(active))
         return result
 
@@ -140,6 +167,9 @@ class Transformer(nn.Module):
         self.embeddings = nn.ParameterDict(
             {name: nn.Parameter(torch.empty(size, config.d_model)) for name, size in sizes.items()}
         )
+        self.output_bias: nn.Parameter | None = None
+        if config.output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(self.output_embedding.size(0)))
         self.positions: nn.ParameterDict | None = None
         if config.positions == "learned":
             sides = ("target",) if config.is_joined else ("source", "target")
@@ -193,9 +223,24 @@ class Transformer(nn.Module):
                 return self.embeddings[name]
         return self.embeddings["shared"]
 
+    def output_product(
+        self, states: Float[Tensor, "tokens width"]
+    ) -> tuple[Float[Tensor, "tokens columns"], Float[Tensor, "vocab columns"]]:
+        """Return two matrices x and y with x y^T = logits: a bias is another column of y, with 1 in x."""
+        if self.output_bias is None:
+            return states, self.output_embedding
+        table = torch.cat([self.output_embedding, self.output_bias[:, None]], 1)
+        return torch.cat([states, states.new_ones(len(states), 1)], 1), table
+
+    def read_ids(self, ids: Int[Tensor, "*batch"], side: str) -> Int[Tensor, "*batch"]:
+        """Return the ids whose embeddings are read; they differ at the beginning of the target (`decoder_start`)."""
+        if side == "target" and self.config.decoder_start == "eos":
+            return ids.masked_fill(ids == BOS, EOS)
+        return ids
+
     def _embed(self, ids: Int[Tensor, "batch length"], side: str) -> Float[Tensor, "batch length width"]:
         table = self.embeddings["shared" if "shared" in self.embeddings else side]
-        x = F.embedding(ids, table) * self.embedding_factor
+        x = F.embedding(self.read_ids(ids, side), table) * self.embedding_factor
         return self.dropout(x + self.position_rows(side, 0, ids.size(1)).to(x.dtype))
 
     def position_rows(self, side: str, first: int, length: int) -> Float[Tensor, "length width"]:
@@ -206,7 +251,7 @@ class Transformer(nn.Module):
             return self.positions[side][first:end]
         table = self._sinusoids  # read once: another thread may replace it by a larger or smaller one
         if table.size(0) < end:
-            longer = sinusoidal_positions(max(end, 512, 2 * table.size(0)), self.config.d_model)
+            longer = position_table(self.config, max(end, 512, 2 * table.size(0)))
             table = self._sinusoids = longer.to(self.output_embedding)
         return table[first:end]
 
@@ -245,7 +290,7 @@ class Transformer(nn.Module):
 
     def logits(self, states: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
         """Return the scores of all vocabulary entries before the softmax."""
-        return F.linear(states, self.output_embedding)
+        return F.linear(states, self.output_embedding, self.output_bias)
 
     def forward(
         self,

@@ -107,6 +107,7 @@ def attention_maps(
     limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1
     source_ids = _ids(tokenizer, task.model_source(source), "source", limit)
     target_ids = _ids(tokenizer, task.model_target(target, "the target"), "target", limit)
+    target_ids = [*tokenizer.target_start, *target_ids]
     batch = batch_of([source_ids], [target_ids]).to(loaded.model.output_embedding.device)
     weights = attention_weights(loaded.model, batch.source, batch.target_in)
     if not bool(weights.cross.isfinite().all()):

@@ -3,18 +3,22 @@
 The only module that uses sentencepiece. A tokenizer folder holds one model for both sides, or one per side:
 
     tokenizer.json      kind, normalisation, special ids, sizes
-    joint.model         or source.model and target.model, by sentencepiece; for "gpt-bpe" JSON with pieces and merges
+    joint.model         or source.model and target.model, by sentencepiece; for "gpt-bpe" JSON with pieces and merges,
+                        for "imported" JSON with the entries and a model of sentencepiece
     joint.vocab         for subwords = "wordpiece" (a blank where a word begins) and "none": one piece per line
     target.vocab        for tasks whose output is a label: the labels
 
 The four special ids are the same in every vocabulary.
 """
 
+import base64
+import difflib
 import hashlib
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -127,13 +131,7 @@ class _SentencePiece:
         return int(self._processor.vocab_size())
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
-        escaped = [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines]
-        try:
-            ids: list[list[int]] = self._processor.encode(escaped, num_threads=threads or -1)
-        except TypeError:  # the error of sentencepiece for half of a surrogate pair
-            bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
-            raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None
-        return ids
+        return _spm_encode(self._processor, [line.replace(_BLANK_SIGN, _STAND_IN) for line in lines], threads, int)
 
     def sampler(self, kind: str, strength: float) -> SubwordSampler:
         processor, pieces = self._processor, []
@@ -153,6 +151,85 @@ class _SentencePiece:
 
     def to_bytes(self) -> bytes:
         return self._bytes
+
+
+class _ImportedPieces:
+    """Pieces by a model of sentencepiece, ids by a list of entries, as in models of Marian and fairseq.
+
+    The pieces of both sides, which may have a model each, are entries of one list; pieces that are not in it are
+    unknown. The text is not changed before, so that the ids are those of the original.
+
+    Attributes:
+        model: the model of sentencepiece.
+        reserved: ids of the entries that no text is split into.
+    """
+
+    def __init__(self, entries: list[str], model: bytes) -> None:
+        self._entries, self.model, self._processor = entries, model, _loaded_spm(model)
+        self._ids = {entry: index for index, entry in enumerate(entries)}
+        self.reserved = tuple(index for index, entry in enumerate(entries) if entry.startswith(_TAG_SIGN))
+        excluded = {*range(len(SPECIAL_PIECES)), *self.reserved}
+        self._of_text = {piece: index for piece, index in self._ids.items() if index not in excluded}
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "_ImportedPieces":
+        stored = json.loads(content)
+        return cls([str(entry) for entry in stored["entries"]], base64.b64decode(stored["model"]))
+
+    def to_bytes(self) -> bytes:
+        stored = {"entries": self._entries, "model": base64.b64encode(self.model).decode("ascii")}
+        return json.dumps(stored, ensure_ascii=False).encode("utf-8")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
+        rows: list[list[str]] = _spm_encode(self._processor, lines, threads, str)
+        return [[self._of_text.get(piece, UNK) for piece in row] for row in rows]
+
+    def decode(self, ids: list[int]) -> str:
+        pieces = [self._entries[index] for index in ids]
+        text = self._processor.decode(
+            [piece for piece in pieces if piece in self._of_text or piece == SPECIAL_PIECES[UNK]]
+        )
+        return str(text).replace(_BLANK_SIGN, " ").strip(" ")  # a piece of the other side only is left as it is
+
+    def piece(self, index: int) -> str:
+        return self._entries[index]
+
+    def id_of(self, piece: str) -> int:
+        return self._ids[piece]
+
+
+def sentencepiece_entries(path: Path) -> list[str]:
+    """Return the entries of a model of sentencepiece in the order of their ids; raise ModelError if it is none."""
+    try:
+        model = _loaded_spm(content_of(path))
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}") from None
+    return [str(model.id_to_piece(index)) for index in range(len(model))]
+
+
+def _loaded_spm(model: bytes) -> Any:
+    """Return a model of sentencepiece; raise ValueError if the bytes are none."""
+    import sentencepiece
+
+    try:
+        if model:  # no bytes would be an empty model
+            return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        model = b""
+    raise ValueError("not a model of sentencepiece")
+
+
+def _spm_encode(processor: Any, lines: list[str], threads: int | None, kind: type) -> list[Any]:
+    """Return the ids (``kind`` int) or pieces (str) of each line."""
+    try:
+        rows: list[Any] = processor.encode(lines, out_type=kind, num_threads=threads or -1)
+    except TypeError:  # the error of sentencepiece for half of a surrogate pair
+        bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
+        raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None
+    return rows
 
 
 def _reason(message: str) -> str:
@@ -314,7 +391,10 @@ class Tokenizer:
             self._normalizations["target"] = Normalization(("blanks",), settings["target_language"])
         source = self._side("source")
         self._tags = {tag: source.id_of(_TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
-        self._target_tags = {code: source.id_of(piece) for code, piece in settings.get("target_tags", {}).items()}
+        self._source_tags, self._target_tags, self._target_starts = (
+            {code: source.id_of(piece) for code, piece in settings.get(key, {}).items()}
+            for key in ("source_tags", "target_tags", "target_starts")
+        )
 
     @classmethod
     def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
@@ -403,8 +483,14 @@ class Tokenizer:
         """Return the tokenizer of a recipe whose `data.tokenizer` this is.
 
         A language model with the subwords of a translation model has no entries for line ends and tabs. A line ends in
-        the end symbol, as a translation does, and a tab is read as a blank.
+        the end symbol, as a translation does, and a tab is read as a blank. An imported model with several languages,
+        or none stated, gets those of a recipe with one direction, so that they need not be given later.
         """
+        if self.settings["subwords"] == "imported" and data.task_name == "translation" and len(data.directions) == 1:
+            stated = dict(zip(("source_language", "target_language"), data.directions[0], strict=True))
+            if not stated.items() <= self.settings.items():
+                settings = {**self.settings, **stated, "base_sha256": self.base_fingerprint}
+                return Tokenizer(settings, self._vocabularies)
         if data.task_name != LANGUAGE_MODEL or self.task_name == LANGUAGE_MODEL:
             return self
         own = {"task": LANGUAGE_MODEL, "source_language": data.source_language, "line_end": SPECIAL_PIECES[EOS]}
@@ -457,6 +543,52 @@ class Tokenizer:
         }
         return cls(settings, vocabularies)
 
+    @classmethod
+    def of_imported(
+        cls, entries: Sequence[str], reserved: Collection[int], models: Mapping[str, Path], special: dict[str, Any]
+    ) -> "Tokenizer":
+        """Return the tokenizer of an imported translation model.
+
+        Args:
+            entries: in the order of their ids, from SPECIAL_PIECES on.
+            reserved: ids of entries that no text is split into, such as codes of languages.
+            models: files by sentencepiece: "joint", or "source" and "target".
+            special: settings of the tokenizer about languages; both languages are among them.
+
+        Raises:
+            ModelError: a file cannot be read or is no model of sentencepiece.
+        """
+        marked = [_TAG_SIGN + entry if index in reserved else entry for index, entry in enumerate(entries)]
+        vocabularies: dict[str, _Vocabulary] = {}
+        for side, path in models.items():
+            try:
+                vocabularies[side] = _ImportedPieces(marked, content_of(path))
+            except ValueError as error:
+                raise ModelError(f"{path}: {error}") from None
+        settings: dict[str, Any] = {
+            "subwords": "imported",
+            "normalize": ["blanks"],
+            "text": "plain",
+            "segment_mark": "@@",
+            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+            "vocab_sizes": dict.fromkeys(models, len(marked)),
+            **special,
+        }
+        for key in ("source_tags", "target_tags", "target_starts"):
+            if key in special:
+                settings[key] = {code: _TAG_SIGN + entry for code, entry in special[key].items()}
+        return cls(settings, vocabularies)
+
+    def sentencepiece_model(self, side: Side) -> bytes:
+        """Return the model of sentencepiece that splits the text of a side."""
+        vocabulary = self._side(side)
+        return vocabulary.model if isinstance(vocabulary, _ImportedPieces) else vocabulary.to_bytes()
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """True if an id means the same on both sides; an imported model may split their text differently."""
+        return "joint" in self._vocabularies or self.settings["subwords"] == "imported"
+
     @property
     def gpt_bpe(self) -> GptBpe | None:
         """The vocabulary with its merges where subwords = "gpt-bpe", else None."""
@@ -489,39 +621,45 @@ class Tokenizer:
     @property
     def source_languages(self) -> tuple[str, ...]:
         """The languages that a model with this tokenizer reads."""
-        return tuple(self.settings.get("source_languages", (self.settings["source_language"],)))
+        return tuple(self._source_tags or self.settings.get("source_languages", (self.settings["source_language"],)))
 
     @property
     def target_languages(self) -> tuple[str, ...]:
         """The languages that a model with this tokenizer writes."""
-        return tuple(self._target_tags) or (self.settings["target_language"],)
+        return tuple(self._target_tags or self._target_starts) or (self.settings["target_language"],)
 
     def in_direction(self, target: str | None = None, source: str | None = None) -> "Tokenizer":
         """Return this tokenizer for one direction: with the rules of its languages, and the tag of the target.
 
         Args:
             target: code of the target language; None: the one chosen before, or the only one.
-            source: code of the source language, for the rules of Moses; None: as before.
+            source: code of the source language, for its tag and the rules of Moses; None: as before.
 
         Raises:
-            DataError: the model does not know the target language, or knows several and none is given.
+            DataError: the model does not know a language, or needs one, knows several and none is given.
         """
         known = self.target_languages
         if target is None:
             target = known[0] if self.languages[1] == MANY_LANGUAGES and len(known) == 1 else self.languages[1]
-        if target not in known:
-            several = len(known) > 1
-            remedy = f"choose one of {', '.join(known)}" if several else f"it translates to {known[0]} only"
-            if target == MANY_LANGUAGES:
-                raise DataError(f"the model has several target languages; {remedy} with --to (target_language)")
-            raise DataError(f'the model does not know the target language "{target}"; {remedy}')
         languages = (source or self.languages[0], target)
+        if self._source_tags:
+            _check_language("source", languages[0], self.source_languages, "--from")
+        _check_language("target", target, known, "--to")
         return self if languages == self.languages else Tokenizer(self.settings, self._vocabularies, languages)
 
     @property
     def tag_ids(self) -> frozenset[int]:
-        """Ids of tags (`source_prefix`, target languages), which occur only at the beginning of a source."""
-        return frozenset((*self._tags.values(), *self._target_tags.values()))
+        """Ids of tags (`source_prefix`, languages), which occur only at the beginning of a source."""
+        return frozenset((*self._tags.values(), *self._source_tags.values(), *self._target_tags.values()))
+
+    @property
+    def target_start(self) -> tuple[int, ...]:
+        """Ids with which the decoder has to begin a translation, and which are no part of it; mostly none.
+
+        Raises:
+            DataError: the target language decides it, and none is chosen.
+        """
+        return (self._target_starts[self.in_direction().languages[1]],) if self._target_starts else ()
 
     @property
     def context(self) -> int:
@@ -539,9 +677,11 @@ class Tokenizer:
 
     @property
     def suppressed_ids(self) -> tuple[int, ...]:
-        """Ids that are never generated: special ids except the end symbol, and tags of a joint vocabulary."""
-        if "joint" not in self._vocabularies:
+        """Ids that are never generated: special ids except the end symbol, and tags of a shared vocabulary."""
+        if not self.shares_vocabulary:
             return (PAD, BOS, UNK)
+        if isinstance(vocabulary := self._side("target"), _ImportedPieces):
+            return (PAD, BOS, UNK, *vocabulary.reserved)
         is_source_only = self.context_sides == ("source",)
         return (PAD, BOS, UNK, *sorted(self.tag_ids), *([self.separator_id("source")] if is_source_only else []))
 
@@ -564,15 +704,16 @@ class Tokenizer:
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
-        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text. The tag of the target
-        language, where a model has several, is the first id of each source.
+        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text. Tags of languages, of
+        the source and of the target, are the first ids of each source where a model has them.
 
         Raises:
             DataError: a line contains half of a surrogate pair, or no target language is chosen (`in_direction`).
         """
-        if side == "source" and self._target_tags:
-            tag = self._target_tags[self.in_direction().languages[1]]
-            return [[tag, *ids] if ids else [] for ids in self._encode(lines, side, threads)]
+        if side == "source" and (self._source_tags or self._target_tags):
+            by_language = zip((self._source_tags, self._target_tags), self.in_direction().languages, strict=True)
+            begin = [tags[code] for tags, code in by_language if tags]
+            return [[*begin, *ids] if ids else [] for ids in self._encode(lines, side, threads)]
         return self._encode(lines, side, threads)
 
     def _encode(self, lines: list[str], side: Side, threads: int | None) -> list[list[int]]:
@@ -743,7 +884,7 @@ class Tokenizer:
 
     def check_recipe(self, data: DataConfig) -> None:
         """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
-        own = {**self.settings, "task": self.task_name, "share_vocab": "joint" in self._vocabularies}
+        own = {**self.settings, "task": self.task_name, "share_vocab": self.shares_vocabulary}
         own["context"] = self.context
         known = {
             "source_language": (data.source_languages, self.source_languages),
@@ -762,6 +903,8 @@ class Tokenizer:
         if data.subwords == "none":
             keys.append("segment_mark")
         for key in keys:
+            if own[key] == "und":
+                continue
             value = data.task_name if key == "task" else getattr(data, key)
             value = list(value) if key == "normalize" else value
             if key in known:
@@ -802,6 +945,7 @@ class Tokenizer:
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "source_languages?": [str], "target_tags?": {str: str},
+    "source_tags?": {str: str}, "target_starts?": {str: str},
     "context?": int, "context_sides?": str, "sha256": {str: str}, "vocab_sizes": {str: int}, "label_type?": str,
     "sequence_length?": int, "base_sha256?": str, "special_ids?": dict, "line_end?": str, "facts?": dict,
 }  # fmt: skip
@@ -811,6 +955,8 @@ _LISTED_KINDS = ("wordpiece", "none")
 
 def _subword_model(subwords: str, content: bytes) -> _Vocabulary:
     """Return a vocabulary of a kind whose file is a model."""
+    if subwords == "imported":
+        return _ImportedPieces.from_bytes(content)
     if subwords == "gpt-bpe":
         return GptBpe.from_bytes(content, len(SPECIAL_PIECES), UNK)
     return _SentencePiece(content)
@@ -822,6 +968,19 @@ def _tags(settings: Mapping[str, Any], side: Side) -> tuple[str, ...]:
         return (SEPARATOR,) if settings.get("context_sides") == "both" else ()
     targets = (piece.removeprefix(_TAG_SIGN) for piece in settings.get("target_tags", {}).values())
     return (*settings.get("source_prefixes", ()), *targets, *([SEPARATOR] if settings.get("context") else []))
+
+
+def _check_language(side: Side, code: str, known: Sequence[str], option: str) -> None:
+    """Raise DataError unless a model knows the language of a side; hundreds of codes are listed in part."""
+    if code in known:
+        return
+    near = difflib.get_close_matches(code, known, n=5, cutoff=0.3)
+    listed = known if len(known) <= 20 else [*near, f"... ({len(known)} codes, such as {known[0]} and {known[-1]})"]
+    several = len(known) > 1
+    remedy = f"choose one of {', '.join(listed)}" if several else f"it translates to {known[0]} only"
+    if code == MANY_LANGUAGES:
+        raise DataError(f"the model has several {side} languages; {remedy} with {option} ({side}_language)")
+    raise DataError(f'the model does not know the {side} language "{code}"; {remedy}')
 
 
 def _file_name(settings: Mapping[str, Any], side: str) -> str:

@@ -179,17 +179,17 @@ def batch_loss(
     """
     if not source_loss or not isinstance(model, DecoderOnly):
         states, targets = target_states(model, batch)
-        return smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+        return smoothed_loss(*model.output_product(states), targets, label_smoothing)
     joined = model.joined(batch.target_in, *model.encode(batch.source, batch.source_lengths))
     states, targets = _without_padding(joined.target_states, batch)
-    loss, nll = smoothed_loss(states, model.output_embedding, targets, label_smoothing)
+    loss, nll = smoothed_loss(*model.output_product(states), targets, label_smoothing)
     width = joined.ids.size(1)
     is_source = torch.arange(width) < batch.source_lengths[:, None] - 1
     rows = is_source.flatten().nonzero()[:, 0].to(joined.ids.device, non_blocking=True)
     if not len(rows):  # no pair has a source
         return loss, nll
     states, targets = joined.states.flatten(0, 1).index_select(0, rows), joined.ids.flatten().index_select(0, rows + 1)
-    return loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing)[0], nll
+    return loss + source_loss * smoothed_loss(*model.output_product(states), targets, label_smoothing)[0], nll
 
 
 def label_loss(
@@ -220,7 +220,7 @@ def label_loss(
         assert batch.target_rows is not None
         tokens = (batch.last * torch.bincount(batch.example)[batch.example]).to(logits.dtype)
         weights = (1 / tokens)[batch.target_rows // batch.target_in.size(1)]  # means over tokens and over rows
-        loss = loss + source_loss * smoothed_loss(states, model.output_embedding, targets, label_smoothing, weights)[0]
+        loss = loss + source_loss * smoothed_loss(*model.output_product(states), targets, label_smoothing, weights)[0]
     return loss, nll.detach()
 
 
@@ -329,7 +329,8 @@ def r_drop_loss(
     Source: Liang et al. 2021 (arXiv 2106.14448), equations 2 to 4.
     """
     (first, targets), (second, _) = target_states(model, batch), target_states(model, batch)
-    loss, nll = _RDropLoss.apply(first, second, model.output_embedding, targets, label_smoothing, alpha)
+    (first, table), (second, _) = model.output_product(first), model.output_product(second)
+    loss, nll = _RDropLoss.apply(first, second, table, targets, label_smoothing, alpha)
     return loss, nll
 
 

@@ -23,7 +23,7 @@ from nmtkit.text.tokenizer import Tokenizer
 
 _OF_DECODER = (
     "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "norm", "positions", "max_positions", "activation",
-    "embedding_scale",
+    "embedding_scale", "output_bias", "decoder_start",
 )  # fmt: skip
 """Settings that a decoder-only model has in common with the decoder of an encoder-decoder."""
 
@@ -58,7 +58,7 @@ def initial_weights(
             raise ModelError(f"{folder / 'model.safetensors'}: damaged (it has no {origin})")
         else:
             weights[name] = stored[origin]
-            if name.startswith("embeddings."):  # one of the two may have entries added at its end
+            if name.startswith(("embeddings.", "output_bias")):  # one of the two may have entries added at its end
                 common = min(len(values), len(stored[origin]))
                 weights[name] = torch.cat([stored[origin][:common].to(values.device), values[common:]])
             num_copied = min(stored[origin].numel(), values.numel())
@@ -77,7 +77,7 @@ def initial_weights(
 
 def _is_transferred(name: str, layers: int | None) -> bool:
     """Return whether a parameter is copied with training.init_layers = ``layers``."""
-    if layers is None or name.startswith(("embeddings.", "positions.")):
+    if layers is None or name.startswith(("embeddings.", "positions.", "output_bias")):
         return True
     layer = re.match(r"(?:encoder|decoder)\.(\d+)\.", name)
     return layer is not None and int(layer[1]) < layers

@@ -91,11 +91,11 @@ def test_weights_in_another_order_are_refused_and_nothing_is_left(
     monkeypatch.setattr(
         huggingface,
         "their_weights",
-        lambda weights, width: {
+        lambda weights, config: {
             name: tensor[:, order]
             if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight"))
             else tensor
-            for name, tensor in permuted(weights, width).items()
+            for name, tensor in permuted(weights, config).items()
         },
     )
     with pytest.raises(ModelError, match=r"not exported: transformers translates line \d+ of"):

@@ -42,6 +42,7 @@ class Project:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A small project: corpora, a recipe, and a run that is prepared, trained, averaged, scored and exported."""
     from tests.conftest import write_corpus
+    from tests.export.foreign_folders import write_marian
     from tests.export.test_openai_gpt import write_theirs
 
     folder = tmp_path_factory.mktemp("hostile") / "base"
@@ -92,6 +93,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     episode = {"states": [0, 1, 2], "actions": ["a", "b", "a"], "rewards": [0, 0, 1.5]}
     (folder / "episodes.jsonl").write_text((json.dumps(episode) + "\n") * 30, encoding="utf-8")
     write_theirs(folder / "gpt")
+    write_marian(folder / "marian")
     shutil.copy(folder / "test.de", folder / "hypothesis.de")
     (folder / "rows.toml").write_text(ROWS, encoding="utf-8")
     sources = (folder / "test.en").read_text().splitlines()

@@ -11,6 +11,7 @@ from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.step_attention import ByHead, Folded
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.tokenizer import BOS
 
 VOCAB = 23
 SETTINGS: list[dict[str, Any]] = [
@@ -27,6 +28,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"attention_window": 24},
     {"attention_window": 200},
     {"dropout": 0.5, "attention_dropout": 0.3, "ffn_dropout": 0.3},
+    {"activation": "gelu"},
+    {"activation": "silu", "output_bias": True},
+    {"positions": "fairseq", "decoder_start": "eos", "norm": "pre"},
 ]
 
 
@@ -59,6 +63,7 @@ def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple
     model = model_of(**changes)
     source, source_lengths = sources(*lengths)
     target = torch.randint(4, VOCAB, (len(lengths), 40), generator=torch.Generator().manual_seed(1))
+    target[:, 0] = BOS
     decoder = StepDecoder(model)
     state = decoder.start(source, source_lengths)
     expected = whole(model, source, source_lengths, target)

@@ -12,7 +12,14 @@ from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.flops import count_parameters
-from nmtkit.model.transformer import DecoderLayer, SelfAttentionLayer, Transformer, sinusoidal_positions
+from nmtkit.model.transformer import (
+    DecoderLayer,
+    SelfAttentionLayer,
+    Transformer,
+    fairseq_positions,
+    sinusoidal_positions,
+)
+from nmtkit.text.tokenizer import BOS, EOS
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30
@@ -295,6 +302,49 @@ def test_learned_positions_are_added_from_a_table_of_each_side() -> None:
         assert_close(found, expected)
 
 
+def test_positions_of_fairseq_are_sines_then_cosines_and_begin_at_2() -> None:
+    rows = []
+    for position in range(2, 42):
+        angles = [position / 10000 ** (i / 7) for i in range(8)]
+        rows.append([*map(math.sin, angles), *map(math.cos, angles)])
+    assert_close(fairseq_positions(40, 16), torch.tensor(rows, dtype=torch.float64), 1e-5)
+    model = tiny_model(positions="fairseq")
+    source, target, lengths = random_ids(2, 7), random_ids(2, 5), torch.tensor([7, 7])
+    found = first_input(model.decoder[0], lambda: model(source, lengths, target))
+    assert_close(found, model.embeddings["shared"][target] * 4.0 + fairseq_positions(5, 16))
+
+
+@pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("silu", F.silu)])
+def test_the_activation_is_that_of_the_setting(activation: str, function: Callable[[Tensor], Tensor]) -> None:
+    layer = tiny_model(activation=activation).encoder[0].feed_forward
+    x = torch.randn(2, 3, 16, dtype=torch.float64)
+    assert_close(layer(x), layer.outer(function(layer.inner(x))))
+
+
+def test_a_decoder_that_starts_with_the_end_symbol_reads_its_embedding_at_the_begin_symbol() -> None:
+    model, usual = tiny_model(decoder_start="eos"), tiny_model()
+    source, lengths = random_ids(2, 7), torch.tensor([7, 7])
+    target = torch.tensor([[BOS, 9, 7], [BOS, 5, 8]])
+    other = target.masked_fill(target == BOS, EOS)
+    assert torch.equal(model(source, lengths, target), usual(source, lengths, other))
+    assert not torch.allclose(usual(source, lengths, target), usual(source, lengths, other))
+    with_begin = source.clone()
+    with_begin[0, 1] = BOS  # only the target is changed
+    assert torch.equal(model(with_begin, lengths, other), usual(with_begin, lengths, other))
+
+
+def test_an_output_bias_is_added_to_the_logits_and_begins_at_0() -> None:
+    model = tiny_model(output_bias=True)
+    assert model.output_bias is not None and not model.output_bias.any()
+    with torch.no_grad():
+        model.output_bias.normal_()
+    states = torch.randn(3, 16, dtype=torch.float64)
+    expected = states @ model.output_embedding.T + model.output_bias
+    assert_close(model.logits(states), expected)
+    first, second = model.output_product(states)
+    assert_close(first @ second.T, expected)
+
+
 def test_sinusoidal_positions_have_no_end() -> None:
     model = tiny_model(encoder_layers=1, decoder_layers=1)
     for length in (3, 1500, 40):
@@ -397,6 +447,8 @@ def test_padding_order_and_size_of_a_batch_change_logits_by_rounding_only(
         {"d_k": 3, "d_v": 5},
         {"num_heads": 3, "d_k": 7, "d_v": 1, "norm": "pre", "share_embeddings": "none", "positions": "learned"},
         {"encoder_layers": 1, "decoder_layers": 3, "d_model": 15, "num_heads": 5, "positions": "learned"},
+        {"output_bias": True},
+        {"output_bias": True, "share_embeddings": "none"},
     ],
 )
 def test_counted_parameters_are_those_of_the_model(changes: dict[str, object]) -> None:

@@ -20,10 +20,13 @@ def tokens_and_logits() -> tuple[Tensor, Tensor]:
     return torch.randint(0, 11, (9,)), 3 * torch.randn(9, 11, dtype=torch.float64)
 
 
-def tiny_model(dtype: torch.dtype = torch.float64) -> Transformer:
+def tiny_model(dtype: torch.dtype = torch.float64, **changes: object) -> Transformer:
     torch.manual_seed(2)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
-    return Transformer(ModelConfig.model_validate(sizes), 12, 12).to(dtype)
+    model = Transformer(ModelConfig.model_validate({**sizes, **changes}), 12, 12).to(dtype)
+    if model.output_bias is not None:
+        torch.nn.init.normal_(model.output_bias)
+    return model
 
 
 def batch(pairs: list[tuple[list[int], list[int]]] = PAIRS) -> Batch:
@@ -126,9 +129,12 @@ def test_very_unlikely_tokens_have_a_finite_loss_and_gradient() -> None:
     torch.testing.assert_close(logits.grad[0], torch.tensor([-0.1 / 3, 1 - 0.1 / 3, -0.9 - 0.1 / 3]))
 
 
+@pytest.mark.parametrize("changes", [{}, {"output_bias": True, "share_embeddings": "none"}], ids=str)
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
-def test_batch_loss_equals_a_straightforward_computation_with_its_gradients(label_smoothing: float) -> None:
-    model, reference = tiny_model(), tiny_model()
+def test_batch_loss_equals_a_straightforward_computation_with_its_gradients(
+    label_smoothing: float, changes: dict[str, object]
+) -> None:
+    model, reference = tiny_model(**changes), tiny_model(**changes)
     loss, nll = batch_loss(model, batch(), label_smoothing)
     loss.backward()
     expected, expected_nll = torch.zeros(2, dtype=torch.float64)

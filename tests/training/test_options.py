@@ -138,13 +138,15 @@ def test_the_averaged_model_has_the_average_only_meanwhile(data: PairData) -> No
 # ---- R-Drop
 
 
-@pytest.mark.parametrize("logits_at_once", [1, 130, 10**6])
+@pytest.mark.parametrize(("logits_at_once", "output_bias"), [(1, False), (130, False), (10**6, False), (10**6, True)])
 def test_r_drop_is_the_papers_loss_with_its_gradient(
-    logits_at_once: int, data: PairData, monkeypatch: pytest.MonkeyPatch
+    logits_at_once: int, output_bias: bool, data: PairData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(objective._LOGITS_AT_ONCE, "cpu", logits_at_once)
     training = config(r_drop=5.0)
-    model = new_state(training, torch.float64, dropout=0.3).model
+    model = new_state(training, torch.float64, dropout=0.3, output_bias=output_bias).model
+    if model.output_bias is not None:
+        torch.nn.init.normal_(model.output_bias)
     batch = make_batch(data, [0, 1, 2])
     torch.manual_seed(1)
     loss, nll = r_drop_loss(model, batch, 0.1, 5.0)

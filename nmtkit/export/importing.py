@@ -1,0 +1,66 @@
+"""`nmtkit import`: from a folder of another library to a model folder.
+
+config.json: model_type "openai-gpt", or params_shapes.json    --openai_gpt.py-->   a language model
+             model_type "marian", "pegasus", "m2m_100"         --seq2seq.py-->      a translation model
+"""
+
+from pathlib import Path
+
+from nmtkit.config.schema import ModelConfig
+from nmtkit.console import counted, log
+from nmtkit.errors import DataError, ModelError
+from nmtkit.export import openai_gpt, seq2seq
+from nmtkit.files import read_json
+from nmtkit.model_folder import is_model_folder, save_model
+
+
+def import_model(
+    folder: Path, output: Path, source_language: str | None = None, target_language: str | None = None
+) -> None:
+    """Write a folder of transformers or OpenAI as a model folder.
+
+    Args:
+        source_language, target_language: language codes; by default those that the folder states.
+
+    Raises:
+        ModelError: the folder is no model of these libraries, is damaged, or its files contradict each other.
+        DataError: ``output`` holds something else than a model folder.
+    """
+    if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
+        raise DataError(f"{output}: exists and is not a model folder; give another folder with --output")
+    path = folder / "config.json"
+    try:
+        if (folder / "params_shapes.json").is_file():
+            imported = openai_gpt.read_released(folder, target_language)
+        elif (folder / "model.bin").is_file():
+            raise ModelError(f"{folder}: a model for CTranslate2, with fused weights; import the original model")
+        elif not path.is_file():
+            raise ModelError(f"{folder}: neither config.json (transformers) nor params_shapes.json (OpenAI) is in it")
+        else:
+            stated = read_json(path, dict)
+            kind = str(stated.get("model_type"))
+            if kind == "openai-gpt":
+                imported = openai_gpt.read_transformers(folder, stated, target_language)
+            elif kind in seq2seq.KINDS:
+                imported = seq2seq.read(folder, stated, source_language, target_language)
+            else:
+                known = ", ".join(["openai-gpt", *seq2seq.KINDS])
+                raise ModelError(f"{path}: model_type is {kind!r}; these can be imported: {known}")
+    except DataError as error:
+        raise ModelError(str(error)) from None
+    provenance = {"kind": "import", "imported_from": str(folder)}
+    save_model(
+        output, imported.weights, imported.config, imported.tokenizer, imported.decoding, provenance, imported.lengths
+    )
+    config, size = imported.config, sum(tensor.numel() for tensor in imported.weights.values())
+    layers = config.decoder_layers if config.is_joined else config.encoder_layers + config.decoder_layers
+    log.info(
+        "imported a %s model of %s, %s, with a vocabulary of %s",
+        "language" if config.is_joined else "translation",
+        counted(layers, "layer"),
+        counted(size, "parameter"),
+        f"{imported.tokenizer.vocab_size('target'):,}",
+    )
+    defaults = ModelConfig().model_dump()
+    changed = {key: value for key, value in config.model_dump(mode="json").items() if value != defaults[key]}
+    log.info("a recipe that starts from it states [model] %s", changed)

@@ -1,0 +1,77 @@
+"""Weights of a folder of transformers: safetensors, or a pickle of plain tensors, each in one file or in shards.
+
+The only code that reads a pickle; torch does it with ``weights_only=True``, which builds tensors and nothing else.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.errors import ModelError
+from nmtkit.files import read_json
+from nmtkit.model_folder import load_tensors
+from nmtkit.text.tokenizer import Tokenizer
+
+
+class ImportedModel(NamedTuple):
+    """What a model folder is made of, from a model of another library; weights have nmtkit's names."""
+
+    weights: dict[str, Tensor]
+    config: ModelConfig
+    tokenizer: Tokenizer
+    decoding: DecodingConfig
+    lengths: TrainingLengths
+
+
+def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file of a folder that names the weights, and the weights.
+
+    Raises:
+        ModelError: there are none, a shard is missing, or a file is damaged or holds something else than tensors.
+    """
+    for name, read in (("model.safetensors", load_tensors), ("pytorch_model.bin", _read_pickle)):
+        path, index = folder / name, folder / f"{name}.index.json"
+        if path.is_file():
+            return path, read(path)
+        if index.is_file():
+            shard_of = read_json(index, {"weight_map": {str: str}}, ModelError)["weight_map"]
+            tensors: dict[str, Tensor] = {}
+            for shard in sorted(set(shard_of.values())):
+                if Path(shard).name != shard or not (folder / shard).is_file():
+                    raise ModelError(f"{index}: {shard!r}, one of its shards, is not in the folder")
+                tensors |= read(folder / shard)
+            if missing := sorted(shard_of.keys() - tensors.keys()):
+                raise ModelError(f"{index}: {missing[0]} is not in {shard_of[missing[0]]}, the shard that it names")
+            return index, tensors
+    raise ModelError(f"{folder}: no weights in it (model.safetensors or pytorch_model.bin, or their shards)")
+
+
+def check_shape(file: Path, name: str, tensor: Tensor, shape: Sequence[int]) -> None:
+    """Raise ModelError unless a tensor of a file holds floating-point numbers in the shape that config.json states."""
+    if list(tensor.shape) != list(shape) or not tensor.is_floating_point():
+        found = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+        raise ModelError(
+            f"{file}: {name} is {found}, but config.json needs floating-point numbers of shape {list(shape)}"
+        )
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by torch.save; raise ModelError if it holds anything else."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # bytes of unknown origin: the unpickler may raise anything
+        found = None
+    is_plain = isinstance(found, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in found.items()
+    )
+    if not is_plain:
+        raise ModelError(
+            f"{path}: damaged, or a pickle of more than plain tensors, which is not read; save the model again with "
+            "transformers, which writes model.safetensors"
+        )
+    return dict(found)
