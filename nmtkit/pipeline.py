@@ -20,7 +20,7 @@ from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
-from nmtkit.decoding.play import Outcome, PlayRequest, play
+from nmtkit.decoding.play import Outcome, PlayRequest, play, signature_of
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
@@ -85,7 +85,9 @@ def run(
         NmtkitError: a step cannot be done.
     """
     check_trackers(trackers)
-    log.info("1/5 prepare: clean the corpora, learn subwords and encode the text")
+    task = task_of(recipe.data)
+    steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
+    log.info("1/5 prepare: %s", steps)
     if not prepare(recipe, run_dir, mirror=mirror).is_new:
         log.info("%s is up to date", Run(run_dir).data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
@@ -110,7 +112,6 @@ def run(
     else:
         average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
-    task = task_of(recipe.data)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
@@ -257,12 +258,11 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
         ModelError: there is no model.
     """
     run = Run(run_dir)
-    request = PlayRequest(episodes=EPISODES)
-    played = play(load_model(find_model(run_dir), choose_device(device)), request)
+    request, loaded = PlayRequest(episodes=EPISODES), load_model(find_model(run_dir), choose_device(device))
+    played = play(loaded, request)
     found = Outcome(played).as_json()
-    best = next((episode for episode in played if episode.is_success), played[0])
-    write_json(run.play, {**found, "example": {"rewards": best.rewards, "values": best.values}})
-    signature = f"episodes:{EPISODES}|actions:sampled|seed:{request.seed}|version:nmtkit-{version('nmtkit')}"
+    write_json(run.play, {**found, "best_return_probabilities": Outcome(played).best_return_probabilities()})
+    signature = f"{signature_of(loaded, request)}|version:nmtkit-{version('nmtkit')}"
     scores = {"success-rate": _share(found, "success_rate", signature)}
     if "shortest_rate" in found:
         scores["shortest-rate"] = _share(found, "shortest_rate", signature)

@@ -10,7 +10,7 @@ from nmtkit import console
 from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
 from nmtkit.config.recipe import differences, load_recipe
 from nmtkit.config.schema import Recipe
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
 from nmtkit.evaluation.devices import PRECISIONS, known_devices
 from nmtkit.files import write_json
@@ -134,8 +134,6 @@ def _print_prediction(
 ) -> dict[str, Any]:
     from nmtkit.training.prediction import predict
 
-    if recipe.model.has_actions:
-        raise NmtkitError(f"{recipe.name}: only trainings on text are predicted; `nmtkit train` predicts this one")
     lengths, vocab_sizes = _lengths(recipe, run)
     hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
     expected = predict(recipe, lengths, vocab_sizes, hardware)
@@ -164,7 +162,7 @@ def _hardware(
         return Hardware.named(device_type, precision, devices, mfu=mfu)
     # Start as training does, so that the measured rates are those of training.
     workers = Workers.start((device_type or "auto").lower(), precision, threads_each(devices), for_training=True)
-    if workers.device.type != "cpu":
+    if workers.device.type != "cpu" or recipe.model.has_actions:  # no ids, of which a trial is made
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
     chosen, rates = try_precision(
         TrainingState.new(recipe.model, training, vocab_sizes, workers.device), training, workers
@@ -190,6 +188,8 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )
+    if not task_of(recipe.data).has_text:
+        raise DataError(f"{recipe.name}: the lengths of its episodes are not known; run `nmtkit prepare` first")
     of_characters = recipe.data.subwords == "characters"  # as many as the text has, mostly
     size = min(_ASSUMED_CHARACTERS, recipe.data.vocab_size) if of_characters else recipe.data.vocab_size
     if recipe.data.has_labels:  # unknown as yet; two, and the special entries

@@ -89,8 +89,10 @@ def score_running_text(
     """
     set_threads(threads)
     loaded = load_model(find_model(model), choose_device(device))
-    if task_of(loaded.tokenizer).has_source:
+    task = task_of(loaded.tokenizer)
+    if task.command == "translate":
         raise ModelError(f"{model}: this model translates, so its scores need --source")
+    task.require("generate")
     reader = LineReader(text, errors="replace")
     score = score_text(loaded, list(reader), trained_length(loaded))
     found = {"unknown_tokens": score.unknown, "invalid_utf8": reader.invalid_lines}

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 
 from nmtkit.config.schema import (
     ENDING_SCHEDULES,
+    ENVIRONMENT,
     EXCLUSIVE_KEYS,
     SECTIONS,
     VALUE_RULES,
@@ -257,9 +258,11 @@ def _rivals(key: str) -> list[str]:
 
 
 def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]]) -> None:
-    # Validation and test sets of a base do not fit other training corpora.
+    # Validation and test sets of a base do not fit other training corpora, nor does the environment of its episodes.
     if "train" in values.get("data", {}):
-        for key in ("valid", "test"):
+        train = values["data"]["train"]
+        plays = isinstance(train, list) and ENVIRONMENT in train
+        for key in ("valid", "test") if plays else ("valid", "test", "environment"):
             merged.get("data", {}).pop(key, None)
     for section, content in values.items():
         target = merged.setdefault(section, {})

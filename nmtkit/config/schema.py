@@ -128,6 +128,8 @@ TREES = ("trees", "tagged-trees")
 LANGUAGE_MODEL, SUMMARY, TRAJECTORIES = "language-model", "summary", "trajectories"
 ENVIRONMENT = "environment"
 """Corpus of episodes that `prepare` makes with random actions in `data.environment`."""
+_OF_EPISODES: dict[str, Any] = {"share_vocab": False, "normalize": (), "subwords": "none"}
+"""Values of keys for text where there is none."""
 HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "choice": "choice"}
 """The tasks whose output is a label and no text, and the head of their models (`ModelConfig.head`)."""
 TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *HEADS)
@@ -160,6 +162,10 @@ CorpusEntry = Annotated[
     Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
     Discriminator(_kind_of_entry),
 ]
+
+
+def _default(section: type[_Section], key: str) -> Any:
+    return section.model_fields[key].default
 
 
 class DataConfig(_Section):
@@ -255,8 +261,8 @@ class DataConfig(_Section):
         if isinstance(values, dict) and values.get("task") in HEADS:
             return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
         if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
-            own = {"source_language": "und", "target_language": "zxx", "share_vocab": False, "normalize": ()}
-            return {**own, "subwords": "none", "train": [ENVIRONMENT], **values}
+            languages = {"source_language": "und", "target_language": "zxx"}
+            return {**languages, "train": [ENVIRONMENT], **_OF_EPISODES, **values}
         for key in ("source_language", "target_language"):
             stated = {_stated(entry, key) for entries in _corpora(values) for entry in entries}
             if key not in values and stated - {None}:
@@ -273,6 +279,8 @@ class DataConfig(_Section):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
         if self.task_name == TRAJECTORIES:
             self._check_trajectories()
+        elif foreign := [key for key in self.EPISODE_KEYS if getattr(self, key) != _default(type(self), key)]:
+            raise ValueError(f'{foreign[0]} is for task = "trajectories", not "{self.task_name}"; leave it out')
         if self.has_labels:
             self._check_labels()
         elif self.label_type == "number":
@@ -333,6 +341,10 @@ class DataConfig(_Section):
 
     def _check_trajectories(self) -> None:
         """Raise ValueError for keys that contradict a task of episodes."""
+        for key in type(self).model_fields:
+            neutral = _OF_EPISODES.get(key, _default(type(self), key))
+            if key not in self.KEYS_OF_ALL and key not in self.EPISODE_KEYS and getattr(self, key) != neutral:
+                raise ValueError(f'{key} is for text, not for task = "trajectories"; leave it out')
         if self.environment is None and ENVIRONMENT in self.train:
             raise ValueError('task = "trajectories" needs environment, or train = [{ text = "EPISODES.jsonl" }]')
         if self.test:
@@ -466,6 +478,8 @@ class DataConfig(_Section):
         "states", "actions",
     )  # fmt: skip
     """Keys that are for task = "trajectories" only."""
+    KEYS_OF_ALL: ClassVar = ("source_language", "target_language", "train", "valid", "test", "task", "sequence_length")
+    """Keys that are for this task as well as for others."""
     CORPUS_PATHS: ClassVar = ("treebank", "silver_trees")
     """Keys with paths of corpora; the data depend on the content of the files, not on the paths."""
 
@@ -657,8 +671,6 @@ class ModelConfig(_Section):
             raise ValueError("output_bias is for models that generate text; leave it out")
         if "window" in self.self_attention and self.attention_window is None:
             raise ValueError('self_attention = "window" needs attention_window, the number of positions')
-        if self.return_values and not self.returns:
-            raise ValueError("return_values needs returns = true")
         if self.is_joined and self.source_attention == "full" and "compressed" in self.self_attention:
             raise ValueError(
                 'self_attention = "compressed" needs source_attention = "causal": a group of compressed positions may '
@@ -966,6 +978,10 @@ class Recipe(_Section):
             raise ValueError(f'[model] head = "{self.model.head}" contradicts [data] task; leave head out')
         if self.model.vector_states != (self.data.states == "vector"):
             raise ValueError("[model] vector_states contradicts [data] states; leave vector_states out")
+        if self.model.has_actions and self.cleaning != CleaningConfig():
+            raise ValueError("[cleaning] is for text, not for episodes; leave it out")
+        if not self.model.has_actions and (self.model.return_values or not self.model.returns):
+            raise ValueError('[model] returns and return_values are for [data] task = "trajectories"; leave them out')
         if self.data.has_labels or self.model.has_actions:
             self._check_labels()
         elif self.model.is_joined and not self.data.share_vocab:
@@ -1033,6 +1049,8 @@ class Recipe(_Section):
         refused = [key for key in ("validate_bleu", "subword_sampling", "r_drop") if getattr(self.training, key)]
         if refused:
             raise ValueError(f"[training] {' and '.join(refused)}: not for {task}; set to false or 0")
+        if self.model.has_actions and self.training.source_loss != _default(TrainingConfig, "source_loss"):
+            raise ValueError(f"[training] source_loss: not for {task}, which predicts actions only; leave it out")
 
 
 SECTIONS: dict[str, type[_Section]] = {

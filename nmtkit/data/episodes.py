@@ -6,6 +6,7 @@
     actions.npy   the same of actions
     returns.npy   return-to-go: sum of the rewards from the step on               [steps]
     ends.npy      end of each episode among the steps                             [episodes]
+    lines.npy     number of each episode, from 1 through all corpora              [episodes]
 
 What a model needs to know of the data besides both vocabularies is in the tokenizer's `facts` (`Facts`).
 """
@@ -32,12 +33,12 @@ from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader
 from nmtkit.model.trajectory import tokens_of_step
-from nmtkit.tasks.environments import make_environment, random_episodes
+from nmtkit.tasks.environments import NOT_FINITE, is_finite, make_environment, random_episodes
 from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 
 FORMAT = 1
 _KEYS = ("states", "actions", "rewards")
-_FILES = ("states", "actions", "returns", "ends")
+_FILES = ("states", "actions", "returns", "ends", "lines")
 B = TypeVar("B", bound="EpisodeBatch")
 
 
@@ -118,18 +119,22 @@ class EpisodeData(PairData):
 
     Attributes:
         source_lengths, target_lengths: of each sequence, so that both joined are its tokens, and targets its steps.
-        lines: number of the episode of each sequence, from 1.
+        lines: number of the episode of each sequence, from 1 through all corpora.
     """
+
+    noun, unit = "sequence", "actions"
 
     def __init__(self, folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self.folder, self.is_joined, self._facts = folder, True, Facts.of(tokenizer)
-        states, actions, returns, ends = (_load(folder / f"{name}.npy") for name in _FILES)
+        states, actions, returns, ends, numbers = (_load(folder / f"{name}.npy") for name in _FILES)
         self._states, self._actions, self._returns = states, actions, returns
-        if not len(ends) or not ends[-1] == len(states) == len(actions) == len(returns):
+        fits = len(ends) > 0 and len(ends) == len(numbers)
+        if not fits or not ends[-1] == len(states) == len(actions) == len(returns):
             raise DataError(f"{folder}: damaged (its files do not belong together); prepare the run again")
         begins, lengths = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
+        _check_longest(int(lengths.max()), recipe)
         self._timesteps = np.arange(ends[-1]) - np.repeat(begins, lengths)
-        window, numbers = self._facts.window, np.arange(1, len(ends) + 1)
+        window = self._facts.window
         if lengths.max() <= window:
             self._starts, self._stops, self.lines = begins, ends, numbers
         else:
@@ -185,6 +190,13 @@ def episode_batch(
     )
 
 
+def _check_longest(steps: int, recipe: Recipe) -> None:
+    if steps > recipe.model.max_positions:
+        raise DataError(
+            f"[model] max_positions = {recipe.model.max_positions}, but an episode has {steps} steps; raise it"
+        )
+
+
 def _load(path: Path) -> npt.NDArray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -194,9 +206,10 @@ def _load(path: Path) -> npt.NDArray:
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode with its place, for messages."""
+    """An episode with its place, for messages, and its number, from 1 through all corpora."""
 
     place: str
+    number: int
     states: list[Any]
     actions: list[Any]
     rewards: list[float]
@@ -206,8 +219,11 @@ class Episode:
         return math.fsum(self.rewards)
 
 
-def read_episodes(text: StoredText) -> Iterator[Episode]:
+def read_episodes(text: StoredText, before: int = 0) -> Iterator[Episode]:
     """Yield the episodes in lines of JSON with lists of equal length: states, actions and rewards.
+
+    Args:
+        before: number of episodes in earlier corpora.
 
     Raises:
         DataError: a line is no such object; it names file and line.
@@ -228,8 +244,9 @@ def read_episodes(text: StoredText) -> Iterator[Episode]:
             )
         for step, reward in enumerate(found["rewards"], start=1):
             if not is_finite(reward):
-                raise DataError(f"{place}: reward {step} is {repr(reward)[:60]}, not a finite number")
-        yield Episode(place, found["states"], found["actions"], [float(reward) for reward in found["rewards"]])
+                raise DataError(f"{place}: reward {step} is {repr(reward)[:60]}, {NOT_FINITE}")
+        rewards = [float(reward) for reward in found["rewards"]]
+        yield Episode(place, before + number, found["states"], found["actions"], rewards)
 
 
 class Episodes:
@@ -250,7 +267,7 @@ class Episodes:
                 for entry in entries
             ]
         settings = self._data.model_dump(mode="json", exclude={"train", "valid"})
-        sums = [(role, name, text and text.file.sha256) for role, texts in self._texts.items() for name, text in texts]
+        sums = [(role, name, text and text.identity) for role, texts in self._texts.items() for name, text in texts]
         valid_number = self._data.valid if isinstance(self._data.valid, int) else None
         self.fingerprint = fingerprint_of(FORMAT, settings, sums, valid_number, recipe.model.return_values)
 
@@ -262,9 +279,11 @@ class Episodes:
         """
         self._corpora: list[dict[str, Any]] = []
         episodes = {role: self._read(role) for role in self._texts}
+        for role, texts in self._texts.items():
+            if texts and not episodes[role]:
+                files = ", ".join(text.name if text else name for name, text in texts)
+                raise DataError(f"data.{role}: there is no episode in {files}")
         train, valid = episodes["train"], episodes["valid"]
-        if not train:
-            raise DataError("the training corpora hold no episode")
         returns = [episode.total for episode in train]
         worst = min(returns)
         if isinstance(self._data.valid, int):
@@ -280,12 +299,7 @@ class Episodes:
             if not train:
                 raise DataError("data.best_episodes: all episodes have the same return, so none is among the best")
             log.info("data.best_episodes: learning from %s", counted(len(train), "episode"))
-        longest = max(len(episode.rewards) for episode in (*train, *valid))
-        if longest > self._recipe.model.max_positions:
-            raise DataError(
-                f"[model] max_positions = {self._recipe.model.max_positions}, but an episode has {longest} steps; "
-                "raise it"
-            )
+        _check_longest(max(len(episode.rewards) for episode in (*train, *valid)), self._recipe)
         to_go = [self._returns(episode) for episode in train]
         every = np.concatenate(to_go)
         values = np.unique(every.round(9)).tolist() if self._recipe.model.return_values else []
@@ -325,6 +339,7 @@ class Episodes:
                 "actions": (outputs / largest).astype(np.float32) if actions.is_vector else outputs,
                 "returns": np.concatenate([self._returns(episode) for episode in chosen]),
                 "ends": np.cumsum([len(episode.rewards) for episode in chosen]),
+                "lines": np.array([episode.number for episode in chosen]),
             }
             (folder / role).mkdir()
             for name, array in arrays.items():
@@ -343,9 +358,9 @@ class Episodes:
         for name, text in self._texts[role]:
             before, files = len(found), []
             if text is None:
-                found += self._played()
+                found += self._played(before)
             else:
-                found += read_episodes(text)
+                found += read_episodes(text, before)
                 files = [{"path": str(text.file.path), "url": None, "bytes": text.file.num_bytes,
                           "sha256": text.file.sha256}]  # fmt: skip
             total = text.file.sha256 if text else self.fingerprint
@@ -353,15 +368,15 @@ class Episodes:
             self._corpora.append(entry)
         return found
 
-    def _played(self) -> Iterator[Episode]:
-        """Yield the episodes of random actions."""
+    def _played(self, before: int) -> Iterator[Episode]:
+        """Yield the episodes of random actions, of which others are before."""
         data = self._data
         assert data.environment is not None
         environment = make_environment(data.environment, data.environment_seed, for_data=True)
         episodes = random_episodes(environment, data.episodes, data.episodes_seed, self._recipe.model.max_positions)
         with progress("playing at random", data.episodes) as advance:
             for number, episode in enumerate(episodes, start=1):
-                yield Episode(f"{data.environment}, episode {number}", **episode)
+                yield Episode(f"{data.environment}, episode {number}", before + number, **episode)
                 advance(number)
 
     def _returns(self, episode: Episode) -> npt.NDArray[np.float64]:
@@ -416,11 +431,6 @@ class _Column:
         return {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether a value is a number whose sums over an episode float32 can hold."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
-
-
 def name_of(value: Any, place: str) -> str:
     """Return the vocabulary entry of a discrete state or action: a number without fraction, or a text."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -433,9 +443,9 @@ def name_of(value: Any, place: str) -> str:
 
 def vector_of(value: Any, place: str, width: int | None = None) -> list[float]:
     """Return a vector of a state or an action; raise DataError if it has another form or width."""
-    numbers = value if isinstance(value, list) else [value]
+    numbers = value if isinstance(value, (list, tuple)) else [value]
     if not numbers or not all(is_finite(number) for number in numbers):
-        raise DataError(f"{place} has {repr(value)[:60]}, not a list of finite numbers")
+        raise DataError(f"{place} has {repr(value)[:60]}, not a list of finite numbers (at most 1e30)")
     if width is not None and len(numbers) != width:
         raise DataError(f"{place} has a vector of {len(numbers)} numbers, and others have {width}")
     return [float(number) for number in numbers]

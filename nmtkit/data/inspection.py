@@ -16,6 +16,7 @@ from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.errors import DataError
 from nmtkit.run import Run
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import SIDES
 
 Part = Literal["train", "valid"]
@@ -58,6 +59,8 @@ def inspect_pair(
     """
     run = Run(run_dir)
     tokenizer = run.tokenizer()
+    if not task_of(tokenizer).has_text:
+        raise DataError(f"{run_dir}: its data are episodes and no text; read their files, or {run.data}/train/*.npy")
     data = PairData(run.data / part)
     described = [entry for entry in read_manifest(run.data)["corpora"] if entry["role"] == part]
     if not described:  # held-out validation pairs belong to no validation corpus

@@ -23,6 +23,8 @@ class LabelData(PairData):
         source_lengths: tokens of all sequences of each example with padding, int64; target_lengths: 1 for each.
     """
 
+    noun, unit = "label", ""
+
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(folder, is_joined=True)
         ends = np.flatnonzero(self._ids[0] == tokenizer.extract_id)
@@ -31,7 +33,7 @@ class LabelData(PairData):
             longest = np.maximum.reduceat(np.diff(ends, prepend=-1), first)
             self.source_lengths = longest * np.diff(first, append=len(ends))
         self.target_lengths = np.ones_like(self.source_lengths)
-        self.extract_id: int = tokenizer.extract_id
+        self.extract_id = tokenizer.extract_id
         self._values = None
         if tokenizer.label_type == "number":
             self._values = np.array([float(label) for label in tokenizer.labels], np.float32)

@@ -217,8 +217,8 @@ class PairData:
 
     is_running_text = False
     """Pairs are no sequences of running text, see `WindowData`."""
-    extract_id: int | None = None
-    """The last token of each sequence of an example with a label, see `LabelData`."""
+    noun, unit = "pair", "target tokens"
+    """What the data consist of, and what the loss is a mean over; for messages. No unit: each is one."""
 
     def own_batch(self, chosen: npt.NDArray[np.int64]) -> Any:
         """Return a batch of another form than that of pairs; None for pairs."""

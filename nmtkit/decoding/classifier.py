@@ -12,6 +12,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 
 
@@ -28,8 +29,7 @@ class Classifier(Engine):
         lengths: TrainingLengths | None = None,
     ) -> None:
         """Create a classifier from models in memory with the same labels; arguments as in `Translator`."""
-        if not tokenizer.labels:
-            raise ModelError("this model generates text and predicts no labels; use `nmtkit translate`")
+        task_of(tokenizer).require("classify")
         super().__init__(tokenizer, decoding, lengths, None)
         self._models = [model for model in models if isinstance(model, DecoderOnly)]
         self.device = models[0].output_embedding.device.type

@@ -22,7 +22,7 @@ from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.context import contexts
 from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, splits_sentences
 from nmtkit.decoding.wanted import Ids, Wanted, contains, missing_in, spans_in
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.sentences import sentence_starts
@@ -230,10 +230,7 @@ class Engine(ABC):
         """Store the settings; ``max_tokens`` is the maximum length that the positions of the model allow, if any."""
         self.tokenizer = tokenizer
         self.task = task_of(tokenizer)
-        if not self.task.has_text:
-            raise ModelError("this model plays episodes and reads no text; use `nmtkit play`")
-        if not self.task.has_source:
-            raise ModelError("this is a language model, which has no source to translate; use `nmtkit generate`")
+        self.task.require("translate", "classify")
         self.decoding = decoding
         self.lengths = lengths
         self._max_tokens = max_tokens

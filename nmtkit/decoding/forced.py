@@ -82,12 +82,9 @@ class ForcedDecoder:
         decoding: DecodingConfig,
         lengths: TrainingLengths | None = None,
     ) -> None:
-        if not task_of(tokenizer).has_text:
-            raise ModelError("this model plays episodes and reads no text; use `nmtkit play`")
         if not task_of(tokenizer).has_source:
             raise ModelError("this is a language model, which has no source; leave out --source")
-        if tokenizer.labels:
-            raise ModelError("this model predicts labels; use `nmtkit classify --json` for their probabilities")
+        task_of(tokenizer).require("translate")
         self._models = models
         self._lengths = lengths
         self.tokenizer = tokenizer

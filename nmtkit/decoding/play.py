@@ -11,12 +11,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from nmtkit.config.schema import ModelConfig
 from nmtkit.console import log, progress
 from nmtkit.data.episodes import Facts, episode_batch, name_of, normalized_states, vector_of
 from nmtkit.errors import DataError, ModelError
@@ -46,8 +48,9 @@ class PlayRequest:
         is_greedy: take the most probable action (and return) instead of sampling it.
         environment: name or MODULE:FUNCTION; None: that of the training.
         seed: of the episodes and of sampling.
-        max_steps: steps after which an episode is cut off; None: an episode that does not end within 10 times the
-            positions of the model is an error. Later steps than the last position have that position, as published.
+        max_steps: steps after which an episode is cut off, and judged by what was reached; None: an episode that does
+            not end within 10 times the positions of the model is an error. Later steps than the last position have that
+            position, as published.
     """
 
     episodes: int = 100
@@ -66,7 +69,7 @@ class Played:
 
     Attributes:
         total: sum of its rewards.
-        is_success, shortest: facts of the environment at its end; is_shortest: both agree, see `end`.
+        is_success, shortest: facts of the environment after its last step; is_shortest: both agree, see `judge`.
         values: probability of each different return-to-go before each step, if the model predicts them.
     """
 
@@ -82,10 +85,11 @@ class Played:
     def total(self) -> float:
         return math.fsum(self.rewards)
 
-    def end(self, known: dict[str, Any], best: float) -> None:
-        """Note the facts of the environment at the end; without `is_success`, the best return is a success."""
-        self.is_success = bool(known.get("is_success", self.total >= best - 1e-9 * max(1.0, abs(best))))
-        if "shortest" in known:
+    def judge(self, known: dict[str, Any], best: float) -> None:
+        """Note the facts of the environment after the last step; without `is_success`, the best return is a success."""
+        is_best = self.total >= best - 1e-9 * max(1.0, abs(best))
+        self.is_success = bool(np.all(known.get("is_success", is_best)))
+        if isinstance(known.get("shortest"), Real):
             self.shortest = float(known["shortest"])
             self.is_shortest = self.is_success and len(self.rewards) == self.shortest
 
@@ -124,6 +128,41 @@ class Outcome:
             found["shortest_rate_interval"] = wilson(num_shortest, number)
             found["shortest_lengths"] = {f"{length:g}": possible.count(length) for length in sorted(set(possible))}
         return found
+
+    def best_return_probabilities(self) -> dict[str, list[float]]:
+        """Return the mean probability of the highest return before each step, of episodes with and without success.
+
+        Source: figure 5, on the left. Each mean ends where fewer than half of its episodes go on.
+        """
+        found = {}
+        for name, is_success in (("success", True), ("no success", False)):
+            rows = [each.values for each in self.episodes if each.is_success == is_success]
+            rows = [values for values in rows if values and len(values[0]) > 1]
+            steps = int(np.median([len(values) for values in rows])) if rows else 0
+            means = [[values[step][-1] for values in rows if len(values) > step] for step in range(steps)]
+            found[name] = [float(np.mean(probabilities)) for probabilities in means]
+        return {name: means for name, means in found.items() if means}
+
+
+def _target_of(config: ModelConfig, request: PlayRequest) -> float | str:
+    if not config.returns:
+        return "none"
+    default = "predicted" if config.return_values else "best"
+    return default if request.target is None else request.target
+
+
+def signature_of(loaded: LoadedModel, request: PlayRequest) -> str:
+    """Return all that decides the scores of a model besides its weights, in the form of sacreBLEU's signatures."""
+    facts, target = Facts.of(loaded.tokenizer), _target_of(loaded.model.config, request)
+    environment = request.environment or facts.environment
+    if environment == "graph":
+        environment = f"{environment}-{facts.environment_seed}"
+    if target == "predicted":
+        target = f"{target}|prior:{request.prior:g}|min-probability:{request.min_probability:g}"
+    actions = "greedy" if request.is_greedy else "sampled"
+    return (
+        f"environment:{environment}|episodes:{request.episodes}|target:{target}|actions:{actions}|seed:{request.seed}"
+    )
 
 
 def wilson(successes: int, number: int) -> list[float]:
@@ -176,14 +215,13 @@ class _Player:
         if not isinstance(loaded.model, DecisionTransformer):
             raise ModelError("this model was trained with text and not with episodes; it cannot play")
         self._model, self._request, self._config = loaded.model, request, loaded.model.config
-        self._environment = environment_of(self._facts, request)
+        # In training no sequence was longer than the positions.
+        self._window = min(self._facts.window, self._config.max_positions)
         names = {side: loaded.tokenizer.entries(side)[len(SPECIAL_PIECES) :] for side in ("source", "target")}
         self._state_ids = {name: number for number, name in enumerate(names["source"], start=len(SPECIAL_PIECES))}
         self._width, self._action_names = len(names["source"]), names["target"]
-        target = (
-            request.target if request.target is not None else ("predicted" if self._config.return_values else "best")
-        )
-        if target == "predicted" and not self._config.return_values:
+        target = _target_of(self._config, request)
+        if request.target == "predicted" and not (self._config.return_values and self._config.returns):
             raise DataError("--target-return predicted needs a model that predicts returns ([model] return_values)")
         self._is_predicted = target == "predicted"
         self._target = self._facts.best if isinstance(target, str) else target
@@ -215,10 +253,9 @@ class _Player:
                 episode.actions.append(action)
                 episode.rewards.append(reward)
                 to_go[index].append(self._clipped(to_go[index][-1] - reward))
+                episode.judge(known, facts.best)
                 if not (terminated or truncated):
                     going.append(index)
-                    continue
-                episode.end(known, facts.best)
             live = going
         return played
 
@@ -245,7 +282,7 @@ class _Player:
     ) -> list[Any]:
         """Return the next action of each episode; a predicted return-to-go replaces the last one."""
         now = len(episodes[0].states) - 1
-        first = max(0, now + 1 - self._facts.window)
+        first = max(0, now + 1 - self._window)
         steps = slice(first, now + 1)
         is_vector = self._config.head == "vector-action"
         blank = [0.0] * len(self._action_names) if is_vector else UNK
@@ -325,7 +362,6 @@ def play_at_random(facts: Facts, request: PlayRequest, positions: int = 1000) ->
             _, reward, terminated, truncated, known = take(environment, random_action(environment, known, random))
             episode.rewards.append(reward)
             is_over = terminated or truncated
-        if is_over:
-            episode.end(known, facts.best)
+        episode.judge(known, facts.best)
         found.append(episode)
     return found

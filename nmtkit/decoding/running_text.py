@@ -102,8 +102,7 @@ class ContinuationScorer:
 
     def __init__(self, loaded: LoadedModel) -> None:
         """Store a language model; raise ModelError for another model."""
-        if task_of(loaded.tokenizer).has_source:
-            raise _wrong_task(loaded)
+        task_of(loaded.tokenizer).require("generate")
         self.tokenizer = loaded.tokenizer
         self._model, self._length = loaded.model, trained_length(loaded)
         self._newline = self.tokenizer.encode([NEWLINE], "target")[0]
@@ -172,23 +171,13 @@ def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -
     """Return the tokens of a text; without ``ends``, its last line has no line end."""
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
-    if task.has_source:
-        raise _wrong_task(loaded)
+    task.require("generate")
     texts = [tokenizer.normalize(line, "target") for line in lines]
     marked = [task.model_target(text, "the text") for text in texts]
     if not ends and marked:
         marked[-1] = marked[-1].removesuffix(NEWLINE)
     rows = tokenizer.encode(marked, "target")
     return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
-
-
-def _wrong_task(loaded: LoadedModel) -> ModelError:
-    use = "predicts labels, and does not continue text; use `nmtkit classify`"
-    if not task_of(loaded.tokenizer).has_text:
-        use = "plays episodes, and does not continue text; use `nmtkit play`"
-    elif not loaded.tokenizer.labels:
-        use = "translates, and does not continue text; use `nmtkit translate`"
-    return ModelError(f"this model {use}")
 
 
 class Generator:
@@ -200,8 +189,8 @@ class Generator:
 
     def __init__(self, loaded: LoadedModel, length: int, decoding: DecodingConfig) -> None:
         """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once."""
-        if task_of(loaded.tokenizer).has_source or not isinstance(loaded.model, DecoderOnly):
-            raise _wrong_task(loaded)
+        task_of(loaded.tokenizer).require("generate")
+        assert isinstance(loaded.model, DecoderOnly)
         self.decoding = decoding
         self._loaded, self._length = loaded, length
         self._decoder = JoinedStepDecoder(loaded.model)

@@ -23,12 +23,13 @@ from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.decoding.wanted import Ids, contains
-from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
+from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import Constraint
 from nmtkit.text.tokenizer import EOS, Tokenizer
 
@@ -58,8 +59,7 @@ class Translator(Engine):
         """Create a translator from models in memory; arguments as in `load`."""
         if precision not in _DTYPES:
             raise NmtkitError(f"precision {precision}: choose {', '.join(_DTYPES)}")
-        if tokenizer.labels:
-            raise ModelError("this model predicts labels; use `nmtkit classify`")
+        task_of(tokenizer).require("translate")
         self._device = models[0].output_embedding.device
         if precision == "fp16" and self._device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")

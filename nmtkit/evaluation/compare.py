@@ -154,10 +154,10 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
                   for name, run in runs.items()}  # fmt: skip
     for name, run in runs.items():
         task = task_of(run.recipe().data)
-        if not task.has_source:
+        if task.command not in ("translate", "classify"):
             raise DataError(
-                f"{run.folder}: a language model has no translations to compare; `nmtkit report RUN RUN` shows the "
-                "scores of several runs side by side"
+                f"{run.folder}: a model that {task.does} has no translations to compare; `nmtkit report RUN RUN` shows "
+                "the scores of several runs side by side"
             )
         if not translated[name]:
             raise DataError(

@@ -90,7 +90,8 @@ def forward_flops(
         encoder = encoder_attention = 0
         joined, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
         decoder, decoder_attention = stack(config.decoder_layers, joined, causal=causal)
-        outputs += (source - len(source_lengths)) * source_outputs
+        if not config.has_actions:  # of which nothing else is predicted
+            outputs += (source - len(source_lengths)) * source_outputs
     else:
         encoder, encoder_attention = stack(config.encoder_layers, source_lengths, causal=False)
         kind = "full" if config.attention_window is None else "window"
@@ -169,7 +170,7 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
         total += stacks * norm
     if config.has_actions:
         values = config.return_values
-        total += norm + (2 * values * width + values if values else 2 * width * config.returns)
+        total += norm + values * (width + 1) + (values or 2) * width * config.returns
         for vocab, is_vector in ((source_vocab, config.vector_states), (target_vocab, config.head == "vector-action")):
             total += (vocab - 3 if is_vector else vocab) * width
     return total + config.head_size(target_vocab) * (width + 1)

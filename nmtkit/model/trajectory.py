@@ -4,7 +4,7 @@
     head     at s_t, which has seen R_t and s_t but not a_t
 
 With `return_values` a step is s_t R_t a_t, returns have an embedding each, and a second head predicts R_t at s_t; then
-a_t is predicted at R_t. Without `returns` a step is s_t a_t (behaviour cloning).
+a_t is predicted at R_t. Without `returns` a step is s_t a_t (behaviour cloning, and with `return_values` a critic).
 
 Source: Chen et al. 2021 (arXiv 2106.01345), section 3 and appendix A.3. A layer norm follows the sum of embedding and
 position, as in the authors' code; other than there, dropout follows it.
@@ -38,11 +38,11 @@ class DecisionTransformer(Transformer):
 
         self.inputs = nn.ModuleDict({"states": embedding(source_vocab, is_vector=config.vector_states)})
         self.inputs["actions"] = embedding(target_vocab, is_vector=config.head == "vector-action")
-        if config.return_values:
-            self.inputs["returns"] = nn.Embedding(config.return_values, width)
-            self.return_head = nn.Linear(width, config.return_values)
-        elif config.returns:
-            self.inputs["returns"] = nn.Linear(1, width)
+        values = config.return_values
+        if config.returns:
+            self.inputs["returns"] = nn.Embedding(values, width) if values else nn.Linear(1, width)
+        if values:
+            self.return_head = nn.Linear(width, values)
         self.input_norm = nn.LayerNorm(width)
         self._columns = config.linear_columns(source_vocab, target_vocab)
         self.initialize()
@@ -93,6 +93,6 @@ class DecisionTransformer(Transformer):
 
 def tokens_of_step(config: ModelConfig) -> tuple[str, ...]:
     """Return the kinds of the tokens of a step, in their order."""
-    if config.return_values:
-        return ("states", "returns", "actions")
-    return ("returns", "states", "actions") if config.returns else ("states", "actions")
+    if not config.returns:
+        return ("states", "actions")
+    return ("states", "returns", "actions") if config.return_values else ("returns", "states", "actions")

@@ -98,10 +98,8 @@ def attention_maps(
 
     tokenizer = loaded.tokenizer.in_direction(target_language)
     task = task_of(tokenizer)
-    if not task.has_source:
-        raise ModelError("this is a language model; attention is shown for models with a source")
-    if task.has_labels:
-        raise ModelError("this model predicts labels; attention is shown for models that generate text")
+    if task.command != "translate":
+        raise ModelError(f"this model {task.does}; attention is shown for models that translate")
     config = loaded.model.config
     positions = config.max_positions // 2 if config.is_joined else config.max_positions
     limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1

@@ -9,22 +9,20 @@ from typing import Any
 
 PLAYED = {
     "episodes": int, "success_rate": float, "lengths": {str: int}, "shortest_lengths?": {str: int},
-    "example": {"rewards": [float], "values": [[float]]},
+    "best_return_probabilities": {str: [float]},
 }  # fmt: skip
 """Shape of RUN/play.json, as far as it is shown."""
 _WIDTH, _HEIGHT, _ROW = 560, 140, 30
 
 
 def figures_of(played: dict[str, Any]) -> list[str]:
-    """Return the figures as HTML: lengths of the episodes, and the returns predicted during one of them."""
+    """Return the figures as HTML: lengths of the episodes, and returns predicted during them."""
     series = {"played": played["lengths"]}
     if "shortest_lengths" in played:
         series["shortest"] = played["shortest_lengths"]
     figures = [_histogram("Steps to success, as shares of all episodes", series, played["episodes"])]
-    example = played["example"]
-    if any(len(row) > 1 for row in example["values"]):
-        best = [row[-1] for row in example["values"]]
-        figures.append(_curve("Probability of the highest return during an episode", best, example["rewards"]))
+    if played["best_return_probabilities"]:
+        figures.append(_curves("Mean predicted probability of the highest return", played["best_return_probabilities"]))
     return figures
 
 
@@ -42,16 +40,18 @@ def _histogram(title: str, series: dict[str, dict[str, int]], total: int) -> str
     return _figure(f"{title}; {keys}" if len(series) > 1 else title, (len(lengths) + 1) * _ROW, drawn)
 
 
-def _curve(title: str, values: Sequence[float], rewards: Sequence[float]) -> str:
-    step = (_WIDTH - 80) / max(1, len(values) - 1)
-    points = " ".join(f"{60 + step * index:.1f},{10 + (1 - value) * _HEIGHT:.1f}" for index, value in enumerate(values))
-    drawn = [f'<polyline fill="none" stroke="currentColor" stroke-width="2" points="{points}"/>']
+def _curves(title: str, series: dict[str, Sequence[float]]) -> str:
+    most = max(map(len, series.values()))
+    step = (_WIDTH - 160) / max(1, most - 1)
+    drawn = []
+    for name, values in series.items():
+        ends = [(60 + step * index, 10 + (1 - value) * _HEIGHT) for index, value in enumerate(values)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in ends)
+        drawn.append(f'<polyline fill="none" stroke="currentColor" stroke-width="2" points="{points}"/>')
+        drawn.append(f'<text x="{ends[-1][0] + 6:.1f}" y="{ends[-1][1] + 4:.1f}">{escape(name)}</text>')
     for label, y in (("1", 14), ("0", 14 + _HEIGHT)):
         drawn.append(f'<text x="50" y="{y}" text-anchor="end">{label}</text>')
-    for index, reward in enumerate(rewards):
-        if reward == max(rewards) != min(rewards):
-            drawn.append(f'<circle cx="{60 + step * min(index, len(values) - 1):.1f}" cy="{20 + _HEIGHT}" r="4"/>')
-    drawn.append(f'<text x="60" y="{40 + _HEIGHT}">steps 1 to {len(values)}; dots: the highest reward</text>')
+    drawn.append(f'<text x="60" y="{40 + _HEIGHT}">steps 1 to {most}</text>')
     return _figure(title, _HEIGHT + 50, drawn)
 
 

@@ -25,12 +25,12 @@ class LabelTask(Task):
     """Labels of one kind."""
 
     command = "classify"
-    activity, noun, unit = "labelling", "label", "labels"
+    does, activity, noun, unit = "predicts labels", "labelling", "label", "labels"
     own_metric, nll, nll_title = "labels", "nll of the label", "Negative log-likelihood, nats per label"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     splits_sources = False
     translates_sentences = False
-    has_labels = True
+    has_labels, predicts_text = True, False
 
     def __init__(self, name: str, label_type: str = "class") -> None:
         self.name, self._has_numbers = name, label_type == "number"

@@ -196,8 +196,8 @@ def make_environment(name: str, seed: int, *, for_data: bool = False) -> Environ
         sys.path.insert(0, here)
     try:
         made = getattr(importlib.import_module(module), function)()
-    except Exception as error:
-        raise DataError(f'environment "{name}": {type(error).__name__}: {error}') from None
+    except (Exception, SystemExit) as error:
+        raise DataError(f'environment "{name}": {_in_words(error)}') from None
     if not isinstance(made, Environment):
         raise DataError(f'environment "{name}": the function returns no environment with reset, step and action_space')
     return made
@@ -223,24 +223,39 @@ def take(environment: Environment, action: Any) -> Step:
         number = float(reward)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"the environment gave a reward of {repr(reward)[:40]}, not a finite number")
+    if not is_finite(number):
+        raise DataError(f"the environment gave a reward of {repr(reward)[:40]}, {NOT_FINITE}")
     return observation, number, bool(terminated), bool(truncated), facts
+
+
+NOT_FINITE = "not a finite number (at most 1e30)"
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number whose sums over an episode float32 can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
 
 
 def _called(name: str, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
     """Return the result of a function of an environment, which may be anyone's code."""
     try:
         return function(*values, **named)
+    except DataError:
+        raise
     except Exception as error:
-        raise DataError(
-            f"the environment's {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        ) from None
+        raise DataError(f"the environment's {name} failed: {_in_words(error)}") from None
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def random_action(environment: Environment, facts: dict[str, Any], random: np.random.Generator) -> Any:
     """Return a random action, of those that `action_mask` among the facts allows if it is there."""
-    space = environment.action_space
+    return _called("action_space", _sampled_action, environment.action_space, facts, random)
+
+
+def _sampled_action(space: Any, facts: dict[str, Any], random: np.random.Generator) -> Any:
     first = int(getattr(space, "start", 0))
     if "action_mask" in facts:
         allowed = np.flatnonzero(facts["action_mask"])
@@ -249,8 +264,8 @@ def random_action(environment: Environment, facts: dict[str, Any], random: np.ra
         return int(random.choice(allowed)) + first
     if hasattr(space, "n") and not getattr(space, "shape", ()):
         return int(random.integers(space.n)) + first
-    _called("action_space.seed", space.seed, int(random.integers(2**31)))
-    return _called("action_space.sample", space.sample)
+    space.seed(int(random.integers(2**31)))
+    return space.sample()
 
 
 def random_episodes(environment: Environment, count: int, seed: int, longest: int) -> Iterator[dict[str, list[Any]]]:
@@ -266,7 +281,10 @@ def random_episodes(environment: Environment, count: int, seed: int, longest: in
         is_over = False
         while not is_over:
             if len(episode["states"]) == longest:
-                raise DataError(f"an episode has not ended after {longest} steps; raise [model] max_positions")
+                raise DataError(
+                    f"an episode has not ended after {longest} steps; raise [model] max_positions, or let the "
+                    "environment end its episodes"
+                )
             action = random_action(environment, facts, random)
             following, reward, terminated, truncated, facts = take(environment, action)
             for key, value in (("states", state), ("actions", action), ("rewards", reward)):

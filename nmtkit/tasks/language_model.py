@@ -16,6 +16,7 @@ class LanguageModelTask(Task):
     """Continuation of text."""
 
     command = "generate"
+    does = "continues text"
     unit = "tokens"
     averaging_metric = "nll"
     has_source = False

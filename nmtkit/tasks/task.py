@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from nmtkit.config.schema import DataConfig
 from nmtkit.corpora.corpus import Corpus
+from nmtkit.errors import ModelError
 from nmtkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
@@ -107,7 +108,8 @@ class Task:
 
     Attributes:
         description: description of source and target, for the README of an export.
-        command: command that uses a model; activity: what it does, for progress bars; noun: its output.
+        command: command that uses a model; does: what a model does, for messages; activity: the same for progress bars;
+            noun: its output.
         unit: what the loss is a mean over, for messages and pages.
         nll: name of the loss without smoothing and additional terms; nll_title: the same with its unit.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
@@ -120,21 +122,27 @@ class Task:
             place in the translation.
         has_source: False: the model continues text, and learns from texts cut into sequences (`data/windows.py`).
         has_labels: the output is a label, which a head of the model predicts (`data/label_data.py`).
+        predicts_text: False: the output is no text, so validation has no perplexity and no BLEU.
         has_text: False: the data are episodes (`data/episodes.py`), and the model plays (`decoding/play.py`).
     """
 
     description = "plain"
     command: Literal["translate", "generate", "classify", "play"] = "translate"
-    activity, noun, unit = "translating", "translation", "target tokens"
+    does, activity, noun, unit = "translates", "translating", "translation", "target tokens"
     nll, nll_title = "nll", "Negative log-likelihood, nats per token"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
     metrics: tuple[str, ...] | None = None
     own_metric: str | None = None
     has_source = True
     has_labels = False
-    has_text = True
+    has_text = predicts_text = True
     splits_sources = True
     translates_sentences = True
+
+    def require(self, *commands: str) -> None:
+        """Raise ModelError unless one of these commands is for models of this task."""
+        if self.command not in commands:
+            raise ModelError(f"this model {self.does}; use `nmtkit {self.command}`")
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         """Return the corpus with all lines converted by `model_source` and `model_target`."""

@@ -11,10 +11,10 @@ class TrajectoryTask(Task):
     """Actions in sequences of returns, states and actions."""
 
     command = "play"
-    activity, noun, unit = "playing", "episode", "actions"
+    does, activity, noun, unit = "plays episodes", "playing", "episode", "actions"
     nll, nll_title = "nll of the action", "Loss, nats (vectors: mean squared error) per action"
     averaging_metric = "nll"
-    has_text = False
+    has_text = predicts_text = False
 
     def __init__(self, text: str) -> None:
         self.description = "episodes of states, actions and rewards"

@@ -26,7 +26,7 @@ from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, Counters, forward_flops, padding_flops
 from nmtkit.training.epochs import TrainingPairs
-from nmtkit.training.loss import CompiledLoss, Loss, action_loss, batch_loss, label_loss, r_drop_loss
+from nmtkit.training.loss import CompiledLoss, Loss, batch_loss, own_loss, r_drop_loss
 from nmtkit.training.nonfinite import count_skipped, reason_to_skip
 from nmtkit.training.optimizer import learning_rate, step_if
 from nmtkit.training.state import TrainingState
@@ -175,10 +175,8 @@ def train_updates(
 
 def training_loss(training: TrainingConfig, model: ModelConfig) -> Loss:
     """Return the loss of a recipe, not compiled."""
-    if model.has_actions:
-        return action_loss
-    if model.head != "none":
-        return partial(label_loss, source_loss=training.source_loss)
+    if (own := own_loss(model, training.source_loss)) is not None:
+        return own
     if training.r_drop:
         return partial(r_drop_loss, alpha=training.r_drop)
     return partial(batch_loss, source_loss=training.source_loss) if model.is_joined else batch_loss

@@ -9,7 +9,7 @@ CompiledLoss    either of them with the model's layers compiled by torch.compile
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -252,9 +252,11 @@ def action_loss(
     return loss, nll.detach()
 
 
-def own_loss(model: ModelConfig) -> Loss | None:
-    """Return the loss of a model with a head, without options; None for models without."""
-    return None if model.head == "none" else action_loss if model.has_actions else label_loss
+def own_loss(model: ModelConfig, source_loss: float = 0.0) -> Loss | None:
+    """Return the loss of a model with a head; None for models without."""
+    if model.has_actions:
+        return action_loss
+    return None if model.head == "none" else partial(label_loss, source_loss=source_loss)
 
 
 class _RDropLoss(torch.autograd.Function):

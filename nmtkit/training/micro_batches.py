@@ -131,11 +131,10 @@ def _report_plan(
     micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, processes) for each in share]
     real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
-    noun = "label" if data.extract_id is not None else "pair"
-    examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), noun)
-    if data.extract_id is None:
+    examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), data.noun)
+    if data.unit:
         most = "" if training.sequences_per_update else f" (at most {training.tokens_per_update:,})"
-        examples = f"{tokens / count:,.0f} target tokens{most} and {examples}"
+        examples = f"{tokens / count:,.0f} {data.unit}{most} and {examples}"
     log.info(
         "updates average %s, in %.1f micro-batches on %s "
         "(up to %s tokens, %s); %.1f %% of all tokens are padding; %s per epoch",

@@ -91,8 +91,8 @@ class TrainingPanel:
         moment, scores = self.moment, self.scores
         width = max(16, options.max_width - 4)
         training, validation = _training_rows(moment), _validation_rows(scores)
-        if self._task.has_labels:
-            training, validation = (_of_labels(rows, self._task.nll) for rows in (training, validation))
+        if not self._task.predicts_text:
+            training, validation = (_without_text(rows, self._task.nll) for rows in (training, validation))
         speed = _speed_rows(moment, self._matmul_rate, self._task.unit)
         if width >= _WIDE:
             blocks = [[training, validation, speed]]
@@ -168,7 +168,7 @@ def _validation_rows(scores: Scores) -> Rows:
     return [("validation", "last", "best"), *((name, *pair) for name, pair in zip(names, figures, strict=True))]
 
 
-def _of_labels(rows: Rows, nll: str) -> Rows:
+def _without_text(rows: Rows, nll: str) -> Rows:
     """Return rows without figures of text, and with the name of the nll."""
     kept = [row for row in rows if row[0] not in ("perplexity", "BLEU")]
     return [(nll if name == "nll" else name, *figures) for name, *figures in kept]

@@ -262,7 +262,7 @@ class Reporter:
         return line
 
     def _shown(self, nll: float) -> str:
-        of_text = "" if self._task.has_labels else f", perplexity {perplexity(nll)}"
+        of_text = f", perplexity {perplexity(nll)}" if self._task.predicts_text else ""
         return f"{self._task.nll} {nll:.4f}{of_text}"
 
     def summarize(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Pre-training and fine-tuning on labels: the same bits after a stop, and the same updates with two processes."""
+"""Pre-training, fine-tuning on labels, episodes: the same bits after a stop, the same updates by two processes."""
 
 import os
 import shutil
@@ -54,7 +54,9 @@ TEXT = TEXT.replace("[decoding]", 'schedule = "cosine"\nweight_decay = 0.01\n[de
 LABELS = '[data]\ntask = "label"\nsource_language = "en"\nvalid = 8\ntokenizer = "pre-trained"\n' + SHARED
 LABELS = LABELS.replace("normalize", 'train = [{ source = "labelled.txt", target = "labels.txt" }]\nnormalize')
 LABELS = LABELS.replace("[decoding]", 'schedule = "linear"\nsource_loss = 0.5\ninit = "pre-trained"\n[decoding]')
-PHASES = {"text": TEXT, "labels": LABELS}
+EPISODES = '[data]\ntask = "trajectories"\nenvironment = "graph"\nepisodes = 80\nvalid = 8\n' + SHARED
+EPISODES = EPISODES.replace('subwords = "characters"\n', "").replace("[decoding]", 'schedule = "constant"\n[decoding]')
+PHASES = {"text": TEXT, "labels": LABELS, "episodes": EPISODES}
 VARIANTS = {"whole": [], "stopped": [], "plain": ["model.dropout=0.0", "training.adam_epsilon=1e-3"]}
 """Overrides. With a small epsilon, Adam would enlarge the rounding of gradients that are 0, as of key biases."""
 

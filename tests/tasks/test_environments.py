@@ -5,6 +5,7 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.tasks.environments import (
+    Discrete,
     Environment,
     GraphEnvironment,
     KeyToDoor,
@@ -92,13 +93,10 @@ def test_the_same_seed_gives_the_same_episodes() -> None:
 class Odd:
     """An environment with faults."""
 
-    class Space:
-        n = 2
-
-    action_space = Space()
-
-    def __init__(self, *, reset: object = (0, {}), step: object = (0, 0.0, False, False, {})) -> None:
-        self._reset, self._step = reset, step
+    def __init__(
+        self, *, reset: object = (0, {}), step: object = (0, 0.0, False, False, {}), space: object = Discrete(2)
+    ) -> None:
+        self._reset, self._step, self.action_space = reset, step, space
 
     def reset(self, *, seed: int | None = None) -> object:
         if isinstance(self._reset, Exception):
@@ -120,12 +118,19 @@ class Odd:
         (Odd(step=(0, 10**400, False, False, {})), "a reward of 1000"),
         (Odd(reset=(0, None)), "reset must return"),
         (Odd(reset=(0, {"action_mask": [0, 0]})), "allows no action"),
-        (Odd(reset=ValueError("too\nbad")), "the environment's reset failed: ValueError"),
+        (Odd(step=(0, 1e300, False, False, {})), "a reward of 1e[+]300"),
+        (Odd(reset=ValueError("too\nbad")), "the environment's reset failed: ValueError: too bad"),
+        (Odd(space=None), "action_space failed: AttributeError"),
+        (Odd(space=Discrete(0)), "action_space failed: ValueError"),
     ],
 )
 def test_faults_of_an_environment_are_named(environment: Environment, message: str) -> None:
     with pytest.raises(DataError, match=message):
         list(random_episodes(environment, 1, 1, 5))
+
+
+def fail() -> None:
+    raise ValueError("too\nbad")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,8 @@ def test_faults_of_an_environment_are_named(environment: Environment, message: s
         ("no_such_module:make", "ModuleNotFoundError"),
         ("math:nothing", "AttributeError"),
         ("builtins:dict", "returns no environment"),
+        ("tests.tasks.test_environments:fail", "ValueError: too bad$"),
+        ("sys:exit", "SystemExit"),
     ],
 )
 def test_environments_that_cannot_be_made(name: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,28 @@ class Long(Repeat):
         return state, reward, False, False, {}
 
 
+class Hand(Repeat):
+    """States are tuples, as those of gymnasium's Blackjack."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        state, facts = super().reset(seed=seed)
+        return (state, 1), facts
+
+    def step(self, action: int) -> Any:
+        state, *others = super().step(action)
+        return (state, 0), *others
+
+
+class First(Repeat):
+    """The first action decides whether the last step earns 1."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        is_good = action == self._state if self._steps == 0 else self._is_good
+        state, _, is_over, *others = super().step(action)
+        self._is_good = is_good
+        return state, float(is_over and is_good), is_over, *others
+
+
 class Steering:
     """Vectors: the action should be the negative of the state."""
 
@@ -179,7 +202,8 @@ def model_of(vector: bool = False, **changes: Any) -> DecisionTransformer:
 
 
 KINDS: list[dict[str, Any]] = [
-    {}, {"vector": True}, {"returns": False}, {"return_values": 3}, {"vector": True, "return_values": 3}
+    {}, {"vector": True}, {"returns": False}, {"return_values": 3}, {"vector": True, "return_values": 3},
+    {"returns": False, "return_values": 3},
 ]  # fmt: skip
 
 
@@ -192,9 +216,8 @@ def test_parameters_and_operations_are_counted_exactly(kind: dict[str, Any]) -> 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         action_loss(model, batch, 0.0)
     steps = np.array([4, 4])
-    counted = forward_flops(
-        model.config, 0, (len(model.order) - 1) * steps + 1, steps, head_size=model.head_size
-    )  # fmt: skip
+    lengths = (len(model.order) - 1) * steps + 1, steps
+    counted = forward_flops(model.config, 7, *lengths, source_outputs=True, head_size=model.head_size)
     assert counter.get_total_flops() == counted.flops
 
 
@@ -331,6 +354,8 @@ def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
     scores = json.loads((trained / "scores.json").read_text(encoding="utf-8"))["episodes"]
     assert scores["mean-return"]["score"] > 2.5
     assert {"success-rate", "mean-return"} == set(scores)
+    signature = "environment:tests.tasks.test_trajectories:Repeat|episodes:1000|target:best|actions:sampled|seed:1|"
+    assert scores["success-rate"]["signature"].startswith(signature)
     page = report_page([read_run(trained)])
     assert "Steps to success" in page
     assert "never" in page
@@ -391,14 +416,23 @@ def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path) -> None:
     for prior in (0.0, 10.0):
         found = play(loaded, PlayRequest(episodes=60, prior=prior))
         totals[prior] = np.mean([each.total for each in found])
-        figure = figures_of(
-            {**Outcome(found).as_json(), "example": {"rewards": [0.0, 1.0], "values": found[0].values}}
-        )[1]
-        assert "Probability of the highest return" in figure
-        assert figure.count("<circle") == 1
         assert all(np.allclose(np.sum(each.values, 1), 1) and len(each.values) == 4 for each in found)
     # Without a prior the returns are those of random actions, 4 / 3 on average.
     assert totals[0.0] < 1.6 < totals[10.0]
+
+
+def test_facts_of_other_environments_do_not_stop_play() -> None:
+    episode = Played(rewards=[1.0])
+    episode.judge({"is_success": np.array([True, False]), "shortest": "none"}, 1.0)
+    assert (episode.is_success, episode.shortest, episode.is_shortest) == (False, None, None)
+    episode.judge({"shortest": np.int64(1)}, 1.0)
+    assert (episode.is_success, episode.shortest, episode.is_shortest) == (True, 1.0, True)
+
+
+def test_a_tuple_of_numbers_is_a_vector(tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path, ("Repeat", "Hand")), ["data.states=vector", "data.episodes=20"])
+    prepare(recipe, tmp_path / "run")
+    assert np.load(Run(tmp_path / "run").data / "train" / "states.npy").shape[1] == 2
 
 
 def test_intervals() -> None:
@@ -428,6 +462,15 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     assert [entry["episodes"] for entry in found["models"].values()] == [20, 20]
     assert [len(entry["rewards"]) for entry in found["models"].values()] == [20, 20]
     assert found["success_rate"] == found["models"][str(trained)]["success_rate"]
+    predicted = tmp_path / "cost.json"
+    command = ["cost", str(trained), "--device-type", "h200", "--json", str(predicted), "--quiet"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    trained_cost = json.loads((trained / "cost.json").read_text(encoding="utf-8"))
+    expected_cost = json.loads(predicted.read_text(encoding="utf-8"))
+    assert [expected_cost[key] for key in ("updates", "target_tokens", "unit")] == [
+        trained_cost[key] for key in ("updates", "target_tokens", "unit")
+    ]
+    assert expected_cost["flops"] == trained_cost["flops"]
     for command, expected in (("report", "report.html"), ("score", "scores.json")):
         result = CliRunner().invoke(app, [command, str(trained), "--quiet"])
         assert result.exit_code == 0, result.output
@@ -450,7 +493,7 @@ GOOD = {"states": [0, 1], "actions": [0, 1], "rewards": [0, 1]}
         ([{**GOOD, "states": [0, [1, 2]]}], r"line 1: states has \[1, 2\], not a whole number or a name; .*vector"),
         ([{**GOOD, "actions": [0, 0.5]}], "line 1: actions has 0.5"),
         ([{key: value * 9 for key, value in GOOD.items()}], "max_positions = 6, but an episode has 18 steps"),
-        ([], "hold no episode"),
+        ([], "data.train: there is no episode in .*train.jsonl"),
     ],
 )
 def test_episodes_that_cannot_be_used(tmp_path: Path, rows: list[Any], message: str) -> None:
@@ -500,13 +543,84 @@ def test_settings_that_do_not_fit_the_episodes(tmp_path: Path, overrides: list[s
         (["model.positions=sinusoidal"], "positions = .learned"),
         (["model.architecture=encoder-decoder"], "architecture"),
         (["model.head=classes"], "contradicts"),
-        (["model.returns=false", "model.return_values=2"], "needs returns = true"),
+        (["data.subwords=bpe"], "subwords is for text"),
+        (["data.tokenizer=model"], "tokenizer is for text"),
+        (["data.max_source_tokens=9"], "max_source_tokens is for text"),
+        (["cleaning.duplicate_pair=drop"], "cleaning. is for text"),
         (["training.validate_bleu=true"], "validate_bleu"),
+        (["training.source_loss=0.5"], "source_loss: not for"),
     ],
 )
 def test_settings_that_contradict_the_task(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe(write_project(tmp_path), overrides)
+
+
+def test_settings_of_decisions_are_refused_for_text() -> None:
+    for override in ("data.environment=graph", "data.min_return=0", "model.returns=false", "model.return_values=2"):
+        with pytest.raises(RecipeError, match=r"for .*trajectories"):
+            load_recipe("multi30k-en-de-tiny", [override])
+
+
+def test_other_episodes_do_not_inherit_the_environment(tmp_path: Path) -> None:
+    own = 'base = "key-to-door"\n[data]\ntrain = [{ text = "train.jsonl" }]\n'
+    for data, environment in (("", None), ('environment = "graph"', "graph")):
+        (tmp_path / "mine.toml").write_text(own + data, encoding="utf-8")
+        assert load_recipe(str(tmp_path / "mine.toml")).data.environment == environment
+    both = 'data.train=["environment", { text = "train.jsonl" }]'
+    assert load_recipe("key-to-door", [both]).data.environment == "key-to-door"
+
+
+def test_sequences_name_the_episodes_of_the_corpora(tmp_path: Path) -> None:
+    rows = [{"states": [number], "actions": [0], "rewards": [number]} for number in range(6)]
+    changes = (
+        (from_files()[0][0], 'train = [{ text = "train.jsonl" }, { text = "more.jsonl" }]'), ("= 500\nvalid = 5", "= 1")
+    )  # fmt: skip
+    for override, kept in (("data.valid=2", 10), ("data.best_episodes=0.5", 6)):
+        recipe = load_recipe(write_project(tmp_path, *changes, train=rows, more=rows), [override])
+        run = Run(tmp_path / override)
+        prepare(recipe, run.folder)
+        data, tokenizer = EpisodeData(run.data / "train", recipe, run.tokenizer()), run.tokenizer()
+        assert len(data) == kept
+        states = [int(tokenizer.entries("source")[row]) for row in np.load(run.data / "train" / "states.npy")]
+        assert [(int(line) - 1) % 6 for line in data.lines] == states
+        assert len(set(data.lines.tolist())) == kept
+
+
+def test_a_validation_corpus_without_episodes(tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=[]))
+    with pytest.raises(DataError, match=r"data\.valid: there is no episode in .*valid\.jsonl"):
+        prepare(recipe, tmp_path / "run")
+
+
+def test_positions_are_enough_for_training_and_play(trained: Path) -> None:
+    run = Run(trained)
+    fewer = load_recipe(str(run.recipe_file), ["model.max_positions=3"])
+    with pytest.raises(DataError, match="max_positions = 3, but an episode has 4 steps; raise it"):
+        EpisodeData(run.data / "train", fewer, run.tokenizer())
+    loaded, long = load_model(find_model(trained)), "tests.tasks.test_trajectories:Long"
+    for timesteps in ("window", "episode"):  # more steps than positions, in sight and in all
+        tokenizer = with_facts(run, timesteps=timesteps, window=50)
+        found = play(replace(loaded, tokenizer=tokenizer), PlayRequest(episodes=1, environment=long, max_steps=20))
+        assert len(found[0].rewards) == 20
+
+
+def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
+    settings = ["model.return_values=2", "model.returns=false", "training.max_steps=150", "data.episodes=2000"]
+    recipe = load_recipe(write_project(tmp_path, ("Repeat", "First")), settings)
+    run = Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    found = Outcome(play(load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, target=0.0)))
+    means = found.best_return_probabilities()
+    # The first action decides, so the prediction changes after it.
+    assert means["success"][0] == pytest.approx(1 / 3, abs=0.15)
+    assert means["no success"][0] == pytest.approx(1 / 3, abs=0.15)
+    assert means["success"][1] > means["success"][0] + 0.15
+    assert means["no success"][1] < means["no success"][0] - 0.05
+    figure = figures_of({**found.as_json(), "best_return_probabilities": means})[1]
+    assert "Mean predicted probability of the highest return" in figure
+    assert figure.count("<polyline") == 2
 
 
 def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
@@ -516,14 +630,17 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
         play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
     (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")
-    text = ["--hypothesis", str(tmp_path / "x.txt")]
+    copy, text = shutil.copytree(trained, tmp_path / "copy"), ["--hypothesis", str(tmp_path / "x.txt")]
     for command in (
         ["translate", str(trained), "--input", str(tmp_path / "x.txt")],
         ["classify", str(trained), "--input", str(tmp_path / "x.txt")],
         ["generate", str(trained)],
         ["score", "--model", str(trained), "--source", str(tmp_path / "x.txt"), *text],
         ["score", "--model", str(trained), *text],
-        ["cost", str(tmp_path / "mine.toml")],
+        ["cost", str(tmp_path / "mine.toml"), "--run-dir", str(tmp_path / "new")],
+        ["attention", str(trained), "--source", "a", "--target", "a"],
+        ["inspect", str(trained), "--line", "1"],
+        ["compare", str(trained), str(copy)],
         ["prepare", str(tmp_path / "mine.toml"), "--check"],
     ):
         write_project(tmp_path)
@@ -539,6 +656,9 @@ def test_long_episodes_are_cut(trained: Path) -> None:
         play(loaded, PlayRequest(episodes=2, environment=long))
     with pytest.raises(DataError, match="has not ended after 60 steps"):
         play_at_random(Facts.of(loaded.tokenizer), PlayRequest(episodes=2, environment=long), 6)
-    found = play(loaded, PlayRequest(episodes=2, environment=long, max_steps=9))
-    assert [len(each.rewards) for each in found] == [9, 9]
-    assert not found[0].is_success
+    request, facts = PlayRequest(episodes=30, environment=long, max_steps=9), Facts.of(loaded.tokenizer)
+    for found in (play(loaded, request), play_at_random(facts, request, 6)):
+        assert {len(each.rewards) for each in found} == {9}
+        # Without the environment's word for it, success is the best return of the training episodes.
+        assert {each.is_success == (each.total >= facts.best) for each in found} == {True}
+        assert any(each.is_success for each in found)
