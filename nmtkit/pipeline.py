@@ -128,7 +128,7 @@ def run(
         log.info("5/5 score: predict the test texts, and add up the cost")
         return RunResult(0, score_run(run_dir, device=device))
     search = "" if task.has_labels else f" with beam {recipe.decoding.beam}"
-    log.info("4/5 %s: %s%s", task.command, counted(len(recipe.data.test), "test set"), search)
+    log.info("4/5 %s: %s%s", task.command, counted(len(Run(run_dir).test_sets()), "test set"), search)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the %ss with the references, and add up the cost", task.noun)
     return RunResult(0, score_run(run_dir))

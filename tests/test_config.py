@@ -374,6 +374,49 @@ class TestBases:
         kept = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\nvalid = 20\n')
         assert (kept.data.valid, kept.data.test) == (20, ())
 
+    def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
+        folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")
+        recipe = folder.load('base = "parent.toml"\n')
+        assert (recipe.data.held_out, recipe.data.corpora("test")) == ({"valid": 30, "test": 20}, ())
+        stored = folder.path / "stored.toml"
+        stored.write_text(to_toml(recipe), encoding="utf-8")
+        assert stored_recipe(stored, "mine") == recipe
+        named = folder.load('base = "parent.toml"\n[data]\ntest = ["builtin/synthetic"]\n')
+        assert (named.data.held_out, named.data.corpora("test")) == ({"valid": 30}, ("builtin/synthetic",))
+        other = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\n')
+        assert other.data.held_out == {}
+        assert folder.load(DATA, "data.test=5").data.test == 5
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("0", "test is the number of pairs to hold out, at least 1; leave it out for no test set"),
+            ("-3", "at least 1"),
+            ("1.5", "must be a whole number, or a list in [ ]"),
+            ("true", "must be a whole number, or a list in [ ]"),
+            ('"many"', "must be a whole number, or a list in [ ]"),
+            ("2000000000", "must be at most 1000000000"),
+        ],
+    )
+    def test_a_wrong_number_of_test_pairs_is_named(self, folder: Folder, value: str, reason: str) -> None:
+        message = folder.complaint(f"{DATA}test = {value}\n")
+        assert reason in message
+        assert str(folder.path / "mine.toml") in message
+
+    @pytest.mark.parametrize(
+        ("settings", "reason"),
+        [
+            (["data.context=1"], "context needs test text in one corpus"),
+            (['data.text="trees"', "training.validate_bleu=false"], "needs test corpora with tagged trees"),
+            (['data.task="summary"'], "a summary needs test corpora, not a number of pairs"),
+            (['data.task="language-model"'], "a language model needs test texts, not a number of lines"),
+        ],
+    )
+    def test_tasks_without_a_number_of_test_pairs_say_so(
+        self, folder: Folder, settings: list[str], reason: str
+    ) -> None:
+        assert reason in folder.complaint(DATA, *settings, "data.test=5")
+
 
 class TestLocalFiles:
     def test_paths_are_relative_to_the_file_of_the_recipe(

@@ -293,7 +293,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         message = _PLAIN[first["type"]].format(**whole)
     if first["type"] == "string_pattern_mismatch":
         message = VALUE_RULES[first["ctx"]["pattern"]]
-    if (section, key) == ("data", "valid") and first["type"] == "int_type":
+    if (section, key) in (("data", "valid"), ("data", "test")) and first["type"] == "int_type":
         message = "must be a whole number, or a list in [ ]"
     if not key:
         where = f"[{section}] " if section else ""

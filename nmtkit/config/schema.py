@@ -178,9 +178,9 @@ class DataConfig(_Section):
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
     copies of them are removed as well."""
-    test: tuple[CorpusEntry, ...] = ()
+    test: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
-    another name."""
+    another name. Or a number of other pairs to hold out of train in the same way; this test set is called "test"."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
     """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
     parsing.md."""
@@ -267,8 +267,7 @@ class DataConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
-        if self.task_name == LANGUAGE_MODEL and isinstance(self.valid, int):
-            raise ValueError("a language model needs validation texts, not a number of lines")
+        self._check_held_out()
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
         if self.task_name == TRAJECTORIES:
@@ -281,44 +280,38 @@ class DataConfig(_Section):
             raise ValueError('subwords = "gpt-bpe" cannot be learned; tokenizer must name an imported model')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
-        if self.task_name == SUMMARY and isinstance(self.valid, int):
-            raise ValueError("a summary needs validation corpora, not a number of pairs")
         if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
         self._check_languages()
-        if isinstance(self.valid, int) and self.valid < 1:
-            raise ValueError("valid is the number of pairs to hold out, at least 1; leave it out for no validation")
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
             stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
             raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
         if self.has_trees and "lowercase" in self.normalize:
             raise ValueError('normalize: "lowercase" would change the labels of trees')
-        if isinstance(self.valid, int) and self.has_trees:
-            raise ValueError(f'text = "{self.text}" needs validation corpora with tagged trees, not a number')
         if self.has_trees and self.source_prefixes:
             raise ValueError(
                 f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
             )
-        names = [self.test_name(entry) for entry in self.test]
+        names = [self.test_name(entry) for entry in self.corpora("test")]
         if len(set(names)) < len(names):
             raise ValueError(
                 f"two test sets have the same name ({', '.join(names)}); give one a name: "
                 '{ corpus = "..." or source = "...", name = "..." }'
             )
-        for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
+        for entry in (*self.corpora("test"), *self.corpora("valid")):
             if not isinstance(entry, str) and (entry.weight != 1 or entry.source_prefix):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
         if self.context and self.max_source_tokens is not None:
             raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
         if self.context and self.task_name != "translation":
             raise ValueError(f'context is for task = "translation", not "{self.task_name}"; leave it out')
-        if self.context and (isinstance(self.valid, int) or len(self.valid) > 1):
+        if self.context and len(self.corpora("valid")) > 1:
             raise ValueError(
-                "context needs validation text in one corpus: pairs held out of train are no documents, and documents "
-                "of two corpora would run into each other; join their files with a blank line between them"
+                "context needs validation text in one corpus, as documents of two corpora would run into each other; "
+                "join their files with a blank line between them"
             )
         if self.task_name == LANGUAGE_MODEL:
-            for text in (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test):
+            for text in (*self.train, *self.corpora("valid"), *self.corpora("test")):
                 if isinstance(text, LocalPair) and text.source != text.target:
                     raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
             if self.source_prefixes:
@@ -331,13 +324,33 @@ class DataConfig(_Section):
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
+    def _check_held_out(self) -> None:
+        """Raise ValueError for a number of pairs to hold out of train that contradicts other keys."""
+        for key, number in self.held_out.items():
+            purpose = {"valid": "validation", "test": "test"}[key]
+            if self.task_name == LANGUAGE_MODEL:
+                raise ValueError(f"a language model needs {purpose} texts, not a number of lines")
+            if self.task_name == SUMMARY:
+                raise ValueError(f"a summary needs {purpose} corpora, not a number of pairs")
+            if number < 1:
+                raise ValueError(
+                    f"{key} is the number of pairs to hold out, at least 1; leave it out for no {purpose}"
+                    f"{' set' if key == 'test' else ''}"
+                )
+            if self.has_trees:
+                raise ValueError(f'text = "{self.text}" needs {purpose} corpora with tagged trees, not a number')
+            if self.context:
+                raise ValueError(
+                    f"context needs {purpose} text in one corpus: pairs held out of train are no documents"
+                )
+
     def _check_trajectories(self) -> None:
         """Raise ValueError for keys that contradict a task of episodes."""
         if self.environment is None and ENVIRONMENT in self.train:
             raise ValueError('task = "trajectories" needs environment, or train = [{ text = "EPISODES.jsonl" }]')
         if self.test:
             raise ValueError('task = "trajectories" is scored by playing in an environment; leave test out')
-        valid = () if isinstance(self.valid, int) else self.valid
+        valid = self.corpora("valid")
         if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
             raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
         for entry in (*self.train, *valid):
@@ -388,14 +401,15 @@ class DataConfig(_Section):
                 "normalize: the rules of Moses depend on the language, and `translate` does not know which of the "
                 f"source languages ({', '.join(self.source_languages)}) a text is in; leave these steps out"
             )
-        if isinstance(self.valid, int) and self.valid < (count := len(self.held_out_directions)):
-            raise ValueError(f"valid = {self.valid}: take at least one pair for each of the {count} directions")
+        for key, number in self.held_out.items():
+            if number < (count := len(self.held_out_directions)):
+                raise ValueError(f"{key} = {number}: take at least one pair for each of the {count} directions")
         if AVERAGE in self.tests:
             raise ValueError(f'a test set cannot be called "{AVERAGE}", the name of the scores over all directions')
 
     @property
     def _entries(self) -> tuple["str | NamedCorpus | LocalPair", ...]:
-        return (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test)
+        return (*self.train, *self.corpora("valid"), *self.corpora("test"))
 
     def direction(self, entry: "str | NamedCorpus | LocalPair") -> tuple[str, str]:
         """Return the source and the target language of a corpus."""
@@ -414,7 +428,7 @@ class DataConfig(_Section):
 
     @property
     def held_out_directions(self) -> tuple[tuple[str, str], ...]:
-        """The directions of which `valid = N` holds out pairs: those of corpora without a tag."""
+        """The directions of which `valid = N` and `test = N` hold out pairs: those of corpora without a tag."""
         untagged = (entry for entry in self.train if isinstance(entry, str) or not entry.source_prefix)
         return tuple(dict.fromkeys(map(self.direction, untagged))) or self.directions
 
@@ -443,8 +457,11 @@ class DataConfig(_Section):
 
     def test_name(self, entry: "str | NamedCorpus | LocalPair") -> str:
         """Return the name of a test set: as stated, else with its direction where there are several."""
-        has_suffix = self.has_directions and (isinstance(entry, str) or not entry.name)
-        return corpus_name(entry) + (f".{'-'.join(self.direction(entry))}" if has_suffix else "")
+        is_named = not isinstance(entry, str) and entry.name
+        return corpus_name(entry) + ("" if is_named else self._suffix(self.direction(entry)))
+
+    def _suffix(self, direction: tuple[str, str]) -> str:
+        return f".{'-'.join(direction)}" if self.has_directions else ""
 
     def of_test(self, name: str) -> "DataConfig":
         """Return these settings with the languages of a test set."""
@@ -452,8 +469,20 @@ class DataConfig(_Section):
 
     @property
     def tests(self) -> dict[str, tuple[str, str]]:
-        """The direction of each test set, by name."""
+        """The direction of each test set, by name; pairs held out of train are a test set for each direction."""
+        if isinstance(self.test, int):
+            return {f"test{self._suffix(direction)}": direction for direction in self.held_out_directions}
         return {self.test_name(entry): self.direction(entry) for entry in self.test}
+
+    def corpora(self, role: str) -> tuple[CorpusEntry, ...]:
+        """Return the corpora of train, valid or test; none where pairs are held out of train instead."""
+        entries: int | tuple[CorpusEntry, ...] = getattr(self, role)
+        return () if isinstance(entries, int) else entries
+
+    @property
+    def held_out(self) -> dict[str, int]:
+        """The numbers of pairs to hold out of train, by key: for valid, then for test."""
+        return {key: number for key in ("valid", "test") if isinstance(number := getattr(self, key), int)}
 
     @property
     def source_prefixes(self) -> tuple[str, ...]:

@@ -89,8 +89,7 @@ def files_to_fetch(data: DataConfig) -> list[RemoteFile]:
     Raises:
         DataError: there is no such corpus, or not in this direction.
     """
-    valid = () if isinstance(data.valid, int) else data.valid
-    entries = (*data.train, *valid, *data.test)
+    entries = (*data.train, *data.corpora("valid"), *data.corpora("test"))
     public = [entry for entry in entries if not isinstance(entry, LocalPair)]
     return list(dict.fromkeys(file for entry in public for file in public_files(data, entry)))
 

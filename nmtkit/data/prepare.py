@@ -31,11 +31,11 @@ from nmtkit.data.episodes import Episodes
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
 from nmtkit.data.quality_report import Findings
-from nmtkit.data.repeats import key_of
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords
 from nmtkit.data.training_text import (
+    HeldOut,
     Pair,
     TextBlock,
     TrainingText,
@@ -63,6 +63,8 @@ from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
 
 FORMAT = 1
+TEXT_FORMAT = 2
+"""Format of the stage of the cleaned text."""
 _SUBWORD_KEYS = (
     "subwords",
     "vocab_size",
@@ -205,9 +207,10 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
     tagged = _tagged(data)
     available = sum(count for number, count in enumerate(pairs) if number not in tagged)
-    if isinstance(data.valid, int) and data.valid > available:
+    if sum(data.held_out.values()) > available:
+        stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
         findings.stop(
-            f"data.valid = {data.valid}: the training corpora hold only {counted(available, 'pair')}"
+            f"{stated}: the training corpora hold only {counted(available, 'pair')}"
             f"{' without a tag' if tagged else ''}; take fewer"
         )
     return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
@@ -258,8 +261,8 @@ def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
         task = task_of(data)
         return _Corpora(
             [task.training_corpus(open_entry(data, entry, downloader)) for entry in data.train],
-            [open_entry(data, entry, downloader) for entry in (() if isinstance(data.valid, int) else data.valid)],
-            {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.test},
+            [open_entry(data, entry, downloader) for entry in data.corpora("valid")],
+            {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.corpora("test")},
         )
 
 
@@ -294,19 +297,19 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
-    valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
-    for key, entries in {"train": data.train, **valid, "test": data.test}.items():
-        settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in entries]
-        for_text["data"][key] = [corpus_name(entry) for entry in entries]
+    for key in ("train", "valid", "test"):
+        if key not in data.held_out:
+            settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in data.corpora(key)]
+            for_text["data"][key] = [corpus_name(entry) for entry in data.corpora(key)]
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
     for key in (*_SUBWORD_KEYS, "sampling_temperature"):
         for_text["data"].pop(key, None)
-    if isinstance(data.valid, int) and (tagged := _tagged(data)):
+    if data.held_out and (tagged := _tagged(data)):
         for_text["data"]["tagged"] = tagged
     sums = [[corpus.name, corpus.fingerprint] for corpus in (*corpora.train, *corpora.valid, *corpora.tests.values())]
-    return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", FORMAT, for_text, sums, versions())
+    return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", TEXT_FORMAT, for_text, sums, versions())
 
 
 def _tagged(data: DataConfig) -> list[int]:
@@ -368,7 +371,7 @@ class _Preparer:
         self._valid = list[Pair]()
         self._valid_places = list[str]()  # for messages
         self._valid_directions = list[tuple[str, str]]()  # of each pair
-        entries = () if isinstance(recipe.data.valid, int) else recipe.data.valid
+        entries = recipe.data.corpora("valid")
         for corpus, entry in zip(corpora.valid, entries, strict=True):
             pairs = self._read_set(corpus, "valid")
             self._valid += pairs
@@ -434,11 +437,16 @@ class _Preparer:
         self.findings.restore(facts["findings"])
         for corpus, counts in zip(self._train, facts["corpora"], strict=True):
             self._describe(corpus, "train", counts)
-        if facts["held_out"] is not None:
-            self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in facts["held_out"]]
-            self._valid_places = [row[-1] for row in facts["held_out"]]
-            directions = self._data.held_out_directions
-            self._valid_directions = [directions[int(row[2])] for row in facts["held_out"]]
+        directions, names = self._data.held_out_directions, list(self._data.tests)
+        for key, rows in facts["held_out"].items():
+            pairs = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in rows]
+            groups = [int(row[2]) for row in rows]
+            if key == "valid":
+                self._valid, self._valid_places = pairs, [row[-1] for row in rows]
+                self._valid_directions = [directions[group] for group in groups]
+                continue
+            for group, name in enumerate(names):
+                self._tests[name] = [pair for pair, own in zip(pairs, groups, strict=True) if own == group]
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
@@ -451,15 +459,14 @@ class _Preparer:
 
     def _read_training_text(
         self, folder: Path, *, check_only: bool
-    ) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
+    ) -> tuple[TrainingText, list[dict[str, Any]], dict[str, list[HeldOut]]]:
         """See `TrainingTextReader.read`."""
         sets = [self._valid, [pair for pairs in self._tests.values() for pair in pairs]]
         if self._data.has_directions:  # a pair may also be in training in the opposite direction
             sets = [[*pairs, *((target, source) for source, target in pairs)] for pairs in sets]
-        keys = [frozenset(key_of(*self._as_trained(pair)) for pair in pairs) for pairs in sets]
-        held_out_keys = keys[0], keys[1]
+        sets = [[self._as_trained(pair) for pair in pairs] for pairs in sets]
         reader = TrainingTextReader(
-            self._recipe, folder, self.findings, held_out_keys, check_only=check_only, workers=self._workers
+            self._recipe, folder, self.findings, sets, check_only=check_only, workers=self._workers
         )
         result = reader.read(self._train)
         for rule in ("overlap_valid", "overlap_test"):
