@@ -16,13 +16,16 @@ import torch
 
 from nmtkit.config.schema import AVERAGE, Recipe
 from nmtkit.console import counted, log
+from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import Outcome, PlayRequest, play
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
@@ -86,7 +89,13 @@ def run(
     """
     check_trackers(trackers)
     log.info("1/5 prepare: clean the corpora, learn subwords and encode the text")
-    if not prepare(recipe, run_dir, mirror=mirror).is_new:
+
+    def generate(unfinished: list[Generation]) -> None:
+        if unfinished:
+            limit_primitive_cache()  # for the training, and it has to be done before any product
+            generate_corpora(unfinished, recipe, device=device, threads=threads)
+
+    if not prepare(recipe, run_dir, mirror=mirror, generate=generate).is_new:
         log.info("%s is up to date", Run(run_dir).data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:

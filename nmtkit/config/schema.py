@@ -117,6 +117,73 @@ class LocalPair(_InMixture):
                 "target": values["text"]}  # fmt: skip
 
 
+class Noise(_Section):
+    """Noise on the source sentences of a generated corpus. Source: Edunov et al. 2018, section 3."""
+
+    drop: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a word is left out."""
+    mask: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a word is replaced by a filler."""
+    shuffle: int = Field(default=0, ge=0, le=1000)
+    """Maximum number of positions that a word moves."""
+
+
+class GeneratedCorpus(_InMixture):
+    """A text and its translation by a model, made by `prepare`; docs/back-translation.md describes the keys."""
+
+    generate: Path
+    """File to translate, plain or compressed."""
+    model: tuple[Path, ...] = Field(min_length=1, max_length=100)
+    """Model (model folder, run or checkpoint) that translates it, or a list: an ensemble."""
+    side: Literal["source", "target"] = Field(alias="as")
+    """Side of the corpus that is generated; `as` in recipes."""
+    beam: int | None = Field(default=None, ge=1, le=10_000)
+    """Beam size; by default that of the model."""
+    n_best: int = Field(default=1, ge=1, le=10_000)
+    """Number of translations per line, each of which makes a pair."""
+    sample: bool = False
+    """Sample translations instead of searching for the best."""
+    temperature: float = Field(default=1.0, ge=1e-6, le=1e6)
+    """Sampling temperature."""
+    top_k: int = Field(default=0, ge=0, le=MANY)
+    """Sample from this number of most probable tokens; 0: all."""
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    """Nucleus sampling with this probability; 1: all."""
+    seed: int = Field(default=1, ge=0, le=MANY)
+    """Seed of samples and noise."""
+    noise: Noise | None = None
+    """Noise on the source."""
+    name: str | None = Field(default=None, pattern=_FILE_NAME)
+    """Name for messages and files; by default the name of the file to translate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, values: Any) -> Any:
+        """Take `prefix` for source_prefix, and one model for a list of one."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if {"prefix", "source_prefix"} <= values.keys():
+            raise ValueError("prefix and source_prefix are the same key; state one")
+        if "prefix" in values:
+            values["source_prefix"] = values.pop("prefix")
+        if isinstance(values.get("model"), str):
+            values["model"] = [values["model"]]
+        return values
+
+    @model_validator(mode="after")
+    def _check_search(self) -> "GeneratedCorpus":
+        if self.sample and self.beam is not None:
+            raise ValueError("sampling uses no beam; n_best is the number of samples, so leave beam out")
+        if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
+            raise ValueError("temperature, top_k and top_p need sample = true")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _with_as(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {{"side": "as"}.get(key, key): value for key, value in handler(self).items()}
+
+
 SEPARATOR = "<sep>"
 """Vocabulary entry between the sentences of a sequence with `data.context`."""
 AVERAGE = "average"
@@ -152,12 +219,15 @@ def _stated(entry: Any, key: str) -> str | None:
 
 def _kind_of_entry(value: Any) -> str:
     if isinstance(value, dict):
-        return "NamedCorpus" if "corpus" in value else "LocalPair"
+        return "GeneratedCorpus" if "generate" in value else "NamedCorpus" if "corpus" in value else "LocalPair"
     return type(value).__name__ if isinstance(value, _InMixture) else "name"
 
 
 CorpusEntry = Annotated[
-    Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
+    Annotated[str, Tag("name")]
+    | Annotated[NamedCorpus, Tag("NamedCorpus")]
+    | Annotated[LocalPair, Tag("LocalPair")]
+    | Annotated[GeneratedCorpus, Tag("GeneratedCorpus")],
     Discriminator(_kind_of_entry),
 ]
 
@@ -170,8 +240,9 @@ class DataConfig(_Section):
     target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
-    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see
-    data.md."""
+    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see data.md.
+    Or texts that a model translates, as { generate = "mono.de", model = "runs/de-en", as = "source" }; see
+    back-translation.md and distillation.md."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
     x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less."""
@@ -299,8 +370,11 @@ class DataConfig(_Section):
                 '{ corpus = "..." or source = "...", name = "..." }'
             )
         for entry in (*self.corpora("test"), *self.corpora("valid")):
+            if isinstance(entry, GeneratedCorpus):
+                raise ValueError(f"{corpus_name(entry)}: generated corpora are for data.train only")
             if not isinstance(entry, str) and (entry.weight != 1 or entry.source_prefix):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        self._check_generated()
         if self.context and self.max_source_tokens is not None:
             raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
         if self.context and self.task_name != "translation":
@@ -343,6 +417,17 @@ class DataConfig(_Section):
                 raise ValueError(
                     f"context needs {purpose} text in one corpus: pairs held out of train are no documents"
                 )
+
+    def _check_generated(self) -> None:
+        """Raise ValueError for generated corpora that contradict other keys."""
+        names = [corpus_name(entry) for entry in self.train if isinstance(entry, GeneratedCorpus)]
+        if names and self.task_name != "translation":
+            raise ValueError(f'generate is for task = "translation", not "{self.task_name}"')
+        if names and (self.context or self.subwords == "none"):
+            stated = "context" if self.context else 'subwords = "none"'
+            raise ValueError(f"{stated} cannot be used with generated corpora, which are sentences in plain words")
+        if len(set(names)) < len(names):
+            raise ValueError(f"two generated corpora have the same name ({', '.join(names)}); give each a name")
 
     def _check_trajectories(self) -> None:
         """Raise ValueError for keys that contradict a task of episodes."""
@@ -408,10 +493,10 @@ class DataConfig(_Section):
             raise ValueError(f'a test set cannot be called "{AVERAGE}", the name of the scores over all directions')
 
     @property
-    def _entries(self) -> tuple["str | NamedCorpus | LocalPair", ...]:
+    def _entries(self) -> tuple[CorpusEntry, ...]:
         return (*self.train, *self.corpora("valid"), *self.corpora("test"))
 
-    def direction(self, entry: "str | NamedCorpus | LocalPair") -> tuple[str, str]:
+    def direction(self, entry: CorpusEntry) -> tuple[str, str]:
         """Return the source and the target language of a corpus."""
         own = [_stated(entry, key) or getattr(self, key) for key in ("source_language", "target_language")]
         return own[0], own[1]
@@ -428,9 +513,9 @@ class DataConfig(_Section):
 
     @property
     def held_out_directions(self) -> tuple[tuple[str, str], ...]:
-        """The directions of which `valid = N` and `test = N` hold out pairs: those of corpora without a tag."""
-        untagged = (entry for entry in self.train if isinstance(entry, str) or not entry.source_prefix)
-        return tuple(dict.fromkeys(map(self.direction, untagged))) or self.directions
+        """The directions of which `valid = N` and `test = N` hold out pairs: those of corpora that are eligible."""
+        eligible = (entry for number, entry in enumerate(self.train) if number not in self.ineligible)
+        return tuple(dict.fromkeys(map(self.direction, eligible))) or self.directions
 
     @property
     def source_languages(self) -> tuple[str, ...]:
@@ -455,7 +540,7 @@ class DataConfig(_Section):
         """Return these settings with the languages of one direction."""
         return self.model_copy(update=dict(zip(("source_language", "target_language"), direction, strict=True)))
 
-    def test_name(self, entry: "str | NamedCorpus | LocalPair") -> str:
+    def test_name(self, entry: CorpusEntry) -> str:
         """Return the name of a test set: as stated, else with its direction where there are several."""
         is_named = not isinstance(entry, str) and entry.name
         return corpus_name(entry) + ("" if is_named else self._suffix(self.direction(entry)))
@@ -483,6 +568,15 @@ class DataConfig(_Section):
     def held_out(self) -> dict[str, int]:
         """The numbers of pairs to hold out of train, by key: for valid, then for test."""
         return {key: number for key in ("valid", "test") if isinstance(number := getattr(self, key), int)}
+
+    @property
+    def ineligible(self) -> list[int]:
+        """Indices of the training corpora of which no pair is held out: those with a tag, and generated ones."""
+        return [
+            number
+            for number, entry in enumerate(self.train)
+            if not isinstance(entry, str) and (entry.source_prefix or isinstance(entry, GeneratedCorpus))
+        ]
 
     @property
     def source_prefixes(self) -> tuple[str, ...]:
@@ -1060,10 +1154,11 @@ SECTIONS: dict[str, type[_Section]] = {
 }
 
 
-def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
+def corpus_name(entry: CorpusEntry) -> str:
     """Return the short name of a corpus: its name, else the part after the last slash or the source file."""
-    if isinstance(entry, LocalPair):
-        return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
+    if isinstance(entry, LocalPair | GeneratedCorpus):
+        file = entry.source if isinstance(entry, LocalPair) else entry.generate
+        return entry.name or without_suffix(file.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
     if isinstance(entry, NamedCorpus) and entry.name:
         return entry.name
     name = public_name(entry)
@@ -1090,7 +1185,7 @@ def languages_of(data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return sides[0], sides[1]
 
 
-def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:
+def mixture_label(entry: CorpusEntry) -> str:
     """Return the weight, the tag and the languages of a corpus as text, without those that have their default."""
     if isinstance(entry, str):
         return ""

@@ -223,10 +223,9 @@ class TrainingTextReader:
         findings = self._findings
         stored = _StoredPairs(*readers)
         pending: deque[RawBlock] = deque()  # for excerpts of copies, which are recognised only here
-        entry, data = self._data.train[corpus], self._data
-        direction = data.direction(entry)
-        is_tagged = not isinstance(entry, str) and bool(entry.source_prefix)
-        group = -1 if is_tagged else data.held_out_directions.index(direction)
+        data = self._data
+        direction = data.direction(data.train[corpus])
+        group = -1 if corpus in data.ineligible else data.held_out_directions.index(direction)
         examiner = (data.in_direction(direction), *self._examiner, "-".join(direction) if data.has_directions else "")
         blocks = stored.blocks(findings.num_pairs + 1, pending)
         for block in in_order(BlockExaminer, examiner, blocks, self._workers):
@@ -302,7 +301,7 @@ class TrainingTextReader:
                     of_direction = f" for {'-'.join(direction)}, whose share is {number}" if len(directions) > 1 else ""
                     raise DataError(
                         f"data.{key} = {total}: the training corpora hold only {len(rows)} different pairs "
-                        f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning"
+                        f"{'outside of tagged and generated corpora ' if self._data.ineligible else ''}after cleaning"
                         f"{' that share no side with a validation pair' if key == 'test' and self._data.valid else ''}"
                         f"{of_direction}"
                     )
