@@ -16,13 +16,16 @@ import torch
 
 from nmtkit.config.schema import AVERAGE, Recipe
 from nmtkit.console import counted, log
+from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import Outcome, PlayRequest, play, signature_of
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
@@ -88,7 +91,13 @@ def run(
     task = task_of(recipe.data)
     steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
     log.info("1/5 prepare: %s", steps)
-    if not prepare(recipe, run_dir, mirror=mirror).is_new:
+
+    def generate(unfinished: list[Generation]) -> None:
+        if unfinished:
+            limit_primitive_cache()  # for the training, and it has to be done before any product
+            generate_corpora(unfinished, recipe, device=device, threads=threads)
+
+    if not prepare(recipe, run_dir, mirror=mirror, generate=generate).is_new:
         log.info("%s is up to date", Run(run_dir).data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
@@ -129,7 +138,7 @@ def run(
         log.info("5/5 score: predict the test texts, and add up the cost")
         return RunResult(0, score_run(run_dir, device=device))
     search = "" if task.has_labels else f" with beam {recipe.decoding.beam}"
-    log.info("4/5 %s: %s%s", task.command, counted(len(recipe.data.test), "test set"), search)
+    log.info("4/5 %s: %s%s", task.command, counted(len(Run(run_dir).test_sets()), "test set"), search)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the %ss with the references, and add up the cost", task.noun)
     return RunResult(0, score_run(run_dir))

@@ -1,6 +1,7 @@
 """A run folder: every path in it, its recipe, checkpoints and translations, and its lock.
 
     RUN/recipe.toml            the resolved recipe
+    RUN/generated/             translations for generated corpora, and records of their models and settings
     RUN/data/                  ids, text and tokenizer, written by `prepare`
     RUN/checkpoints/step-*/    model folders; RUN/resume/step-*/: states from which training continues
     RUN/averaged/              the averaged model
@@ -168,6 +169,10 @@ class Run:
 
     def translation(self, test_set: str) -> Path:
         return self.folder / "translations" / f"{test_set}.txt"
+
+    def generated(self, name: str, suffix: str) -> Path:
+        """Return the translations of a generated corpus ("tsv") or their record ("json")."""
+        return self.folder / "generated" / f"{name}.{suffix}"
 
     # ---- data and recipe
 

@@ -348,8 +348,8 @@ def test_a_circle_is_found() -> None:
 
 
 RUN_PATHS = re.compile(
-    r"""/ f?"(data|checkpoints|resume|averaged|translations|drawn|prepare|recipe\.toml|(metrics|nonfinite)\.jsonl"""
-    r"""|(scores|cost|prediction|averaging|ablation)\.json|card\.md)[/"]"""
+    r"""/ f?"(data|checkpoints|resume|averaged|translations|drawn|generated|prepare|recipe\.toml"""
+    r"""|(metrics|nonfinite)\.jsonl|(scores|cost|prediction|averaging|ablation)\.json|card\.md)[/"]"""
 )
 
 

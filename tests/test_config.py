@@ -22,8 +22,10 @@ from nmtkit.config.schema import (
     CleaningConfig,
     DataConfig,
     DecodingConfig,
+    GeneratedCorpus,
     LocalPair,
     ModelConfig,
+    Noise,
     Recipe,
     TrainingConfig,
     corpus_name,
@@ -375,6 +377,118 @@ class TestBases:
         assert (overridden.data.valid, overridden.data.test) == ((), ())
         kept = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\nvalid = 20\n')
         assert (kept.data.valid, kept.data.test) == (20, ())
+
+    def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
+        folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")
+        recipe = folder.load('base = "parent.toml"\n')
+        assert (recipe.data.held_out, recipe.data.corpora("test")) == ({"valid": 30, "test": 20}, ())
+        stored = folder.path / "stored.toml"
+        stored.write_text(to_toml(recipe), encoding="utf-8")
+        assert stored_recipe(stored, "mine") == recipe
+        named = folder.load('base = "parent.toml"\n[data]\ntest = ["builtin/synthetic"]\n')
+        assert (named.data.held_out, named.data.corpora("test")) == ({"valid": 30}, ("builtin/synthetic",))
+        other = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\n')
+        assert other.data.held_out == {}
+        assert folder.load(DATA, "data.test=5").data.test == 5
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("0", "test is the number of pairs to hold out, at least 1; leave it out for no test set"),
+            ("-3", "at least 1"),
+            ("1.5", "must be a whole number, or a list in [ ]"),
+            ("true", "must be a whole number, or a list in [ ]"),
+            ('"many"', "must be a whole number, or a list in [ ]"),
+            ("2000000000", "must be at most 1000000000"),
+        ],
+    )
+    def test_a_wrong_number_of_test_pairs_is_named(self, folder: Folder, value: str, reason: str) -> None:
+        message = folder.complaint(f"{DATA}test = {value}\n")
+        assert reason in message
+        assert str(folder.path / "mine.toml") in message
+
+    @pytest.mark.parametrize(
+        ("settings", "reason"),
+        [
+            (["data.context=1"], "context needs test text in one corpus"),
+            (['data.text="trees"', "training.validate_bleu=false"], "needs test corpora with tagged trees"),
+            (['data.task="summary"'], "a summary needs test corpora, not a number of pairs"),
+            (['data.task="language-model"'], "a language model needs test texts, not a number of lines"),
+        ],
+    )
+    def test_tasks_without_a_number_of_test_pairs_say_so(
+        self, folder: Folder, settings: list[str], reason: str
+    ) -> None:
+        assert reason in folder.complaint(DATA, *settings, "data.test=5")
+
+
+class TestGeneratedCorpora:
+    BACK = 'generate = "mono.de", model = "runs/de-en", as = "source"'
+
+    def recipe(self, folder: Folder, entry: str, *overrides: str) -> Recipe:
+        return folder.load(f"{DATA[:-2]}, {{ {entry} }}]\n", *overrides)
+
+    def test_paths_are_relative_and_short_forms_are_taken(self, folder: Folder) -> None:
+        entry = self.recipe(folder, f'{self.BACK}, prefix = "<bt>", beam = 5, noise = {{ drop = 0.1 }}').data.train[1]
+        assert isinstance(entry, GeneratedCorpus)
+        assert (entry.generate, entry.model) == (folder.path / "mono.de", (folder.path / "runs/de-en",))
+        assert (entry.side, entry.source_prefix, entry.beam, entry.noise) == ("source", "<bt>", 5, Noise(drop=0.1))
+        several = self.recipe(folder, self.BACK.replace('"runs/de-en"', '["a", "/b"]')).data.train[1]
+        assert isinstance(several, GeneratedCorpus)
+        assert several.model == (folder.path / "a", Path("/b"))
+
+    def test_it_is_stored_as_it_was_written(self, folder: Folder) -> None:
+        recipe = self.recipe(folder, f"{self.BACK}, sample = true, top_k = 10, noise = {{ shuffle = 3 }}")
+        stored = folder.write(to_toml(recipe), "stored.toml")
+        assert 'as = "source"' in stored.read_text(encoding="utf-8")
+        assert stored_recipe(stored, "mine") == recipe
+        other = self.recipe(folder, f"{self.BACK}, sample = true, top_k = 11, noise = {{ shuffle = 3 }}")
+        assert "'top_k': 11" in differences(recipe.data, other.data)[0]
+
+    @pytest.mark.parametrize(
+        ("entry", "reason"),
+        [
+            ('generate = "a", model = "m"', "as: must be stated"),
+            ('generate = "a", as = "source"', "model: must be stated"),
+            ('generate = "a", model = [], as = "source"', "model: must have 1 or more entries"),
+            ('generate = "a", model = 3, as = "source"', "model: must be a list, in [ ]"),
+            ('generate = "a", model = "m", as = "both"', "as: must be 'source' or 'target'"),
+            (f"{BACK}, baem = 5", "baem: unknown key; did you mean beam?"),
+            (f"{BACK}, noise = {{ dorp = 0.1 }}", "dorp: unknown key; did you mean drop?"),
+            (f"{BACK}, noise = {{ drop = 1.0 }}", "drop: must be less than 1"),
+            (f"{BACK}, noise = {{ mask = 1.5 }}", "mask: must be at most 1"),
+            (f"{BACK}, noise = {{ shuffle = -1 }}", "shuffle: must be at least 0"),
+            (f"{BACK}, noise = 3", "noise: "),
+            (f"{BACK}, n_best = 0", "n_best: must be at least 1"),
+            (f"{BACK}, beam = true", "beam: must be a number, not true or false"),
+            (f"{BACK}, beam = 5, sample = true", "sampling uses no beam"),
+            (f"{BACK}, top_k = 5", "temperature, top_k and top_p need sample = true"),
+            (f"{BACK}, temperature = 0.0, sample = true", "temperature: must be at least"),
+            (f"{BACK}, top_p = 1.1, sample = true", "top_p: must be at most 1"),
+            (f'{BACK}, prefix = "a", source_prefix = "b"', "prefix and source_prefix are the same key; state one"),
+            (f'{BACK}, prefix = "a b"', "must be one word without blanks"),
+            (f'{BACK}, name = "a/b"', "must be a name without slashes"),
+            (f"{BACK} }}, {{ {BACK}", "two generated corpora have the same name (mono, mono); give each a name"),
+        ],
+    )
+    def test_a_wrong_entry_is_one_clear_line(self, folder: Folder, entry: str, reason: str) -> None:
+        message = folder.complaint(f"{DATA[:-2]}, {{ {entry} }}]\n")
+        assert reason in message
+        assert "GeneratedCorpus: " not in message
+        assert str(folder.path / "mine.toml") in message
+
+    @pytest.mark.parametrize(
+        ("settings", "reason"),
+        [
+            (['data.valid=[{generate="a", model="m", as="source"}]'], "data.valid = "),
+            (['data.test=[{generate="a", model="m", as="source"}]'], "a: generated corpora are for data.train"),
+            (["data.context=2"], "context cannot be used with generated corpora"),
+            (["data.subwords=none"], 'subwords = "none" cannot be used with generated corpora'),
+            (["data.text=trees", "training.validate_bleu=false"], 'generate is for task = "translation", not "pars'),
+        ],
+    )  # fmt: skip
+    def test_where_there_can_be_none_it_is_said(self, folder: Folder, settings: list[str], reason: str) -> None:
+        assert reason in folder.complaint(f"{DATA[:-2]}, {{ {self.BACK} }}]\n", *settings)
 
 
 class TestLocalFiles:

@@ -12,7 +12,7 @@ import pytest
 
 from nmtkit.cli.main import COMMANDS
 from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
-from nmtkit.config.schema import SECTIONS
+from nmtkit.config.schema import SECTIONS, GeneratedCorpus, Noise
 
 ROOT = Path(__file__).parent.parent
 KEYS_PAGE = ROOT / "docs" / "recipe-keys.toml"
@@ -126,6 +126,30 @@ def test_the_recipes_of_the_readme_load_and_fine_tuning_is_short_and_gentle(
     assert second.training.max_steps <= first.training.max_steps / 10
     assert second.training.peak_learning_rate <= first.training.peak_learning_rate / 10
     assert second.training.init == second.data.tokenizer == tmp_path / "runs" / "mine"
+
+
+@pytest.mark.parametrize(
+    ("page", "recipe", "side"), [("back-translation", "en-de", "source"), ("distillation", "student", "target")]
+)
+def test_the_recipes_of_generated_corpora_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, recipe: str, side: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in re.findall(r"```toml\n(.*?)```", text_of(ROOT / "docs" / f"{page}.md"), flags=re.DOTALL):
+        name = re.match(r"# (\S+\.toml)\n", text)
+        assert name is not None
+        Path(name[1]).write_text(text, encoding="utf-8")
+        load_recipe(name[1])
+    [generated] = [entry for entry in load_recipe(f"{recipe}.toml").data.train if isinstance(entry, GeneratedCorpus)]
+    assert generated.side == side
+
+
+def test_the_keys_of_generated_corpora_are_explained() -> None:
+    page = text_of(ROOT / "docs" / "back-translation.md")
+    keys = {"as" if key == "side" else key for key in GeneratedCorpus.model_fields} - {"source_prefix"}
+    explained = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    assert {key for row in explained for key in re.findall(r"`(\w+)`", row)} == {*keys, "prefix"}
+    assert all(f"`{key}`:" in page for key in Noise.model_fields)
 
 
 def test_the_readme_is_in_the_order_of_a_newcomers_questions_and_its_bullets_are_short() -> None:

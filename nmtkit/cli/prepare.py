@@ -1,14 +1,24 @@
 """`nmtkit prepare`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import MirrorOption, QuietOption, RecipeArgument, RunDirOption, SetOption, run_folder
+from nmtkit.cli.options import (
+    DeviceOption,
+    MirrorOption,
+    QuietOption,
+    RecipeArgument,
+    RunDirOption,
+    SetOption,
+    ThreadsOption,
+    run_folder,
+)
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import Recipe
+from nmtkit.config.schema import GeneratedCorpus, Recipe
 from nmtkit.errors import DataError
 
 
@@ -27,13 +37,17 @@ def command(
         bool,
         typer.Option("--check", help="Only read the corpora and report problems in the text; write no training data."),
     ] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that translate generated corpora.")] = 1,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Prepare the training data: download, check and clean the corpora, learn subwords, write RUN/data.
 
     Problems in the text are listed in a table, in RUN/data/report.json and, with charts, in RUN/data/report.html. The
     section [cleaning] of the recipe decides what is done about them. If nothing has changed since the last time,
-    nothing is done again. Interrupted downloads are resumed.
+    nothing is done again. Interrupted downloads are resumed, as are translations for generated corpora, to which
+    --processes, --device and --threads apply.
 
     \b
     Examples:
@@ -44,8 +58,18 @@ def command(
     from nmtkit.data.shards import read_report
     from nmtkit.run import Run
 
-    console.set_up(quiet=quiet)
+    rank, launched = console.environment_number("RANK", 0), console.environment_number("WORLD_SIZE", 1)
+    console.set_up(quiet=quiet, rank=rank)
     loaded = load_recipe(recipe, set_ or [])
+    has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
+    if max(processes, launched) > 1 and (not has_generated or check or download_only):
+        raise typer.BadParameter("several processes only translate generated corpora", param_hint="--processes")
+    if processes > launched:
+        from nmtkit.distributed.launch import launch
+        from nmtkit.distributed.workers import check_processes
+
+        check_processes(processes, device)
+        sys.exit(launch(processes, sys.argv[1:]))
     if download_only:
         files = download(loaded, mirror=mirror)
         rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
@@ -55,7 +79,16 @@ def command(
     if check:
         _check(loaded, folder, mirror, workers)
         return
-    preparation = prepare(loaded, folder, mirror=mirror, workers=workers)
+
+    def generate(unfinished: list[Any]) -> None:
+        from nmtkit.decoding.generation import generate_corpora  # imports torch
+
+        generate_corpora(unfinished, loaded, device=device, threads=threads)
+
+    if rank > 0:
+        generate([])
+        return
+    preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     if (Run(folder).data / "report.json").is_file():  # data of older versions have none

@@ -101,7 +101,8 @@ def command(
     else:
         use += " --prompt '...'"
     if result.scores:
-        _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in loaded.data.test))
+        tests = loaded.data.corpora("test") or loaded.data.train
+        _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in tests))
     _print_next_commands(folder, use)
 
 

@@ -263,6 +263,7 @@ def _score_run(run: Path, confidence: int | None, comet: str | None, device: str
     from nmtkit.run import Run
 
     print_scores(score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads)), {})
-    if Run(run).recipe().data.tests.get("synthetic") and "builtin/synthetic" in Run(run).recipe().data.test:
+    data = Run(run).recipe().data
+    if "synthetic" in data.tests and "builtin/synthetic" in data.corpora("test"):
         rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]
         console.print_table("Test set synthetic, by phenomenon", ["phenomenon", "sentences", "sacreBLEU"], rows)

@@ -1,5 +1,6 @@
 """`nmtkit translate`."""
 
+import functools
 import io
 import shlex
 import sys
@@ -157,7 +158,6 @@ def command(
     """
 
     from nmtkit import console
-    from nmtkit.errors import ModelError
     from nmtkit.files import is_stream
 
     if batch_size is not None and batch_tokens is not None:
@@ -201,45 +201,36 @@ def command(
         "--processes": launched > 1, "--precision": precision != "float32",
     }  # fmt: skip
 
-    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, Engine, TranslationRequest
-    from nmtkit.decoding.engine_choice import choose_export
+    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.decoding.file_translation import TranslationJob
+    from nmtkit.decoding.loading import load_engine
     from nmtkit.run import set_translated_as
     from nmtkit.text.terms import Glossary
 
     terms = Glossary.read(glossary) if glossary is not None else None
-    export = choose_export(
-        models,
-        engine,
-        search,
-        [name for name, is_given in only_torch.items() if is_given],
-        max_source_tokens=max_source_tokens,
-        device=device,
-    )
     with ExitStack() as stack:
-        workers = None
-        translator: Engine | None = None
-        if export is not None:
-            from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 
-            try:
-                translator = CTranslate2Translator.load(export, search, device, threads)
-            except ModelError as error:
-                if engine != "auto" or export.model is None:
-                    raise
-                console.log.warning("using the torch engine, because the export cannot be used: %s", error)
-        if translator is None:
-            import torch
-
-            from nmtkit.decoding.translator import Translator
-            from nmtkit.distributed.cpu import set_threads
+        @functools.cache
+        def start() -> "Workers":
             from nmtkit.distributed.workers import Workers
 
-            workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
-            translator = by_torch = Translator.load(models, workers.device, precision)
-            translator.decoding = translator.decoding.model_copy(update=search)
-            if threads is None and batch_size == 1 and by_torch.is_small:
-                set_threads(min(2, torch.get_num_threads()))
+            return stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
+
+        translator = load_engine(
+            models,
+            engine,
+            search,
+            [name for name, is_given in only_torch.items() if is_given],
+            start,
+            precision=precision,
+            max_source_tokens=max_source_tokens,
+            device=device,
+            threads=threads,
+        )
+        if threads is None and batch_size == 1 and translator.is_small:
+            from nmtkit.distributed.cpu import set_threads
+
+            set_threads(min(2, translator.num_threads))
         request = TranslationRequest(
             n_best=mbr or n_best,
             sampling=sampling_of(temperature, top_k, top_p, seed) if is_sampled else None,
@@ -267,7 +258,7 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            translate_to_file(job, input_, output, status, strict=strict, workers=workers if launched > 1 else None)
+            translate_to_file(job, input_, output, status, strict=strict, workers=start() if launched > 1 else None)
         else:
             translate_stream(job, input_, output, status, strict=strict)
 

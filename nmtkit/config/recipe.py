@@ -27,9 +27,12 @@ from nmtkit.config.schema import (
     EXCLUSIVE_KEYS,
     SECTIONS,
     VALUE_RULES,
+    CorpusEntry,
     DataConfig,
+    GeneratedCorpus,
     LocalPair,
     NamedCorpus,
+    Noise,
     Recipe,
     TrainingConfig,
     corpus_name,
@@ -231,9 +234,11 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     for key in ("train", "valid", "test"):
         entries = data.get(key)
         for entry in entries if isinstance(entries, list) else []:
-            for side in ("source", "target", "text"):
+            for side in ("source", "target", "text", "generate", "model"):
                 if isinstance(entry, dict) and isinstance(entry.get(side), str):
                     entry[side] = str(folder / Path(entry[side]).expanduser())
+            if isinstance(entry, dict) and isinstance(entry.get("model"), list):
+                entry["model"] = [str(folder / Path(str(path)).expanduser()) for path in entry["model"]]
 
 
 def _check_keys(layer: _Layer) -> None:
@@ -283,7 +288,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     """Return a one-line message about the first error, with its file and line."""
     errors = error.errors(include_url=False)
     # pydantic tries an entry as a name and as a table, and reports both errors; a table was meant as a table.
-    tables = {"LocalPair", "NamedCorpus"}
+    tables = {"LocalPair", "NamedCorpus", "GeneratedCorpus"}
     meant = [e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"]
     first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
@@ -296,7 +301,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         message = _PLAIN[first["type"]].format(**whole)
     if first["type"] == "string_pattern_mismatch":
         message = VALUE_RULES[first["ctx"]["pattern"]]
-    if (section, key) == ("data", "valid") and first["type"] == "int_type":
+    if (section, key) in (("data", "valid"), ("data", "test")) and first["type"] == "int_type":
         message = "must be a whole number, or a list in [ ]"
     if not key:
         where = f"[{section}] " if section else ""
@@ -306,10 +311,13 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     if tables & {*first["loc"]}:
         name = str(first["loc"][-1])
         if first["type"] == "extra_forbidden":
-            message = f"unknown key{_nearest(name, [*LocalPair.model_fields, *NamedCorpus.model_fields])}"
+            known = [*LocalPair.model_fields, *NamedCorpus.model_fields]
+            if "GeneratedCorpus" in first["loc"]:
+                known = [*GeneratedCorpus.model_fields, "as", "prefix", *Noise.model_fields]
+            message = f"unknown key{_nearest(name, known)}"
         if first["type"] == "missing":
             message = "must be stated"
-        message = f"{name}: {message}"
+        message = message if name in tables else f"{name}: {message}"
     for layer in reversed(layers):
         if key in layer.values.get(section, {}):
             return f"{layer.locate(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
@@ -352,9 +360,11 @@ def _comparable(section: BaseModel) -> dict[str, Any]:
     return values
 
 
-def _comparable_corpus(entry: str | NamedCorpus | LocalPair) -> str:
+def _comparable_corpus(entry: CorpusEntry) -> str:
     if isinstance(entry, str):
         return entry
+    if isinstance(entry, GeneratedCorpus):
+        return f"{corpus_name(entry)} {entry.model_dump(exclude={'generate', 'model', 'name'}, exclude_defaults=True)}"
     return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + mixture_label(entry)
 
 

@@ -117,6 +117,73 @@ class LocalPair(_InMixture):
                 "target": values["text"]}  # fmt: skip
 
 
+class Noise(_Section):
+    """Noise on the source sentences of a generated corpus. Source: Edunov et al. 2018, section 3."""
+
+    drop: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a word is left out."""
+    mask: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a word is replaced by a filler."""
+    shuffle: int = Field(default=0, ge=0, le=1000)
+    """Maximum number of positions that a word moves."""
+
+
+class GeneratedCorpus(_InMixture):
+    """A text and its translation by a model, made by `prepare`; docs/back-translation.md describes the keys."""
+
+    generate: Path
+    """File to translate, plain or compressed."""
+    model: tuple[Path, ...] = Field(min_length=1, max_length=100)
+    """Model (model folder, run or checkpoint) that translates it, or a list: an ensemble."""
+    side: Literal["source", "target"] = Field(alias="as")
+    """Side of the corpus that is generated; `as` in recipes."""
+    beam: int | None = Field(default=None, ge=1, le=10_000)
+    """Beam size; by default that of the model."""
+    n_best: int = Field(default=1, ge=1, le=10_000)
+    """Number of translations per line, each of which makes a pair."""
+    sample: bool = False
+    """Sample translations instead of searching for the best."""
+    temperature: float = Field(default=1.0, ge=1e-6, le=1e6)
+    """Sampling temperature."""
+    top_k: int = Field(default=0, ge=0, le=MANY)
+    """Sample from this number of most probable tokens; 0: all."""
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    """Nucleus sampling with this probability; 1: all."""
+    seed: int = Field(default=1, ge=0, le=MANY)
+    """Seed of samples and noise."""
+    noise: Noise | None = None
+    """Noise on the source."""
+    name: str | None = Field(default=None, pattern=_FILE_NAME)
+    """Name for messages and files; by default the name of the file to translate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, values: Any) -> Any:
+        """Take `prefix` for source_prefix, and one model for a list of one."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if {"prefix", "source_prefix"} <= values.keys():
+            raise ValueError("prefix and source_prefix are the same key; state one")
+        if "prefix" in values:
+            values["source_prefix"] = values.pop("prefix")
+        if isinstance(values.get("model"), str):
+            values["model"] = [values["model"]]
+        return values
+
+    @model_validator(mode="after")
+    def _check_search(self) -> "GeneratedCorpus":
+        if self.sample and self.beam is not None:
+            raise ValueError("sampling uses no beam; n_best is the number of samples, so leave beam out")
+        if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
+            raise ValueError("temperature, top_k and top_p need sample = true")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _with_as(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {{"side": "as"}.get(key, key): value for key, value in handler(self).items()}
+
+
 SEPARATOR = "<sep>"
 """Vocabulary entry between the sentences of a sequence with `data.context`."""
 AVERAGE = "average"
@@ -154,12 +221,15 @@ def _stated(entry: Any, key: str) -> str | None:
 
 def _kind_of_entry(value: Any) -> str:
     if isinstance(value, dict):
-        return "NamedCorpus" if "corpus" in value else "LocalPair"
+        return "GeneratedCorpus" if "generate" in value else "NamedCorpus" if "corpus" in value else "LocalPair"
     return type(value).__name__ if isinstance(value, _InMixture) else "name"
 
 
 CorpusEntry = Annotated[
-    Annotated[str, Tag("name")] | Annotated[NamedCorpus, Tag("NamedCorpus")] | Annotated[LocalPair, Tag("LocalPair")],
+    Annotated[str, Tag("name")]
+    | Annotated[NamedCorpus, Tag("NamedCorpus")]
+    | Annotated[LocalPair, Tag("LocalPair")]
+    | Annotated[GeneratedCorpus, Tag("GeneratedCorpus")],
     Discriminator(_kind_of_entry),
 ]
 
@@ -176,17 +246,18 @@ class DataConfig(_Section):
     target_language: str = Field(pattern=LANGUAGE_CODE)
     """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
-    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see
-    data.md."""
+    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see data.md.
+    Or texts that a model translates, as { generate = "mono.de", model = "runs/de-en", as = "source" }; see
+    back-translation.md and distillation.md."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
     x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
     copies of them are removed as well."""
-    test: tuple[CorpusEntry, ...] = ()
+    test: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
-    another name."""
+    another name. Or a number of other pairs to hold out of train in the same way; this test set is called "test"."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
     """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
     parsing.md."""
@@ -273,8 +344,7 @@ class DataConfig(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
-        if self.task_name == LANGUAGE_MODEL and isinstance(self.valid, int):
-            raise ValueError("a language model needs validation texts, not a number of lines")
+        self._check_held_out()
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
             raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
         if self.task_name == TRAJECTORIES:
@@ -289,44 +359,41 @@ class DataConfig(_Section):
             raise ValueError(f'subwords = "{self.subwords}" cannot be learned; tokenizer must name an imported model')
         if self.task_name == SUMMARY and self.has_trees:
             raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
-        if self.task_name == SUMMARY and isinstance(self.valid, int):
-            raise ValueError("a summary needs validation corpora, not a number of pairs")
         if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
         self._check_languages()
-        if isinstance(self.valid, int) and self.valid < 1:
-            raise ValueError("valid is the number of pairs to hold out, at least 1; leave it out for no validation")
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
             stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
             raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
         if self.has_trees and "lowercase" in self.normalize:
             raise ValueError('normalize: "lowercase" would change the labels of trees')
-        if isinstance(self.valid, int) and self.has_trees:
-            raise ValueError(f'text = "{self.text}" needs validation corpora with tagged trees, not a number')
         if self.has_trees and self.source_prefixes:
             raise ValueError(
                 f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
             )
-        names = [self.test_name(entry) for entry in self.test]
+        names = [self.test_name(entry) for entry in self.corpora("test")]
         if len(set(names)) < len(names):
             raise ValueError(
                 f"two test sets have the same name ({', '.join(names)}); give one a name: "
                 '{ corpus = "..." or source = "...", name = "..." }'
             )
-        for entry in (*self.test, *(() if isinstance(self.valid, int) else self.valid)):
+        for entry in (*self.corpora("test"), *self.corpora("valid")):
+            if isinstance(entry, GeneratedCorpus):
+                raise ValueError(f"{corpus_name(entry)}: generated corpora are for data.train only")
             if not isinstance(entry, str) and (entry.weight != 1 or entry.source_prefix):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        self._check_generated()
         if self.context and self.max_source_tokens is not None:
             raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
         if self.context and self.task_name != "translation":
             raise ValueError(f'context is for task = "translation", not "{self.task_name}"; leave it out')
-        if self.context and (isinstance(self.valid, int) or len(self.valid) > 1):
+        if self.context and len(self.corpora("valid")) > 1:
             raise ValueError(
-                "context needs validation text in one corpus: pairs held out of train are no documents, and documents "
-                "of two corpora would run into each other; join their files with a blank line between them"
+                "context needs validation text in one corpus, as documents of two corpora would run into each other; "
+                "join their files with a blank line between them"
             )
         if self.task_name == LANGUAGE_MODEL:
-            for text in (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test):
+            for text in (*self.train, *self.corpora("valid"), *self.corpora("test")):
                 if isinstance(text, LocalPair) and text.source != text.target:
                     raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
             if self.source_prefixes:
@@ -339,6 +406,37 @@ class DataConfig(_Section):
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
 
+    def _check_held_out(self) -> None:
+        """Raise ValueError for a number of pairs to hold out of train that contradicts other keys."""
+        for key, number in self.held_out.items():
+            purpose = {"valid": "validation", "test": "test"}[key]
+            if self.task_name == LANGUAGE_MODEL:
+                raise ValueError(f"a language model needs {purpose} texts, not a number of lines")
+            if self.task_name == SUMMARY:
+                raise ValueError(f"a summary needs {purpose} corpora, not a number of pairs")
+            if number < 1:
+                raise ValueError(
+                    f"{key} is the number of pairs to hold out, at least 1; leave it out for no {purpose}"
+                    f"{' set' if key == 'test' else ''}"
+                )
+            if self.has_trees:
+                raise ValueError(f'text = "{self.text}" needs {purpose} corpora with tagged trees, not a number')
+            if self.context:
+                raise ValueError(
+                    f"context needs {purpose} text in one corpus: pairs held out of train are no documents"
+                )
+
+    def _check_generated(self) -> None:
+        """Raise ValueError for generated corpora that contradict other keys."""
+        names = [corpus_name(entry) for entry in self.train if isinstance(entry, GeneratedCorpus)]
+        if names and self.task_name != "translation":
+            raise ValueError(f'generate is for task = "translation", not "{self.task_name}"')
+        if names and (self.context or self.subwords == "none"):
+            stated = "context" if self.context else 'subwords = "none"'
+            raise ValueError(f"{stated} cannot be used with generated corpora, which are sentences in plain words")
+        if len(set(names)) < len(names):
+            raise ValueError(f"two generated corpora have the same name ({', '.join(names)}); give each a name")
+
     def _check_trajectories(self) -> None:
         """Raise ValueError for keys that contradict a task of episodes."""
         for key in type(self).model_fields:
@@ -349,7 +447,7 @@ class DataConfig(_Section):
             raise ValueError('task = "trajectories" needs environment, or train = [{ text = "EPISODES.jsonl" }]')
         if self.test:
             raise ValueError('task = "trajectories" is scored by playing in an environment; leave test out')
-        valid = () if isinstance(self.valid, int) else self.valid
+        valid = self.corpora("valid")
         if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
             raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
         for entry in (*self.train, *valid):
@@ -400,16 +498,17 @@ class DataConfig(_Section):
                 "normalize: the rules of Moses depend on the language, and `translate` does not know which of the "
                 f"source languages ({', '.join(self.source_languages)}) a text is in; leave these steps out"
             )
-        if isinstance(self.valid, int) and self.valid < (count := len(self.held_out_directions)):
-            raise ValueError(f"valid = {self.valid}: take at least one pair for each of the {count} directions")
+        for key, number in self.held_out.items():
+            if number < (count := len(self.held_out_directions)):
+                raise ValueError(f"{key} = {number}: take at least one pair for each of the {count} directions")
         if AVERAGE in self.tests:
             raise ValueError(f'a test set cannot be called "{AVERAGE}", the name of the scores over all directions')
 
     @property
-    def _entries(self) -> tuple["str | NamedCorpus | LocalPair", ...]:
-        return (*self.train, *(() if isinstance(self.valid, int) else self.valid), *self.test)
+    def _entries(self) -> tuple[CorpusEntry, ...]:
+        return (*self.train, *self.corpora("valid"), *self.corpora("test"))
 
-    def direction(self, entry: "str | NamedCorpus | LocalPair") -> tuple[str, str]:
+    def direction(self, entry: CorpusEntry) -> tuple[str, str]:
         """Return the source and the target language of a corpus."""
         own = [_stated(entry, key) or getattr(self, key) for key in ("source_language", "target_language")]
         return own[0], own[1]
@@ -426,9 +525,9 @@ class DataConfig(_Section):
 
     @property
     def held_out_directions(self) -> tuple[tuple[str, str], ...]:
-        """The directions of which `valid = N` holds out pairs: those of corpora without a tag."""
-        untagged = (entry for entry in self.train if isinstance(entry, str) or not entry.source_prefix)
-        return tuple(dict.fromkeys(map(self.direction, untagged))) or self.directions
+        """The directions of which `valid = N` and `test = N` hold out pairs: those of corpora that are eligible."""
+        eligible = (entry for number, entry in enumerate(self.train) if number not in self.ineligible)
+        return tuple(dict.fromkeys(map(self.direction, eligible))) or self.directions
 
     @property
     def source_languages(self) -> tuple[str, ...]:
@@ -453,10 +552,13 @@ class DataConfig(_Section):
         """Return these settings with the languages of one direction."""
         return self.model_copy(update=dict(zip(("source_language", "target_language"), direction, strict=True)))
 
-    def test_name(self, entry: "str | NamedCorpus | LocalPair") -> str:
+    def test_name(self, entry: CorpusEntry) -> str:
         """Return the name of a test set: as stated, else with its direction where there are several."""
-        has_suffix = self.has_directions and (isinstance(entry, str) or not entry.name)
-        return corpus_name(entry) + (f".{'-'.join(self.direction(entry))}" if has_suffix else "")
+        is_named = not isinstance(entry, str) and entry.name
+        return corpus_name(entry) + ("" if is_named else self._suffix(self.direction(entry)))
+
+    def _suffix(self, direction: tuple[str, str]) -> str:
+        return f".{'-'.join(direction)}" if self.has_directions else ""
 
     def of_test(self, name: str) -> "DataConfig":
         """Return these settings with the languages of a test set."""
@@ -464,8 +566,29 @@ class DataConfig(_Section):
 
     @property
     def tests(self) -> dict[str, tuple[str, str]]:
-        """The direction of each test set, by name."""
+        """The direction of each test set, by name; pairs held out of train are a test set for each direction."""
+        if isinstance(self.test, int):
+            return {f"test{self._suffix(direction)}": direction for direction in self.held_out_directions}
         return {self.test_name(entry): self.direction(entry) for entry in self.test}
+
+    def corpora(self, role: str) -> tuple[CorpusEntry, ...]:
+        """Return the corpora of train, valid or test; none where pairs are held out of train instead."""
+        entries: int | tuple[CorpusEntry, ...] = getattr(self, role)
+        return () if isinstance(entries, int) else entries
+
+    @property
+    def held_out(self) -> dict[str, int]:
+        """The numbers of pairs to hold out of train, by key: for valid, then for test."""
+        return {key: number for key in ("valid", "test") if isinstance(number := getattr(self, key), int)}
+
+    @property
+    def ineligible(self) -> list[int]:
+        """Indices of the training corpora of which no pair is held out: those with a tag, and generated ones."""
+        return [
+            number
+            for number, entry in enumerate(self.train)
+            if not isinstance(entry, str) and (entry.source_prefix or isinstance(entry, GeneratedCorpus))
+        ]
 
     @property
     def source_prefixes(self) -> tuple[str, ...]:
@@ -1062,10 +1185,11 @@ SECTIONS: dict[str, type[_Section]] = {
 }
 
 
-def corpus_name(entry: str | NamedCorpus | LocalPair) -> str:
+def corpus_name(entry: CorpusEntry) -> str:
     """Return the short name of a corpus: its name, else the part after the last slash or the source file."""
-    if isinstance(entry, LocalPair):
-        return entry.name or without_suffix(entry.source.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
+    if isinstance(entry, LocalPair | GeneratedCorpus):
+        file = entry.source if isinstance(entry, LocalPair) else entry.generate
+        return entry.name or without_suffix(file.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
     if isinstance(entry, NamedCorpus) and entry.name:
         return entry.name
     name = public_name(entry)
@@ -1092,7 +1216,7 @@ def languages_of(data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return sides[0], sides[1]
 
 
-def mixture_label(entry: str | NamedCorpus | LocalPair) -> str:
+def mixture_label(entry: CorpusEntry) -> str:
     """Return the weight, the tag and the languages of a corpus as text, without those that have their default."""
     if isinstance(entry, str):
         return ""

@@ -15,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig, LocalPair, NamedCorpus, corpus_name, public_name
+from nmtkit.config.schema import (
+    LANGUAGE_MODEL,
+    CorpusEntry,
+    DataConfig,
+    GeneratedCorpus,
+    LocalPair,
+    NamedCorpus,
+    corpus_name,
+    public_name,
+)
 from nmtkit.corpora.corpus import (
     Corpus,
     check_corpus,
@@ -35,8 +44,10 @@ _SECTION_PARENTS = (".", "wsj", "mrg/wsj", "parsed/mrg/wsj", "treebank_3/parsed/
 """Folders in data.treebank that may hold the sections, up to the layout of LDC's disk."""
 
 
-def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:
+def open_entry(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpus:
     """Open a corpus that a recipe names, in its direction, which its name ends in where the recipe has several.
+
+    data/generated.py opens generated corpora.
 
     Raises:
         DataError: it cannot be fetched or opened.
@@ -47,7 +58,7 @@ def open_entry(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloade
     return replace(corpus, name=f"{corpus.name.removesuffix('.gz')} ({'-'.join(data.direction(entry))})")
 
 
-def _open(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Downloader) -> Corpus:
+def _open(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpus:
     languages = data.direction(entry)
     if isinstance(entry, LocalPair) and data.has_trees:
         if entry.source != entry.target:
@@ -63,6 +74,7 @@ def _open(data: DataConfig, entry: str | NamedCorpus | LocalPair, downloader: Do
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
+    assert not isinstance(entry, GeneratedCorpus)
     name = public_name(entry)
     if name.startswith(_TREEBANK_PREFIX):
         return treebank_corpus(name, data.treebank, data.silver_trees)
@@ -89,9 +101,8 @@ def files_to_fetch(data: DataConfig) -> list[RemoteFile]:
     Raises:
         DataError: there is no such corpus, or not in this direction.
     """
-    valid = () if isinstance(data.valid, int) else data.valid
-    entries = (*data.train, *valid, *data.test)
-    public = [entry for entry in entries if not isinstance(entry, LocalPair)]
+    entries = (*data.train, *data.corpora("valid"), *data.corpora("test"))
+    public = [entry for entry in entries if isinstance(entry, str | NamedCorpus)]
     return list(dict.fromkeys(file for entry in public for file in public_files(data, entry)))
 
 

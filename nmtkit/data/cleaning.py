@@ -53,7 +53,7 @@ MEANINGS = {
 RULES = tuple(MEANINGS)
 BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
 HELD_OUT_COPY = "held_out_copy"
-"""Reason to leave out a pair without faults: it shares a side with a pair held out for validation."""
+"""Reason to leave out a pair without faults: it shares a side with a pair held out for validation or test."""
 SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8
 """Bits of the state of a pair: its text is in the spool; it is left out of training although it is in the spool; both
 sides have text; it is counted as too long."""
@@ -310,7 +310,7 @@ class BlockExaminer:
         self._actions = {rule: cleaning.action(rule) for rule in RULES}
         self._valid, self._test = valid_keys, test_keys
         self._check_only = check_only
-        self._holds_out = isinstance(data.valid, int) and not check_only
+        self._holds_out = bool(data.held_out) and not check_only
         self._has_labels = data.has_labels
         self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter

@@ -259,16 +259,15 @@ class Episodes:
     def __init__(self, recipe: Recipe) -> None:
         """Open the files of the recipe; raise DataError if one cannot be read."""
         self._recipe, self._data = recipe, recipe.data
-        valid = () if isinstance(self._data.valid, int) else self._data.valid
         self._texts: dict[str, list[tuple[str, StoredText | None]]] = {}
-        for role, entries in (("train", self._data.train), ("valid", valid)):
+        for role, entries in (("train", self._data.train), ("valid", self._data.corpora("valid"))):
             self._texts[role] = [
                 (corpus_name(entry), stored_text(entry.source, "plain", "") if isinstance(entry, LocalPair) else None)
                 for entry in entries
             ]
         settings = self._data.model_dump(mode="json", exclude={"train", "valid"})
         sums = [(role, name, text and text.identity) for role, texts in self._texts.items() for name, text in texts]
-        valid_number = self._data.valid if isinstance(self._data.valid, int) else None
+        valid_number = self._data.held_out.get("valid")
         self.fingerprint = fingerprint_of(FORMAT, settings, sums, valid_number, recipe.model.return_values)
 
     def write(self, folder: Path) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from nmtkit.config.schema import LocalPair
+from nmtkit.config.schema import GeneratedCorpus, LocalPair
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
+from nmtkit.data.generated import Generation
 from nmtkit.data.shards import PairData, read_manifest
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import SIDES
@@ -100,11 +101,17 @@ def _texts(run: Run, part: Part, index: int, line: int, sha256: str, mirror: Pat
         return None
     entry = entries[index]
     try:
-        files = () if isinstance(entry, LocalPair) else public_files(data, entry)
-        if not all(downloader.find(file) for file in files):
-            return None
-        corpus = open_entry(data, entry, downloader)
-    except DataError:
+        if isinstance(entry, GeneratedCorpus):
+            generation = Generation.of(entry, data, run)
+            if generation.recorded() is None:
+                return None
+            corpus = generation.corpus()
+        else:
+            files = () if isinstance(entry, LocalPair) else public_files(data, entry)
+            if not all(downloader.find(file) for file in files):
+                return None
+            corpus = open_entry(data, entry, downloader)
+    except (DataError, ModelError):
         return None
     if corpus.fingerprint != sha256:
         return None

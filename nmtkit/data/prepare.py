@@ -12,30 +12,41 @@ target have separate vocabularies). A stage that was made from the same text wit
 import difflib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from nmtkit.config.recipe import differences
-from nmtkit.config.schema import CleaningConfig, DataConfig, LocalPair, Recipe, corpus_name, mixture_label, public_name
+from nmtkit.config.schema import (
+    CleaningConfig,
+    DataConfig,
+    GeneratedCorpus,
+    LocalPair,
+    NamedCorpus,
+    Recipe,
+    corpus_name,
+    mixture_label,
+    public_name,
+)
 from nmtkit.console import counted, listed, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
-from nmtkit.corpora.corpus import Corpus, local_file
+from nmtkit.corpora.corpus import Corpus, TextSource, local_file
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry
 from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics
 from nmtkit.data.episodes import Episodes
+from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
 from nmtkit.data.quality_report import Findings
-from nmtkit.data.repeats import key_of
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords
 from nmtkit.data.training_text import (
+    HeldOut,
     Pair,
     TextBlock,
     TrainingText,
@@ -63,6 +74,8 @@ from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
 
 FORMAT = 1
+TEXT_FORMAT = 2
+"""Format of the stage of the cleaned text."""
 _SUBWORD_KEYS = (
     "subwords",
     "vocab_size",
@@ -96,20 +109,34 @@ class Check:
 
 
 class _Corpora(NamedTuple):
-    """The corpora for training and validation, and the test sets by name."""
+    """The corpora for training and validation, the test sets by name, and the generated corpora by index in train."""
 
     train: list[Corpus]
     valid: list[Corpus]
     tests: dict[str, Corpus]
+    generated: dict[int, Generation]
+
+    def unfinished(self) -> list[Generation]:
+        """Return the generated corpora that are not finished."""
+        return [generation for generation in self.generated.values() if generation.recorded() is None]
 
 
-def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Preparation:
+def prepare(
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    mirror: Path | None = None,
+    workers: int | None = None,
+    generate: Callable[[list[Generation]], None] | None = None,
+) -> Preparation:
     """Write RUN/data and RUN/recipe.toml, unless they exist and nothing has changed.
 
     Args:
         mirror: folder laid out as <host>/<path> whose files are used instead of the network.
         workers: processes that examine and encode text; by default the number of cores. Other processes are started
             only for large texts; a script that calls this needs `if __name__ == "__main__":`.
+        generate: function that makes unfinished generated corpora, `decoding.generation.generate_corpora`; it is called
+            once if the recipe has any.
 
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
@@ -125,10 +152,14 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     if tokenizer is not None:
         tokenizer.check_recipe(recipe.data)
         tokenizer = tokenizer.for_recipe(recipe.data)
-    corpora = _open_corpora(recipe.data, mirror)
+    corpora = _open_corpora(recipe.data, run, mirror)
     fingerprint, _ = _fingerprints(recipe, corpora, tokenizer)
 
     def make(folder: Path) -> dict[str, Any]:
+        if generate is not None and corpora.generated:
+            generate(corpora.unfinished())
+        if unfinished := corpora.unfinished():
+            raise DataError(f"{unfinished[0].name}: not generated yet; run `nmtkit prepare`")
         preparer = _Preparer(recipe, corpora, workers, may_stop=True)
         text = preparer.read_text(run.stages / "text")
         learned = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
@@ -137,6 +168,8 @@ def prepare(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, worker
     result = _prepared(recipe, run, fingerprint, make)
     if result.is_new:
         log.info("data report: %s", run.data / "report.html")
+    elif generate is not None and corpora.generated:
+        generate([])  # other processes wait for the call
     return result
 
 
@@ -193,22 +226,28 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     run, data = Run(run_dir), recipe.data
     _require_text(data, "--check")
     remove_leftovers(run_dir)
-    corpora = _open_corpora(data, mirror)
+    corpora = _open_corpora(data, run, mirror)
+    unfinished = corpora.unfinished()
+    for number, generation in corpora.generated.items():
+        if generation in unfinished:
+            log.warning("%s: not generated yet, so the check leaves it out", generation.name)
+            nothing = TextSource(generation.name, [])
+            corpora.train[number] = replace(corpora.train[number], source=nothing, target=nothing)
     with run.locked("prepare"):
         is_prepared = run.is_prepared()
         with scratch_folder(run.check_folder) if is_prepared else write_folder_atomically(run.data) as temporary:
             preparer = _Preparer(recipe, corpora, workers, may_stop=False)
             report = preparer.check_text(temporary)
     findings = preparer.findings
-    if findings.num_pairs == sum(findings.count(rule) for rule in BLANK_RULES):
+    if not unfinished and findings.num_pairs == sum(findings.count(rule) for rule in BLANK_RULES):
         findings.stop("no training pair has text on both sides")
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
-    tagged = _tagged(data)
-    available = sum(count for number, count in enumerate(pairs) if number not in tagged)
-    if isinstance(data.valid, int) and data.valid > available:
+    available = sum(count for number, count in enumerate(pairs) if number not in data.ineligible)
+    if sum(data.held_out.values()) > available:
+        stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
         findings.stop(
-            f"data.valid = {data.valid}: the training corpora hold only {counted(available, 'pair')}"
-            f"{' without a tag' if tagged else ''}; take fewer"
+            f"{stated}: the training corpora hold only {counted(available, 'pair')}"
+            f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
         )
     return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
 
@@ -244,7 +283,7 @@ def stored_bleu_tokenizer(run_dir: Path, data: DataConfig) -> str:
     return str(tokenizer)
 
 
-def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
+def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> _Corpora:
     """Open the corpora of a recipe; all names are checked before any download."""
     known = known_languages() | {code for entry in catalogue().values() for pair in entry.texts for code in pair}
     for key, codes in (("source_language", data.source_languages), ("target_language", data.target_languages)):
@@ -252,14 +291,25 @@ def _open_corpora(data: DataConfig, mirror: Path | None) -> _Corpora:
             if code.partition("_")[0] not in known:
                 near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
                 log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
+    generated = {
+        number: Generation.of(entry, data, run)
+        for number, entry in enumerate(data.train)
+        if isinstance(entry, GeneratedCorpus)
+    }
     with transfers() as report:
         downloader = Downloader(mirror, progress=report)
         downloader.fetch_all(files_to_fetch(data))
         task = task_of(data)
         return _Corpora(
-            [task.training_corpus(open_entry(data, entry, downloader)) for entry in data.train],
-            [open_entry(data, entry, downloader) for entry in (() if isinstance(data.valid, int) else data.valid)],
-            {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.test},
+            [
+                generated[number].corpus()
+                if number in generated
+                else task.training_corpus(open_entry(data, entry, downloader))
+                for number, entry in enumerate(data.train)
+            ],
+            [open_entry(data, entry, downloader) for entry in data.corpora("valid")],
+            {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.corpora("test")},
+            generated,
         )
 
 
@@ -294,24 +344,19 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
         settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
-    valid = {} if isinstance(data.valid, int) else {"valid": data.valid}
-    for key, entries in {"train": data.train, **valid, "test": data.test}.items():
-        settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in entries]
-        for_text["data"][key] = [corpus_name(entry) for entry in entries]
+    for key in ("train", "valid", "test"):
+        if key not in data.held_out:
+            settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in data.corpora(key)]
+            for_text["data"][key] = [corpus_name(entry) for entry in data.corpora(key)]
     settings["data"].pop("tokenizer")
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
     for key in (*_SUBWORD_KEYS, "sampling_temperature"):
         for_text["data"].pop(key, None)
-    if isinstance(data.valid, int) and (tagged := _tagged(data)):
-        for_text["data"]["tagged"] = tagged
+    if data.held_out and data.ineligible:
+        for_text["data"]["tagged"] = data.ineligible
     sums = [[corpus.name, corpus.fingerprint] for corpus in (*corpora.train, *corpora.valid, *corpora.tests.values())]
-    return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", FORMAT, for_text, sums, versions())
-
-
-def _tagged(data: DataConfig) -> list[int]:
-    """Return the indices of the training corpora with a tag."""
-    return [number for number, entry in enumerate(data.train) if not isinstance(entry, str) and entry.source_prefix]
+    return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", TEXT_FORMAT, for_text, sums, versions())
 
 
 def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
@@ -326,8 +371,11 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
                 raise DataError(
                     "data/manifest.json and the stored recipe list different corpora; prepare the run again"
                 )
-            if not isinstance(entry, LocalPair):
+            if isinstance(entry, str | NamedCorpus):
                 changed = [public_name(entry)] if is_changed(data, public_name(entry), files) else []
+            elif isinstance(entry, GeneratedCorpus):
+                text = entry.generate
+                changed = [str(text)] if text.is_file() and sha256_of(text) != files[0]["sha256"] else []
             else:
                 paths = ((local_file(entry.source)[0], files[0]), (local_file(entry.target)[0], files[-1]))
                 changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]
@@ -360,15 +408,18 @@ class _Preparer:
             for code in (*recipe.data.source_languages, *recipe.data.target_languages):
                 language_test(code)  # fails here if py3langid is not installed, or does not know a language
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
-        self._train = corpora.train
+        self._train, self._generated = corpora.train, corpora.generated
         _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
+        sums = [(generation.recorded() or {}).get("sha256") for generation in corpora.generated.values()]
+        if sums:  # another device may have translated the same text differently
+            self._text_fingerprint = fingerprint_of(self._text_fingerprint, sums)
         self._sample: dict[str, int] | None = None
         """Sizes of the sample from which subwords were learned; None if a tokenizer was given."""
         self._described: list[dict[str, Any]] = []
         self._valid = list[Pair]()
         self._valid_places = list[str]()  # for messages
         self._valid_directions = list[tuple[str, str]]()  # of each pair
-        entries = () if isinstance(recipe.data.valid, int) else recipe.data.valid
+        entries = recipe.data.corpora("valid")
         for corpus, entry in zip(corpora.valid, entries, strict=True):
             pairs = self._read_set(corpus, "valid")
             self._valid += pairs
@@ -432,13 +483,20 @@ class _Preparer:
 
         facts = finished_stage(folder, self._text_fingerprint, make)
         self.findings.restore(facts["findings"])
-        for corpus, counts in zip(self._train, facts["corpora"], strict=True):
-            self._describe(corpus, "train", counts)
-        if facts["held_out"] is not None:
-            self._valid = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in facts["held_out"]]
-            self._valid_places = [row[-1] for row in facts["held_out"]]
-            directions = self._data.held_out_directions
-            self._valid_directions = [directions[int(row[2])] for row in facts["held_out"]]
+        for number, (corpus, counts) in enumerate(zip(self._train, facts["corpora"], strict=True)):
+            generation = self._generated.get(number)
+            more = {} if generation is None else {"generated": generation.facts()}
+            self._describe(corpus, "train", {**counts, **more})
+        directions, names = self._data.held_out_directions, list(self._data.tests)
+        for key, rows in facts["held_out"].items():
+            pairs = [(source.replace(FIELD_MARK, "\t"), target) for source, target, *_ in rows]
+            groups = [int(row[2]) for row in rows]
+            if key == "valid":
+                self._valid, self._valid_places = pairs, [row[-1] for row in rows]
+                self._valid_directions = [directions[group] for group in groups]
+                continue
+            for group, name in enumerate(names):
+                self._tests[name] = [pair for pair, own in zip(pairs, groups, strict=True) if own == group]
         return TrainingText.load(folder)
 
     def check_text(self, folder: Path) -> dict[str, Any]:
@@ -451,15 +509,14 @@ class _Preparer:
 
     def _read_training_text(
         self, folder: Path, *, check_only: bool
-    ) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
+    ) -> tuple[TrainingText, list[dict[str, Any]], dict[str, list[HeldOut]]]:
         """See `TrainingTextReader.read`."""
         sets = [self._valid, [pair for pairs in self._tests.values() for pair in pairs]]
         if self._data.has_directions:  # a pair may also be in training in the opposite direction
             sets = [[*pairs, *((target, source) for source, target in pairs)] for pairs in sets]
-        keys = [frozenset(key_of(*self._as_trained(pair)) for pair in pairs) for pairs in sets]
-        held_out_keys = keys[0], keys[1]
+        sets = [[self._as_trained(pair) for pair in pairs] for pairs in sets]
         reader = TrainingTextReader(
-            self._recipe, folder, self.findings, held_out_keys, check_only=check_only, workers=self._workers
+            self._recipe, folder, self.findings, sets, check_only=check_only, workers=self._workers
         )
         result = reader.read(self._train)
         for rule in ("overlap_valid", "overlap_test"):

@@ -36,7 +36,11 @@ def report_page(report: dict[str, Any], name: str) -> str:
     numbers = [("training pairs read", f"{pairs['read']:,}")]
     notes = []
     if left_out.get(HELD_OUT_COPY):
-        notes.append(f"{left_out[HELD_OUT_COPY]:,} were left out as copies of a side held out for validation.")
+        notes.append(f"{left_out[HELD_OUT_COPY]:,} were left out as copies of a side of a held-out pair.")
+    for corpus in report["corpora"]:
+        if counts := corpus.get("generated"):
+            outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in counts.items())
+            notes.append(f"{text(corpus['name'])} was generated: {outcomes}.")
     if pairs["kept"] is None:
         notes.append("The text was only checked: no pair was removed, and no subwords were learned.")
     else:

@@ -174,6 +174,7 @@ class Findings:
             "left_out": {rule: count for rule, count in self.left_out().items() if count},
             "corpora": [
                 {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
+                | ({"generated": corpus["generated"]["counts"]} if "generated" in corpus else {})
                 for corpus in corpora
             ],
             "words": {side: without_zeros(counts) for side, counts in words.items()},

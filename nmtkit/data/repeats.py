@@ -1,7 +1,7 @@
 """Find equal texts among training pairs by keys in files, with memory that does not grow with the corpus.
 
 Copies are found by 64-bit keys. Two different texts have the same key with probability 2^-64; among 40 million pairs,
-0.00004 false copies are expected. Pairs to hold out for validation are chosen by a 128-bit key of both sides.
+0.00004 false copies are expected. Pairs to hold out for validation and test are chosen by a 128-bit key of both sides.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class KeyFile:
 
 
 class PairFile:
-    """A file to which the pairs are appended from which some are held out for validation."""
+    """A file to which the pairs are appended from which some are held out for validation and test."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -122,13 +122,19 @@ class PairFile:
             file.write(rows.tobytes())
 
     def hold_out(
-        self, nums_wanted: Sequence[int], kept: npt.NDArray[np.bool_], *, across: bool = False
+        self,
+        nums_wanted: Sequence[int],
+        kept: npt.NDArray[np.bool_],
+        taken: npt.NDArray | None = None,
+        *,
+        across: bool = False,
     ) -> tuple[list[npt.NDArray], npt.NDArray[np.int64]]:
         """Choose the distinct pairs with the smallest keys, which do not depend on the rest of the text.
 
         Args:
             nums_wanted: number of pairs to choose of each group; fewer are chosen if there are no more.
             kept: the pairs that are still in the text, [pairs].
+            taken: rows of other pairs, with which no chosen pair may share a side.
             across: a source also counts as a copy of an equal target.
 
         Returns:
@@ -137,19 +143,19 @@ class PairFile:
         """
         best = [np.zeros(0, _ROW) for _ in nums_wanted]
         for rows in self._kept_rows(kept):
+            is_free = ~_shares_side(rows, taken, across) if taken is not None else np.ones(len(rows), bool)
             for group, num_wanted in enumerate(nums_wanted):
-                candidates = np.concatenate([best[group], rows[rows["group"] == group]])
+                candidates = np.concatenate([best[group], rows[is_free & (rows["group"] == group)]])
                 keys = candidates["pair"]
                 # Stable: the first of equal pairs stays first.
                 candidates = candidates[np.lexsort((keys[:, 1], keys[:, 0]))]
                 is_new = np.ones(len(candidates), bool)
                 is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
                 best[group] = candidates[is_new][:num_wanted]
-        chosen = np.concatenate(best)["sides"]
+        chosen = np.concatenate(best)
         sharing = [np.zeros(0, np.int64)]
         for rows in self._kept_rows(kept):
-            shares = [np.isin(rows["sides"][:, side], chosen if across else chosen[:, side]) for side in range(2)]
-            sharing.append(rows["number"][shares[0] | shares[1]])
+            sharing.append(rows["number"][_shares_side(rows, chosen, across)])
         return [rows[np.argsort(rows["number"])] for rows in best], np.concatenate(sharing)
 
     def _kept_rows(self, kept: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray]:
@@ -157,3 +163,10 @@ class PairFile:
             with self._path.open("rb") as file:
                 while len(rows := np.fromfile(file, _ROW, _KEYS_AT_ONCE)):
                     yield rows[kept[rows["number"] - 1]]
+
+
+def _shares_side(rows: npt.NDArray, others: npt.NDArray, across: bool) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its source or its target is that of one of the others; across: or the other side."""
+    sides = others["sides"]
+    shares = [np.isin(rows["sides"][:, side], sides if across else sides[:, side]) for side in range(2)]
+    return shares[0] | shares[1]

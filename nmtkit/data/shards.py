@@ -31,6 +31,7 @@ _MANIFEST = {
     "cleaning": {str: int}, "rules?": {str: int}, "files": {str: str}, "vocab_sizes?": {str: int},
     "train_tokens?": {str: int}, "seconds?": float,
     "corpora": [{"name": str, "role": str, "pairs": int, "sha256?": str,
+                 "generated?": {"as": str, "model_sha256": [str], "counts": {str: int}},
                  "files": [{"path": str, "url?": str, "bytes": int, "sha256": str}]}],
     "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
     "valid_directions?": [[object]],
@@ -41,7 +42,8 @@ _SUBWORDS = {
 }  # fmt: skip
 _REPORT = {
     "rules": {str: {"count": int, "lines": [object], "action": str}}, "places": {str: [[object]]},
-    "pairs": {"read": int, "kept?": int}, "left_out": {str: int}, "corpora": [{"name": str, "role": str}],
+    "pairs": {"read": int, "kept?": int}, "left_out": {str: int},
+    "corpora": [{"name": str, "role": str, "generated?": {str: int}}],
     "words": {str: {str: int}}, "subwords?": {str: {str: _SUBWORDS}},
 }  # fmt: skip
 FORMAT = "nmtkit shards 2"

@@ -3,14 +3,14 @@
     corpora -> blocks of lines (cut at \\n) -> examined and cleaned, by several processes (cleaning.py)
             -> counted and spooled in order   -> error | kept
             -> copies, found by their keys (repeats.py)    -> error | left out | kept
-            -> pairs held out for validation, and those that share a side with one, left out
+            -> pairs held out for validation and test, and those that share a side with one, left out
 
 Memory grows with the text by one byte per pair only.
 """
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from nmtkit.config.schema import DataConfig, Recipe
 from nmtkit.console import Advance, counted, log, progress
@@ -39,11 +40,14 @@ from nmtkit.data.cleaning import (
 from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_report import LINES_NAMED, Findings, shown_name
-from nmtkit.data.repeats import KeyFile, PairFile
+from nmtkit.data.repeats import KeyFile, PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader, read_json, write_json
+from nmtkit.text.normalization import without_moses
 
 Pair = tuple[str, str]
+HeldOut = tuple[str, str, str, str]
+"""A pair that is held out of training: source, target, index of its direction, and its place for messages."""
 
 BLOCK_PAIRS = 10_000
 """Pairs per block: some megabytes of text, a tenth of a second of work."""
@@ -153,14 +157,14 @@ class TrainingTextReader:
         recipe: Recipe,
         folder: Path,
         findings: Findings,
-        held_out_keys: tuple[frozenset[bytes], frozenset[bytes]],
+        sets: Sequence[list[Pair]],
         *,
         check_only: bool,
         workers: int | None,
     ) -> None:
         """Args:
         folder: where spool and keys are written.
-        held_out_keys: the keys of the pairs of all validation and of all test sets.
+        sets: the pairs of all validation and of all test sets, in the form of training text.
         check_only: spool nothing, and let no rule end the reading.
         workers: processes that examine text.
         """
@@ -170,13 +174,15 @@ class TrainingTextReader:
         self._folder = folder
         self._workers = workers
         self._errors = utf8_errors(recipe.cleaning, check_only=check_only)
-        self._examiner: tuple[Any, ...] = (recipe.cleaning, *held_out_keys, check_only)
+        keys = (frozenset(key_of(*pair) for pair in pairs) for pairs in sets)
+        self._examiner: tuple[Any, ...] = (recipe.cleaning, *keys, check_only)
+        self._valid = sets[0]
 
-    def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], list[tuple[str, ...]] | None]:
+    def read(self, corpora: list[Corpus]) -> tuple[TrainingText, list[dict[str, Any]], dict[str, list[HeldOut]]]:
         """Read the corpora in turn.
 
         Returns:
-            The text, the counts of each corpus, and what `_hold_out` returns if data.valid is a number.
+            The text, the counts of each corpus, and the pairs that are held out of the text, by key: valid, test.
 
         Raises:
             DataError: a file cannot be read, a rule's action is "error", or there are too few pairs to hold out.
@@ -202,9 +208,7 @@ class TrainingTextReader:
                     self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
             self._find_repeats(text)
             self._findings.sort_examples()
-            held_out = None
-            if isinstance(self._data.valid, int) and not self._check_only:
-                held_out = self._hold_out(text, self._data.valid)
+            held_out = {} if self._check_only else self._hold_out(text)
         return text, counts, held_out
 
     def _read_corpus(
@@ -219,10 +223,9 @@ class TrainingTextReader:
         findings = self._findings
         stored = _StoredPairs(*readers)
         pending: deque[RawBlock] = deque()  # for excerpts of copies, which are recognised only here
-        entry, data = self._data.train[corpus], self._data
-        direction = data.direction(entry)
-        is_tagged = not isinstance(entry, str) and bool(entry.source_prefix)
-        group = -1 if is_tagged else data.held_out_directions.index(direction)
+        data = self._data
+        direction = data.direction(data.train[corpus])
+        group = -1 if corpus in data.ineligible else data.held_out_directions.index(direction)
         examiner = (data.in_direction(direction), *self._examiner, "-".join(direction) if data.has_directions else "")
         blocks = stored.blocks(findings.num_pairs + 1, pending)
         for block in in_order(BlockExaminer, examiner, blocks, self._workers):
@@ -276,30 +279,40 @@ class TrainingTextReader:
                     states[indices] |= LEFT_OUT
                     self._findings.dropped[rule] += len(indices)
 
-    def _hold_out(self, text: TrainingText, num_wanted: int) -> list[tuple[str, ...]]:
-        """Take distinct pairs out of training for validation, and all pairs that share a side.
+    def _hold_out(self, text: TrainingText) -> dict[str, list[HeldOut]]:
+        """Take distinct pairs out of training for validation and test, and all pairs that share a side with one.
 
         Every direction gives an equal number of pairs; where that is not possible, the first ones give one more.
-
-        Returns:
-            Source and target of each pair, the index of its direction in `held_out_directions`, and its place.
+        Validation comes first, so its pairs do not depend on data.test.
         """
         states, directions = np.frombuffer(text.states, np.uint8), self._data.held_out_directions
-        wanted = [
-            num_wanted // len(directions) + (number < num_wanted % len(directions)) for number in range(len(directions))
-        ]
-        is_kept = (states & (SPOOLED | LEFT_OUT)) == SPOOLED
-        found, sharing = self._pairs.hold_out(wanted, is_kept, across=self._data.has_directions)
-        for rows, number, direction in zip(found, wanted, directions, strict=True):
-            if len(rows) < number:
-                of_direction = f" for {'-'.join(direction)}, whose share is {number}" if len(directions) > 1 else ""
-                raise DataError(
-                    f"data.valid = {num_wanted}: the training corpora hold only {len(rows)} different pairs "
-                    f"{'without a tag ' if self._data.source_prefixes else ''}after cleaning{of_direction}"
-                )
-        chosen = np.concatenate(found)
-        states[sharing - 1] |= LEFT_OUT
-        self._findings.dropped[HELD_OUT_COPY] += len(sharing) - len(chosen)
+        # Pairs that are held out for validation are left out by then; those of validation corpora may be in the text.
+        pairs = [(0, source, source if self._data.has_labels else target) for source, target in self._valid]
+        taken = PairFile.rows(pairs, without_moses(self._data.normalize), ([b""] * len(pairs), [b""] * len(pairs)))
+        held_out = {}
+        for key, total in self._data.held_out.items():
+            wanted = [
+                total // len(directions) + (number < total % len(directions)) for number in range(len(directions))
+            ]
+            is_kept = (states & (SPOOLED | LEFT_OUT)) == SPOOLED
+            found, sharing = self._pairs.hold_out(wanted, is_kept, taken, across=self._data.has_directions)
+            for rows, number, direction in zip(found, wanted, directions, strict=True):
+                if len(rows) < number:
+                    of_direction = f" for {'-'.join(direction)}, whose share is {number}" if len(directions) > 1 else ""
+                    raise DataError(
+                        f"data.{key} = {total}: the training corpora hold only {len(rows)} different pairs "
+                        f"{'outside of tagged and generated corpora ' if self._data.ineligible else ''}after cleaning"
+                        f"{' that share no side with a validation pair' if key == 'test' and self._data.valid else ''}"
+                        f"{of_direction}"
+                    )
+            chosen = np.concatenate(found)
+            states[sharing - 1] |= LEFT_OUT
+            self._findings.dropped[HELD_OUT_COPY] += len(sharing) - len(chosen)
+            held_out[key] = self._pairs_at(chosen, text)
+        return held_out
+
+    def _pairs_at(self, chosen: npt.NDArray, text: TrainingText) -> list[HeldOut]:
+        """Return the pairs of rows of a `PairFile`."""
         lines: list[list[str]] = []
         for side, path in enumerate(text.paths):
             with path.open("rb") as file:

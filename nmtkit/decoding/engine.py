@@ -215,12 +215,14 @@ class Engine(ABC):
         lengths: lengths of the training pairs, if known.
         precision: precision of the weights or of the matrix products.
         device: kind of device: cpu, cuda or mps.
+        is_small: matrix products for one sentence are too small for several threads.
         weights_sha256: checksums of the weight files that were read.
         model_sha256: checksums of the weights of the models; for an export, of the models that it was made from.
     """
 
     precision: str
     device: str
+    is_small = False
     weights_sha256: tuple[str, ...] = ()
     model_sha256: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ from nmtkit.decoding.engine import Translation
 from nmtkit.files import json_line
 from nmtkit.text.leftovers import leftovers
 
-OutputFormat = Literal["text", "n-best", "json"]
+OutputFormat = Literal["text", "n-best", "json", "pairs"]
 
 _LONGEST_REPEATED_WORDS = 4
 _REPETITIONS = 3
@@ -19,7 +19,8 @@ def format_output(
     """Return the lines of output for one line of input; ``line`` is its number, from 1.
 
     text: the best translation. n-best: for each translation `LINE ||| TEXT ||| log_prob=X ||| SCORE`, the format of
-    Moses. json: one object with all fields. is_number: labels are numbers, and the value of an empty line is null.
+    Moses. json: one object with all fields. pairs: for each translation its line, 1 if the maximum length ended it, and
+    text, with tabs between them (data/generated.py). is_number: labels are numbers; the value of an empty line is null.
     """
     if output == "json" and (probabilities := translations[0].probabilities) is not None:
         text = translations[0].text
@@ -27,6 +28,8 @@ def format_output(
         return [json_line({"line": line, "source": source, **label, "probabilities": probabilities}).rstrip("\n")]
     if output == "text":
         return [translations[0].text]
+    if output == "pairs":
+        return [f"{line}\t{int(one.hit_limit)}\t{one.text}" for one in translations]
     if output == "n-best":
         return [f"{line} ||| {one.text} ||| log_prob={one.log_prob:.6f} ||| {one.score:.6f}" for one in translations]
     hypotheses = []

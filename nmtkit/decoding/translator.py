@@ -43,9 +43,6 @@ class Translator(Engine):
     """Translator of lines with a model, or with an ensemble of models of the same vocabulary.
 
     The weights are prepared once: if the weights of a model change, create a new translator.
-
-    Attributes:
-        is_small: matrix products for one sentence are too small for several threads.
     """
 
     def __init__(

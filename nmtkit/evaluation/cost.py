@@ -29,7 +29,7 @@ _MEASURED: dict[str, Any] = {
 _OF_STATE = {
     **_MEASURED, "step": int, "epoch?": int, "matmul_flops_per_second": float, "versions?": {str: str},
     "processor?": str | None,
-    "recipe": {"data": {"source_language": str, "target_language": str, "task?": str | None, "test?": [str | dict]}},
+    "recipe": {"data": {"source_language": str, "target_language": str, "task?": str | None, "test?": int | list}},
 }  # fmt: skip
 _OF_PREDICTION = {
     "updates": positive, **dict.fromkeys(("target_tokens", "flops", "flops_padding", "seconds", "rate"), float),
@@ -99,6 +99,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     state = read_state(path)
     data = state["recipe"]["data"]
     sources, targets = languages_of(data)
+    tests = data.get("test") or []
     flops, device_seconds, precision = state["flops"], state["device_seconds"], state["precision"]
     kind = device_of(state["device"])
     peak = kind.rates.get(precision) if kind is not None else None
@@ -113,7 +114,9 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "run": as_text(run_dir.resolve().name),
         "source_language": one_language(sources),
         "target_language": one_language(targets),
-        "newstest2014": next((corpus_name(test) for test in data.get("test", []) if test in _NEWSTEST2014), None),
+        "newstest2014": next(
+            (corpus_name(test) for test in (tests if isinstance(tests, list) else []) if test in _NEWSTEST2014), None
+        ),
         "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],
         "target_tokens": state["target_tokens"],

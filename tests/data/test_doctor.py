@@ -423,9 +423,13 @@ class TestCheck:
         assert corpus.check("data.valid=40").reasons == corpus.check().reasons == []
         too_few = ["data.valid = 41: the training corpora hold only 40 pairs; take fewer"]
         assert corpus.check("data.valid=41").reasons == too_few
+        both = ["data.valid = 30 and data.test = 11: the training corpora hold only 40 pairs; take fewer"]
+        assert corpus.check("data.valid=30", "data.test=11").reasons == both
+        assert corpus.check("data.valid=30", "data.test=10").reasons == []
         tagged = 'data.train=[{source="%s/train.en",target="%s/train.de"},{source="%s/back.en",target="%s/back.de",%s}]'
         entries = tagged % (*[corpus.folder] * 4, 'source_prefix="<bt>"')
-        assert "hold only 40 pairs without a tag" in corpus.check(entries, "data.valid=41").reasons[0]
+        [reason] = corpus.check(entries, "data.valid=41").reasons
+        assert "hold only 40 pairs outside of tagged and generated corpora" in reason
 
     @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
     def test_a_corpus_without_text_is_refused_as_prepare_refuses_it(

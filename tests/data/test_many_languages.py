@@ -153,6 +153,23 @@ class TestPrepared:
         with pytest.raises(DataError, match=r"only 30 different pairs after cleaning for en-ru, whose share is 31"):
             prepared(tmp_path, RECIPE + "valid = 62\n")
 
+    def test_a_held_out_test_set_is_one_of_every_direction_and_changes_no_validation_pair(self, tmp_path: Path) -> None:
+        run = prepared(tmp_path, RECIPE + "valid = 11\n")
+        before = (run / "data" / "valid.source.txt").read_bytes()
+        run = prepared(tmp_path, RECIPE + "valid = 11\ntest = 15\n")
+        assert (run / "data" / "valid.source.txt").read_bytes() == before
+        names = ["test.en-de", "test.en-ru"]
+        assert Run(run).test_sets() == sorted(Run(run).recipe().data.tests) == names
+        texts = {name: Run(run).test_text(name).read() for name in names}
+        assert [len(sources) for sources, _ in texts.values()] == [8, 7]
+        assert set(texts["test.en-de"][1]) <= set(read_lines(tmp_path / "a.de"))
+        assert set(texts["test.en-ru"][1]) <= set(read_lines(tmp_path / "b.ru"))
+        sources = [line for found, _ in texts.values() for line in found]
+        others = {*read_lines(run / "data" / "valid.source.txt"), *(" ".join(x[1:]) for x in pieces(run, "train", 0))}
+        assert not others & set(sources)
+        with pytest.raises(RecipeError, match="test = 1: take at least one pair for each of the 2 directions"):
+            prepared(tmp_path, RECIPE + "test = 1\n")
+
     def test_a_held_out_pair_is_not_trained_on_in_the_opposite_direction(self, tmp_path: Path) -> None:
         corpora = '{ source = "a.en", target = "a.de", target_language = "de" },\n'
         corpora += '  { source = "a.de", target = "a.en", source_language = "de", target_language = "en" },\n'

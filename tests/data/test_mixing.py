@@ -260,7 +260,7 @@ class TestPreparedMixture:
         held_out = (run.parent / "held-out" / "data" / "valid.source.txt").read_text().split("\n")[:-1]
         assert len(held_out) == 20
         assert not back & set(held_out)
-        with pytest.raises(DataError, match="hold only 60 different pairs without a tag after cleaning"):
+        with pytest.raises(DataError, match="only 60 different pairs outside of tagged and generated corpora"):
             prepare(
                 recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": 61})}), run.parent / "few"
             )

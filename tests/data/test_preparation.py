@@ -97,11 +97,10 @@ class Project:
         return [pairs[line - 1] for line in PairData(self.run / "data" / "train").lines.tolist()]
 
     def valid_pairs(self) -> list[Pair]:
-        sides = [
-            (self.run / "data" / f"valid.{side}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            for side in ("source", "reference")
-        ]
-        return list(zip(*sides, strict=True))
+        return list(zip(*Run(self.run).valid_text.read(), strict=True))
+
+    def tested_pairs(self) -> list[Pair]:
+        return list(zip(*Run(self.run).test_text("test").read(), strict=True))
 
 
 @pytest.fixture
@@ -362,6 +361,70 @@ class TestHeldOutPairs:
         tokenizer = Run(project.run).tokenizer()
         unknown = {mark for mark in marks if UNK in tokenizer.encode([mark], "source")[0]}
         assert unknown == {source[-1] for source, _ in project.valid_pairs()}
+
+
+class TestHeldOutTestSet:
+    def test_it_is_disjoint_from_validation_and_no_copy_of_a_side_stays(self, project: Project) -> None:
+        pairs = TestHeldOutPairs.with_copies()
+        project.write("train", pairs)
+        manifest = project.prepare("data.valid=15", "data.test=20").manifest
+        valid, test, kept = project.valid_pairs(), project.tested_pairs(), project.training_pairs(pairs)
+        assert Run(project.run).test_sets() == ["test"]
+        assert manifest["pairs"] == {"train": len(kept), "valid": 15, "test/test": 20}
+        assert len(set(test)) == 20
+        assert set(test) <= set(pairs)
+        for side in (0, 1):
+            assert {pair[side] for pair in test}.isdisjoint(pair[side] for pair in (*valid, *kept))
+        assert manifest["cleaning"]["held_out_copy"] == 300 - 35 - len(kept)
+        untouched = [
+            pair for pair in pairs if not any(pair[side] == held[side] for held in (*valid, *test) for side in (0, 1))
+        ]
+        assert Counter(kept) == Counter(untouched)
+
+    def test_it_changes_no_validation_pair(self, project: Project) -> None:
+        project.write("train", TestHeldOutPairs.with_copies())
+        project.prepare("data.valid=15")
+        alone = project.valid_pairs()
+        project.prepare("data.valid=15", "data.test=20")
+        assert project.valid_pairs() == alone
+
+    def test_it_has_no_side_of_a_validation_corpus(self, project: Project) -> None:
+        pairs = sentence_pairs(120)
+        project.write("valid", [(f"{source} ", "other") for source, _ in pairs[:110]])
+        valid = f'data.valid=[{{source="{project.folder}/valid.en",target="{project.folder}/valid.de"}}]'
+        project.prepare(valid, "data.test=10")
+        assert sorted(project.tested_pairs()) == sorted(pairs[110:])
+        assert "only 10 different pairs after cleaning that share no side with a" in project.complaint(
+            valid, "data.test=11"
+        )
+
+    def test_it_needs_no_validation_and_comes_from_all_corpora(self, project: Project) -> None:
+        project.write("more", sentence_pairs(100, seed=5))
+        both = [f'{{source="{project.folder}/{name}.en",target="{project.folder}/{name}.de"}}'
+                for name in ("train", "more")]  # fmt: skip
+        project.prepare(f"data.train=[{','.join(both)}]", "data.test=60")
+        test = set(project.tested_pairs())
+        assert len(test & set(sentence_pairs(120))) > 10
+        assert len(test & set(sentence_pairs(100, seed=5))) > 10
+        assert not (project.run / "data" / "valid").exists()
+
+    def test_a_finished_preparation_is_kept_and_another_number_prepares_anew(self, project: Project) -> None:
+        project.prepare("data.valid=15", "data.test=20")
+        assert not project.prepare("data.valid=15", "data.test=20").is_new
+        assert project.prepare("data.valid=15", "data.test=21").manifest["pairs"]["test/test"] == 21
+        (project.run / "checkpoints").mkdir()
+        assert "data.test = 22 (was 21)" in project.complaint("data.valid=15", "data.test=22")
+
+    def test_a_preparation_goes_on_from_its_stages_with_the_same_pairs(self, project: Project) -> None:
+        project.prepare("data.valid=15", "data.test=20")
+        before = project.data_files()
+        shutil.rmtree(project.run / "data")
+        project.prepare("data.valid=15", "data.test=20")
+        assert project.data_files() == before
+
+    def test_too_many_pairs_are_named(self, project: Project) -> None:
+        message = project.complaint("data.valid=60", "data.test=61")
+        assert "data.test = 61: the training corpora hold only 60 different pairs after cleaning" in message
 
 
 class TestAgain:

@@ -359,3 +359,25 @@ class TestRunAgain:
         rewritten = [name for name, (moment, _) in after.items() if moment != pipeline.state[name][0]]
         assert set(rewritten) <= {"scores.json", "cost.json"}
         assert "small.txt is up to date" in pipeline.done["second run"].stderr
+
+
+def test_a_test_set_held_out_of_the_training_text_is_translated_scored_and_shown(pipeline: Pipeline) -> None:
+    run = pipeline.run.parent / "held-out"
+    settings = ["data.valid=20", "data.test=25", "training.max_steps=4", "training.validate_every_steps=4"]
+    arguments = [pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1]
+    arguments += [part for setting in settings for part in ("--set", setting)]
+    pipeline.command("run", *arguments, label="held out")
+    printed = pipeline.done["held out"].stdout
+    assert "4 of the 25 sentences of the test set test" in printed
+    assert re.search(r"^ *test .*\d", printed, flags=re.MULTILINE)
+    scores = read_json(run / "scores.json")
+    assert list(scores) == ["test"]
+    assert set(scores["test"]) >= METRICS
+    assert len(read_lines(run / "translations" / "test.txt")) == 25
+    assert json.loads((run / "data" / "manifest.json").read_text())["pairs"]["test/test"] == 25
+    pipeline.command("run", *arguments, label="held out again")
+    for finished in ("data is up to date", "averaged is up to date", "test.txt is up to date"):
+        assert finished in pipeline.done["held out again"].stderr
+    pipeline.command("report", run)
+    for page in ("report.html", "card.md"):
+        assert "test/test" in (run / page).read_text(encoding="utf-8")

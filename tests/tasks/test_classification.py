@@ -374,6 +374,20 @@ def test_validation_examples_can_be_held_out(tmp_path: Path) -> None:
     assert len(kept) == sum(text not in set(sources) for text in train_texts)
 
 
+def test_test_examples_can_be_held_out(tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path, "pair-label", of_pair), ["data.valid=50", "data.test=40"])
+    prepare(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    train_texts = (tmp_path / "train.txt").read_text(encoding="utf-8").splitlines()
+    sources, labels = run.test_text("test").read()
+    valid = set(run.valid_text.read()[0])
+    assert len(sources) == len(set(sources)) == 40
+    assert set(labels) == {"yes", "no"}
+    assert set(sources) <= set(train_texts) - valid
+    kept = LabelData(run.data / "train", run.tokenizer())
+    assert len(kept) == sum(text not in valid | set(sources) for text in train_texts)
+
+
 def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
     path = write_project(tmp_path, valid=("a\nb\n", "1.5\nhigh\n"), train=("a\nb\n", "1\n2\n"), test=("a\n", "1\n"))
     with pytest.raises(DataError, match=r"valid.label, line 2: the label 'high' is no number"):
