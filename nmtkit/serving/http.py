@@ -6,25 +6,23 @@ time between requests. Every fault is answered with one line of JSON, {"error": 
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
-from typing import Any
+from typing import Any, NamedTuple
 
 import h11
 
-_READ_BYTES, _MAX_HEAD_BYTES = 64 * 1024, 16 * 1024
-_LINGER_SECONDS = 2.0
+_READ_BYTES, _MAX_HEAD_BYTES, _LINGER_SECONDS = 64 * 1024, 16 * 1024, 2.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }  # fmt: skip
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a request, of those that wait, and of open connections; ``seconds`` each to arrive and to be answered."""
+class Limits(NamedTuple):
+    """Limits of a request, then of all; ``seconds`` each for it to arrive, to be translated, and to be read."""
 
     characters: int
     beam: int
@@ -34,8 +32,7 @@ class Limits:
     connections: int
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A whole request; the names of headers are in lower case. ``is_gone()``: its client has closed the connection."""
 
     method: str
@@ -45,37 +42,35 @@ class Request:
     is_gone: Callable[[], bool]
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """An answer; ``headers`` are added to those of every answer, or replace them."""
 
     status: int
     body: bytes
     content_type: str = "application/json"
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
 
-def as_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer of one line of JSON. Half of a surrogate pair is an escape, as UTF-8 has no such character."""
-    line = json.dumps(content, ensure_ascii=False) + "\n"
-    return Response(status, line.encode("utf-8", "backslashreplace"), headers=headers or {})
+def as_json(content: Any, status: int = 200, **headers: str) -> Response:
+    """Return an answer of one line of JSON, in which half of a surrogate pair stays an escape; an _ is a hyphen."""
+    line = json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(status, line + b"\n", headers={name.replace("_", "-"): text for name, text in headers.items()})
 
 
 class RequestError(Exception):
     """A request that is refused, with the answer to it."""
 
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.response = as_json({"error": message}, status, headers)
+        self.response = as_json({"error": message}, status, **headers)
 
 
 class HttpServer:
-    """The connections of a server, as the callback of `asyncio.start_server`."""
+    """The connections of a server; the callback of `asyncio.start_server`."""
 
     def __init__(self, respond: Callable[[Request], Awaitable[Response]], limits: Limits) -> None:
-        self._respond, self._limits = respond, limits
-        self._is_stopping = False
-        self.num_connections = self._num_in_work = 0
+        self._respond, self._limits, self._is_stopping = respond, limits, False
+        self._num_in_work = self.num_connections = 0
 
     async def stop(self) -> None:
         """Refuse further requests, and return when those in work are answered."""
@@ -83,52 +78,46 @@ class HttpServer:
         while self._num_in_work:
             await asyncio.sleep(0.01)
 
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, *streams: *Streams) -> None:
         """Answer the requests of a connection, one after the other."""
+        reader, writer = streams
         self.num_connections += 1
+        is_full = self.num_connections > self._limits.connections
         try:
             parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-            # Up to twice the limit, connections are answered with 503.
-            while self.num_connections <= 2 * self._limits.connections and await self._exchange(parser, reader, writer):
-                parser.start_next_cycle()
-            async with asyncio.timeout(_LINGER_SECONDS):
-                writer.write_eof()
-                while await reader.read(_READ_BYTES):  # if data stayed unread, the system would take the answer back
-                    pass
+            if self.num_connections <= 2 * self._limits.connections:  # from the limit on, the answer is 503
+                while await self._exchange(parser, streams, is_full=is_full):
+                    parser.start_next_cycle()
+                async with asyncio.timeout(_LINGER_SECONDS):
+                    writer.write_eof()
+                    while await reader.read(_READ_BYTES):  # with data unread, the system would take the answer back
+                        pass
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # the client has gone or does not read, or the server ends
         finally:
             writer.transport.abort()
             self.num_connections -= 1
 
-    async def _exchange(
-        self, parser: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _exchange(self, parser: h11.Connection, streams: Streams, *, is_full: bool) -> bool:
         """Answer one request; return whether another one may follow."""
-        is_full = self.num_connections > self._limits.connections
         is_head = False
         try:
-            request = await self._receive(parser, reader, writer)
-            if request is None:
+            if (request := await self._receive(parser, streams)) is None:
                 return False
             is_head = request.method == "HEAD"
             if is_full or self._is_stopping:
-                raise RequestError(503, "the server is stopping, or has too many connections", {"Retry-After": "1"})
+                raise RequestError(503, "the server is stopping, or has too many connections", Retry_After="1")
             self._num_in_work += 1
             try:
-                response = await self._respond(request)
-                return await self._send(parser, writer, response, is_head=is_head)
+                return await self._send(await self._respond(request), parser, streams[1], is_head=is_head)
             finally:
                 self._num_in_work -= 1
         except RequestError as error:
-            return await self._send(parser, writer, error.response, is_head=is_head, is_last=is_full)
+            return await self._send(error.response, parser, streams[1], is_head=is_head, is_last=is_full)
 
-    async def _receive(
-        self, parser: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Request | None:
+    async def _receive(self, parser: h11.Connection, streams: Streams) -> Request | None:
         """Return the next request, or None if there is none; raise RequestError for a fault or a limit."""
-        head: h11.Request | None = None
-        body, size, has_begun = bytearray(), 0, False
+        (reader, writer), head, body, size, has_begun = streams, None, bytearray(), 0, False
         try:
             async with asyncio.timeout(self._limits.seconds):
                 while not isinstance(event := parser.next_event(), h11.EndOfMessage):
@@ -153,21 +142,19 @@ class HttpServer:
             status = error.error_status_hint if error.error_status_hint < 500 else 400
             raise RequestError(status, f"not a valid HTTP request: {error}") from None
         assert head is not None
-        path = head.target.partition(b"?")[0].decode("ascii")
-        is_gone = lambda: reader.at_eof() or writer.transport.is_closing()  # noqa: E731
-        return Request(head.method.decode("ascii"), path, dict(head.headers), bytes(body), is_gone)
+        method, path = head.method.decode("ascii"), head.target.partition(b"?")[0].decode("ascii")
+        has_closed = lambda: reader.at_eof() or writer.transport.is_closing()  # noqa: E731
+        return Request(method, path, dict(head.headers), bytes(body), has_closed)
 
     async def _send(
-        self, parser: h11.Connection, writer: asyncio.StreamWriter, response: Response, *, is_head: bool,
+        self, response: Response, parser: h11.Connection, writer: asyncio.StreamWriter, *, is_head: bool,
         is_last: bool = False,
     ) -> bool:  # fmt: skip
         """Send an answer; return whether another request may follow."""
         is_last = is_last or self._is_stopping or parser.their_state is not h11.DONE
-        headers = {
-            "Date": formatdate(usegmt=True), "Content-Type": response.content_type,
-            "Content-Length": str(len(response.body)), **_HEADERS, **response.headers,
-            **({"Connection": "close"} if is_last else {}),
-        }  # fmt: skip
+        headers = {"Date": formatdate(usegmt=True), "Content-Type": response.content_type, **_HEADERS}
+        headers |= {"Content-Length": str(len(response.body)), **response.headers}
+        headers |= {"Connection": "close"} if is_last else {}
         events: list[h11.Event] = [h11.Response(status_code=response.status, headers=[*headers.items()])]
         events += [h11.EndOfMessage()] if is_head else [h11.Data(data=response.body), h11.EndOfMessage()]
         writer.write(b"".join(parser.send(event) or b"" for event in events))

@@ -1,30 +1,22 @@
 // The page of `nmtkit serve`. Foreign text is set as text. The offsets of the server count code points, as [...text] does.
 const settings = JSON.parse(document.getElementById("settings").textContent);
 const [source, target, swap, count, key, text, backdrop, output, others, left, status] =
-  ["source", "target", "swap", "count", "key", "text", "backdrop", "output", "others", "left", "status"]
-    .map(id => document.getElementById(id));
-const segmenter = new Intl.Segmenter(undefined, {granularity: "word"});
-let timer, request, links = [];  // of each word of the translation: its element, and the words of the source
+  "source target swap count key text backdrop output others left status".split(" ").map(id => document.getElementById(id));
+const segmenter = new Intl.Segmenter(undefined, {granularity: "word"}), names = new Intl.DisplayNames(["en"], {type: "language"});
+let timer, request, links = [];  // of each word of the translation: its element, and the words of the source it comes from
 
-function nameOf(code) {
-  try { return new Intl.DisplayNames(["en"], {type: "language"}).of(code); } catch { return code; }
-}
-
-function fill(select, values, label = value => value) {
+const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
+const direction = () => settings.directions.find(([from, to]) => from === source.value && to === target.value);
+const fill = (select, values, label) => {
   const chosen = select.value;
-  select.replaceChildren(...values.map(value => new Option(label(value), value)));
+  select.replaceChildren(...values.map(value => new Option(label ? label.of(value) : value, value)));
   if (values.map(String).includes(chosen)) select.value = chosen;
-}
+};
 
-function direction() {
-  return settings.directions.find(([from, to]) => from === source.value && to === target.value);
-}
-
-function choose() {
-  fill(target, settings.directions.filter(([from]) => from === source.value).map(([, to]) => to), nameOf);
-  const most = Math.min(5, direction()[2]);
-  fill(count, Array.from({length: most}, (_, index) => index + 1));
-  document.getElementById("count-field").hidden = most === 1;
+function choose() {  // after the languages have changed
+  fill(target, settings.directions.filter(([from]) => from === source.value).map(([, to]) => to), names);
+  fill(count, [1, 2, 3, 4, 5].slice(0, direction()[2] || 1));
+  count.parentElement.hidden = count.length === 1;
   swap.disabled = !settings.directions.some(([from, to]) => from === target.value && to === source.value);
   [text.lang, output.lang, others.lang] = [source.value, target.value, target.value];
   later();
@@ -32,7 +24,7 @@ function choose() {
 
 function later() {
   clearTimeout(timer);
-  request?.abort();  // the server discards what nobody waits for
+  request?.abort();  // the server discards the work
   mark([]);
   const rest = settings.maxCharacters - [...text.value].length;
   left.textContent = rest < 0 ? `${-rest} characters too many` : `${rest} characters left`;
@@ -41,16 +33,16 @@ function later() {
 }
 
 async function translate() {
-  const q = text.value;
+  const q = text.value, [from, to, beam] = direction();
   status.textContent = "";
   if (!q.trim()) return show("", {translatedText: ""});
   request = new AbortController();
-  const [from, to, , canAlign] = direction();
-  const body = {q, source: from, target: to, n_best: Number(count.value), alignment: canAlign};
-  const headers = {"Content-Type": "application/json", ...(key.value && {Authorization: `Bearer ${key.value}`})};
   output.ariaBusy = "true";
   try {
-    const response = await fetch("translate", {method: "POST", headers, body: JSON.stringify(body), signal: request.signal});
+    const response = await fetch("translate", {
+      method: "POST", signal: request.signal, body: JSON.stringify({q, source: from, target: to, alignment: beam > 0, n_best: +count.value}),
+      headers: {"Content-Type": "application/json", ...(key.value && {Authorization: `Bearer ${key.value}`})},
+    });
     const answer = await response.json();
     if (response.ok) return show(q, answer);
     status.textContent = answer.error;
@@ -65,60 +57,50 @@ function words(content) {
   return [...segmenter.segment(content)].map(({segment}) => ({segment, start: end, end: end += [...segment].length}));
 }
 
-function show(q, answer) {
-  const pairs = answer.alignment ?? [], sources = words(q);
-  const meet = (word, start, end) => word.start < end && word.end > start;
-  links = words(answer.translatedText).map(word => {
-    const element = Object.assign(document.createElement("span"), {textContent: word.segment});
-    const own = pairs.filter(([, , start, end]) => meet(word, start, end));
-    return [element, sources.filter(each => own.some(([start, end]) => meet(each, start, end)))];
+function show(q, {translatedText, alternatives = [], alignment = []}) {
+  const sources = words(q), meet = (word, start, end) => word.start < end && word.end > start;
+  links = words(translatedText).map(word => {
+    const pairs = alignment.filter(([, , start, end]) => meet(word, start, end));
+    const from = sources.filter(each => pairs.some(([start, end]) => meet(each, start, end)));
+    return [make("span", {textContent: word.segment}), from];
   });
   output.replaceChildren(...links.map(([element]) => element));
-  others.replaceChildren(...(answer.alternatives ?? []).map(each => {
-    return Object.assign(document.createElement("li"), {textContent: each, dir: "auto"});
-  }));
+  others.replaceChildren(...alternatives.map(textContent => make("li", {textContent, dir: "auto"})));
   output.ariaBusy = "false";
 }
 
-function mark(marked) {  // words of the translation, with the words of the source that they come from
+function mark(marked) {
   links.forEach(link => link[0].classList.toggle("marked", marked.includes(link)));
-  const characters = [...text.value], ofSource = new Set(marked.flatMap(([, sources]) => sources)), parts = [];
+  const characters = [...text.value], parts = [];
   let end = 0;
-  for (const word of [...ofSource].sort((one, other) => one.start - other.start)) {
-    const element = document.createElement("mark");
-    element.textContent = characters.slice(word.start, word.end).join("");
-    parts.push(characters.slice(end, word.start).join(""), element);
+  for (const word of [...new Set(marked.flatMap(([, from]) => from))].sort((one, other) => one.start - other.start)) {
+    parts.push(characters.slice(end, word.start).join(""), make("mark", {textContent: word.segment}));
     end = word.end;
   }
   backdrop.replaceChildren(...parts, characters.slice(end).join("") + "\n");
 }
 
 output.addEventListener("pointerover", event => mark(links.filter(([element]) => element === event.target)));
-output.addEventListener("pointerleave", () => mark([]));
-output.addEventListener("blur", () => mark([]));
+for (const kind of ["pointerleave", "blur"]) output.addEventListener(kind, () => mark([]));
 output.addEventListener("keydown", event => {
-  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key], linked = links.filter(([, sources]) => sources.length);
+  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key], linked = links.filter(([, from]) => from.length);
   if (!step || !linked.length) return;
-  event.preventDefault();
   const at = linked.findIndex(([element]) => element.classList.contains("marked"));
-  const link = linked[(at + step + linked.length + (at < 0 && step < 0)) % linked.length];
+  const link = linked.at(at < 0 ? Math.min(step - 1, 0) / 2 : (at + step) % linked.length);
   mark([link]);
   status.textContent = `${link[0].textContent}: ${link[1].map(word => word.segment).join(" ")}`;
+  event.preventDefault();
 });
 document.addEventListener("selectionchange", () => {
-  if (document.activeElement !== text) return;
   const at = [...text.value.slice(0, text.selectionStart)].length;
-  mark(links.filter(([, sources]) => sources.some(word => word.start <= at && at < word.end)));
+  if (document.activeElement === text) mark(links.filter(([, from]) => from.some(word => word.start <= at && at < word.end)));
 });
-text.addEventListener("input", later);
-key.addEventListener("input", later);
-count.addEventListener("change", later);
-source.addEventListener("change", choose);
-target.addEventListener("change", choose);
+for (const [element, kind, action] of [[text, "input", later], [key, "input", later], [count, "change", later],
+  [source, "change", choose], [target, "change", choose]]) element.addEventListener(kind, action);
 swap.addEventListener("click", () => {
   [source.value, text.value] = [target.value, output.textContent];
   choose();
 });
-document.getElementById("key-field").hidden = !settings.needsKey;
-fill(source, [...new Set(settings.directions.map(([from]) => from))], nameOf);
+key.parentElement.hidden = !settings.needsKey;
+fill(source, [...new Set(settings.directions.map(([from]) => from))], names);
 choose();

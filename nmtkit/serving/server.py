@@ -10,7 +10,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 from nmtkit.console import log
-from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.engine_choice import choose_export
 from nmtkit.errors import NmtkitError
 from nmtkit.serving.api import Api, Direction, Directions
@@ -30,11 +30,12 @@ def load_directions(
     for path in models:
         export = choose_export([path], engine, {}, ["--precision"] * (precision != "float32"), device=device)
         engines: list[Engine] = []
+        needs_torch = export is None or (engine == "auto" and export.model is not None)
         if export is not None:
             from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 
             engines.append(CTranslate2Translator.load(export, {}, device, threads))
-        if export is None or (engine == "auto" and export.model is not None):
+        if needs_torch:
             from nmtkit.decoding.translator import Translator
             from nmtkit.distributed.workers import Workers
 
@@ -44,8 +45,7 @@ def load_directions(
         pair = settings["source_language"], settings["target_language"]
         if pair in directions:
             raise NmtkitError(f"{path}: another model translates {'-'.join(pair)} already; start a server for each")
-        # Beside a greedy search by CTranslate2 that is chosen by "auto", torch serves requests with options.
-        directions[pair] = Direction(engines[0], engines[-1], TranslationRequest())
+        directions[pair] = Direction(engines[0], engines[-1], needs_torch)
     return directions
 
 
@@ -58,9 +58,9 @@ async def serve(
     Raises:
         NmtkitError: the address cannot be used, or a model cannot be loaded.
     """
-    registry = CollectorRegistry()
+    registry, loop = CollectorRegistry(), asyncio.get_running_loop()
     ProcessCollector(registry=registry)
-    queue = TranslationQueue(limits.waiting, batch_tokens, registry)
+    queue = TranslationQueue(limits, batch_tokens, registry)
     http = HttpServer(lambda request: api.respond(request), limits)
     Gauge("nmtkit_connections", "Open connections.", registry=registry).set_function(lambda: http.num_connections)
     try:  # before the models are loaded, which takes long
@@ -68,24 +68,23 @@ async def serve(
     except OSError as error:
         reason = str(error.strerror).rpartition(": ")[2]
         raise NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port") from None
+    stopped = loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if stopped.done():
+            os._exit(128 + number)  # at the second signal, nothing is waited for
+        stopped.set_result(number)
+        log.info("stopping: requests in work are finished")
+
     try:
         directions = load()
         api = Api(directions, queue, limits, keys, registry)
-        loop, stopped = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def stop(number: signal.Signals) -> None:
-            if stopped.done():
-                os._exit(128 + number)  # at the second signal, nothing is waited for
-            stopped.set_result(number)
-            log.info("stopping: requests in work are finished")
-
         for number in signals:
             loop.add_signal_handler(number, stop, number)
         await listener.start_serving()
         translating = asyncio.create_task(queue.run())
-        shown = f"[{host}]" if ":" in host else host
-        pairs = ", ".join("-".join(pair) for pair in directions)
-        log.info("serving %s at http://%s:%d/", pairs, shown, listener.sockets[0].getsockname()[1])
+        shown, (_, actual_port, *_) = f"[{host}]" if ":" in host else host, listener.sockets[0].getsockname()
+        log.info("serving %s at http://%s:%d/", ", ".join(map("-".join, directions)), shown, actual_port)
         await asyncio.wait([stopped, translating], return_when=asyncio.FIRST_COMPLETED)
         if translating.done():
             translating.result()  # a bug in the queue; without it, requests would wait forever

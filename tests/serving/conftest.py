@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,7 +148,7 @@ class Server:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
@@ -166,8 +166,10 @@ def serving(
     server, ends = Server(port), threading.Event()
     failed: list[BaseException] = []
 
+    limited = LIMITS._replace(**limits)
+
     async def run() -> None:
-        life = asyncio.create_task(serve(load, "127.0.0.1", port, keys, replace(LIMITS, **limits), batch_tokens))
+        life = asyncio.create_task(serve(load, "127.0.0.1", port, keys, limited, batch_tokens))
         end = asyncio.create_task(asyncio.to_thread(ends.wait))
         await asyncio.wait([life, end], return_when=asyncio.FIRST_COMPLETED)
         if life.done():
@@ -230,7 +232,7 @@ class Shouting(Engine):
         pass
 
     def translations(self, lines: Any, request: TranslationRequest, **_: Any) -> list[list[Translation]]:
-        self.calls.append(lines)
+        self.calls.append(list(lines))
         while not self.gate.wait(0.01):
             self.before_step()
         if request.n_best > self.decoding.beam:
@@ -244,7 +246,7 @@ class Shouting(Engine):
 def serving_engine(engine: Any, **options: Any) -> Iterator[Server]:
     """A server of one engine, whose gate is opened at the end."""
     try:
-        with serving(lambda: {("en", "de"): Direction(engine, engine, TranslationRequest())}, **options) as server:
+        with serving(lambda: {("en", "de"): Direction(engine, engine)}, **options) as server:
             yield server
             engine.gate.set()
     finally:

@@ -159,7 +159,7 @@ def test_the_two_engines_give_the_same_greedy_translations_and_auto_takes_torch_
     with serving(lambda: directions) as server:
         assert server.together([lambda line=line: server.translated(line) for line in TEXT]) == expected
         assert "use the torch engine" in server.post(TEXT, alignment=True).error
-        assert '["en","de",1,false]' in server.get("/").body.decode()  # nothing of this is offered on the page
+        assert '["en","de",0]' in server.get("/").body.decode()  # nothing of this is offered on the page
 
 
 def test_the_models_serve_their_directions(server: Server, reverse_model: Path) -> None:

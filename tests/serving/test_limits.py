@@ -94,16 +94,19 @@ def test_a_full_queue_refuses_requests_until_there_is_room() -> None:
 
 def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> None:
     engine = Shouting()
-    with serving_engine(engine, seconds=1.0) as server:
+    with serving_engine(engine, seconds=2.0) as server:
         engine.gate.clear()
         begun = time.monotonic()
         answers = server.together([lambda: server.post("slow"), lambda: server.post("behind it", beam=2)])
-        assert 1.0 <= time.monotonic() - begun < 20
-        assert {(answer.status, answer.error) for answer in answers} == {(503, "not translated within 1 s")}
+        assert 2.0 <= time.monotonic() - begun < 20
+        assert {(answer.status, answer.error) for answer in answers} == {(503, "not translated within 2 s")}
         assert all("retry-after" in answer.headers for answer in answers)
-        assert len(engine.calls) == 1 or engine.calls[1:] == [["behind it"]]
-        engine.gate.set()
-        assert server.translated("next") == "NEXT"
+
+        def open_gate() -> None:
+            wait_until(lambda: engine.calls[-1] == ["next"])  # what came before has left the engine, its gate closed
+            engine.gate.set()
+
+        assert server.together([lambda: server.post("next").json, open_gate])[0] == {"translatedText": "NEXT"}
 
 
 def test_the_work_of_a_dropped_connection_is_discarded() -> None:
@@ -255,7 +258,7 @@ def test_a_key_is_needed_for_translations_languages_and_metrics() -> None:
         for path in ("/", "/docs", "/health", "/openapi.json"):
             assert server.get(path).status == 200
         assert server.post("x").status == server.post("x", api_key="wrong").status == 401
-        assert server.post("x", api_key=7).status == server.post("x", api_key="\ud800").status == 401
+        assert server.post("x", api_key=7).status == server.post("x", api_key=["y"]).status == 401
         assert server.post(7).status == 401  # nothing is said about the request before the key
         for key in KEYS:
             assert server.translated("x", api_key=key) == "X"
