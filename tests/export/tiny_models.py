@@ -43,8 +43,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "word-pieces of Moses' tokens": {"subwords": "wordpiece", "normalize": ("lowercase", "moses-tokenize")},
 }  # fmt: skip
 DATA_KEYS = (
-    "train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize", "context", "source_language",
-    "target_language",
+    "train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize", "context",
+    "source_language", "target_language",
 )  # fmt: skip
 
 
