@@ -210,3 +210,21 @@ def tiny(tiny_project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> Any:
     threads = torch.get_num_threads()
     yield tiny_project
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's chromium without a window, driven by selenium."""
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        pytest.skip("needs chromium and its driver (Debian: apt install chromium chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    yield driver
+    driver.quit()

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "Compare runs: settings, scores, cost, sentences.",
     "cost": "Predict what a training costs, or show what it cost.",
     "attention": "Show the attention weights of a model for a sentence.",
+    "serve": "Serve models over HTTP, with a page to translate on.",
     "extract": "Extract relevant paragraphs of long inputs.",
     "rerank": "Choose the best hypotheses from n-best lists.",
     "export": "Convert a model for CTranslate2 or Hugging Face.",

@@ -218,6 +218,7 @@ class Engine(ABC):
         is_small: matrix products for one sentence are too small for several threads.
         weights_sha256: checksums of the weight files that were read.
         model_sha256: checksums of the weights of the models; for an export, of the models that it was made from.
+        before_step: called before each step of a search by torch; an exception from it ends the translation.
     """
 
     precision: str
@@ -236,6 +237,7 @@ class Engine(ABC):
         self.decoding = decoding
         self.lengths = lengths
         self._max_tokens = max_tokens
+        self.before_step: Callable[[], None] = lambda: None
 
     @abstractmethod
     def check_search(self, request: TranslationRequest) -> None:

@@ -121,6 +121,7 @@ class SearchOptions:
             log(min(total attention to the token, 1)) is added to a score.
         source_lengths: tokens of each source with its end symbol; needed for attention.
         first: token that the model reads first, per sentence; by default the begin symbol.
+        before_step: called before each step; an exception from it ends the search.
     """
 
     n_best: int = 1
@@ -132,6 +133,7 @@ class SearchOptions:
     keep_attention: bool = False
     source_lengths: Sequence[int] = ()
     first: Sequence[int] = ()
+    before_step: Callable[[], None] = lambda: None
 
     @property
     def needs_attention(self) -> bool:
@@ -203,6 +205,7 @@ def beam_search(
     suppressed_at_first = torch.tensor([EOS, *suppressed], dtype=torch.long, device=device)
     length = 0  # tokens of the live hypotheses, without BOS
     while active:
+        options.before_step()
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
         if options.needs_attention:
             new = stepper.attention().unflatten(0, (len(active), -1))[:, :, None]  # [sentences, live, 1, source]

@@ -172,6 +172,7 @@ class Translator(Engine):
             coverage=self.decoding.coverage_penalty,
             keep_attention=request.attention,
             source_lengths=lengths,
+            before_step=self.before_step,
         )
         source = pad([segment.ids for segment in segments], end=EOS).to(self._device)
         return beam_search(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import EOS, Tokenizer
@@ -42,7 +42,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "unigram with bytes": {"subwords": "unigram", "byte_fallback": True, "vocab_size": 300},
     "word-pieces of Moses' tokens": {"subwords": "wordpiece", "normalize": ("lowercase", "moses-tokenize")},
 }  # fmt: skip
-DATA_KEYS = ("train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize")
+DATA_KEYS = (
+    "train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize", "context",
+    "source_language", "target_language",
+)  # fmt: skip
 
 
 def tokenizer_of(**changes: object) -> Tokenizer:
@@ -65,6 +68,7 @@ def make_run(
     seed: int = 1,
     end_logit: float = 8.0,
     decoding: dict[str, object] | None = None,
+    lengths: TrainingLengths | None = None,
     **changes: object,
 ) -> Path:
     """Writes a run of an averaged model and a validation text; ``changes`` are of [model] and of the subwords."""
@@ -76,7 +80,7 @@ def make_run(
         parameter.data *= 2.0
     _let_end(model, end_logit)
     settings = DecodingConfig.model_validate({"beam": 3, "max_length_offset": 5, **(decoding or {})})
-    save_model(run / "averaged", model.state_dict(), config, tokenizer, settings, {"step": 7})
+    save_model(run / "averaged", model.state_dict(), config, tokenizer, settings, {"step": 7}, lengths)
     (run / "data").mkdir()
     (run / "data" / "valid.source.txt").write_text("".join(f"{line}\n\n" for line in VALID), encoding="utf-8")
     return run

@@ -1,10 +1,7 @@
 """A finished run whose test and validation texts try to be markup, and a browser."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,21 +57,3 @@ def finished(hostile_recipe: Path) -> Path:
 def finished_otherwise(hostile_recipe: Path) -> Path:
     """Another run, with another seed and size; read only."""
     return finish(hostile_recipe, hostile_recipe.parent / "<b>other", "training.seed=2", "model.d_ff=48")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Debian's chromium without a window, driven by selenium."""
-    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
-        pytest.skip("needs chromium and its driver (Debian: apt install chromium chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
-    yield driver
-    driver.quit()

@@ -1,0 +1,84 @@
+"""`nmtkit serve`."""
+
+import asyncio
+import functools
+import ipaddress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+
+_MIN_KEY_CHARACTERS = 16
+
+
+def command(
+    *,
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="Model or run folders, one per direction.", show_default=False),
+    ],
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
+    api_key: Annotated[Path | None, typer.Option(help="File of keys, one per line; requests need one of them.")] = None,
+    no_api_key: Annotated[bool, typer.Option("--no-api-key", help="Serve other machines without a key.")] = False,
+    max_characters: Annotated[int, typer.Option(min=1, help="Characters per request.")] = 5000,
+    max_beam: Annotated[int, typer.Option(min=1, max=10_000, help="Beam size per request.")] = 10,
+    max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Time for a request to arrive, and then to be translated.")
+    ] = 30,
+    max_queue: Annotated[int, typer.Option(min=1, help="Requests that wait; others are refused with 503.")] = 256,
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections; others are refused with 503.")] = 256,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens that are translated together.")] = 2048,
+    engine: Annotated[
+        Literal["auto", "torch", "ctranslate2"], typer.Option(help="As for `nmtkit translate`.")
+    ] = "auto",
+    precision: Annotated[
+        Literal["float32", "bf16", "fp16"], typer.Option(help="As for `nmtkit translate`.")
+    ] = "float32",
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Serve models over HTTP: a page to translate on, and LibreTranslate's API, which /docs describes.
+
+    The translations are those of `nmtkit translate`; requests that wait are translated together. Ctrl-C or SIGTERM
+    ends the server after the requests in work.
+
+    Example: nmtkit serve runs/quickstart
+    """
+    from nmtkit import console
+    from nmtkit.distributed.interpreter import stop_signals
+    from nmtkit.errors import DataError, NmtkitError
+    from nmtkit.files import read_lines
+
+    if not all(map(find_spec, ("h11", "prometheus_client"))):
+        raise NmtkitError("nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`")
+    if api_key is not None and no_api_key:
+        raise typer.BadParameter("give --api-key or --no-api-key, not both")
+    if api_key is None and not no_api_key and not _is_loopback(host):
+        raise typer.BadParameter("other machines can reach it: give --api-key, or --no-api-key", param_hint="--host")
+    keys = [line.strip() for line in read_lines(api_key) if line.strip()] if api_key is not None else []
+    if api_key is not None and min(map(len, keys), default=0) < _MIN_KEY_CHARACTERS:
+        raise DataError(
+            f"{api_key} (--api-key): one key of at least {_MIN_KEY_CHARACTERS} characters per line is needed"
+        )
+
+    from nmtkit.serving import server
+    from nmtkit.serving.http import Limits
+
+    console.set_up(quiet=quiet)
+    load = functools.partial(server.load_directions, models, engine, precision, device, threads)
+    limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)
+    number = asyncio.run(server.serve(load, host, port, keys, limits, batch_tokens, stop_signals()))
+    raise SystemExit(128 + number)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,216 @@
+"""The API of the server: its paths, and what a request to translate may contain.
+
+POST /translate -> TranslateBody -> Text -> lines -> TranslationQueue -> TranslateAnswer
+"""
+
+import dataclasses
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from urllib.parse import parse_qs
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nmtkit.console import log
+from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.serving.http import Limits, Request, RequestError, Response, as_json
+from nmtkit.serving.pages import docs_page, openapi, translation_page
+from nmtkit.serving.texts import Text
+from nmtkit.serving.translation_queue import Job, Line, TranslationQueue
+
+
+class Direction(NamedTuple):
+    """The engine for a source and a target language, and that for requests with options, which CTranslate2 lacks."""
+
+    engine: Engine
+    with_options: Engine
+    has_options: bool = True
+    request: TranslationRequest = TranslationRequest()
+
+
+Directions = dict[tuple[str, str], Direction]
+
+
+class TranslateBody(BaseModel):
+    """A request to translate, as JSON or as a form."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    q: str | list[str] = Field(description="Text, or a list of texts. Line breaks are kept.")
+    source: str = Field(description='Language of the text; "auto" if just one is translated into the target.')
+    target: str = Field(description="Language of the translation.")
+    format: Literal["text", "html"] = Field("text", description="html: tags are kept, the text between is translated.")
+    beam: int | None = Field(None, ge=1, description="Beam size; by default the model's.")
+    n_best: int = Field(1, ge=1, description="Number of translations of each text, at most the beam size.")
+    alternatives: int = Field(0, ge=0, description="The same as n_best - 1.")
+    alignment: bool = Field(False, description="Add an alignment.")
+    prefix: str | list[str] = Field("", description="Beginning of the translation; a list if q is one.")
+    glossary: dict[Annotated[str, Field(min_length=1)], str] = Field(
+        {}, description="Terms, and the translations that are required where they occur."
+    )
+    api_key: str = Field("", description="Key, unless it is in the header `Authorization: Bearer KEY`.")
+
+
+class TranslateAnswer(BaseModel):
+    """An answer; if q is a list, each value is a list with an entry for each text."""
+
+    translatedText: str | list[str]  # noqa: N815
+    alternatives: list[Any] = Field([], description="Other translations, best first, if requested.")
+    alignment: list[Any] = Field(
+        [], description="If requested: for each subword of the translation, start and end of the subword of the source "
+        "that it attends to most, then its own start and end, counted in characters (code points).",
+    )  # fmt: skip
+
+
+class ErrorAnswer(BaseModel):
+    """The answer to a request that is refused."""
+
+    error: str = Field(description="The fault, in one line.")
+
+
+class Api:
+    """The answers of a server; a request needs one of the ``keys``, if there are any."""
+
+    def __init__(
+        self, directions: Directions, queue: TranslationQueue, limits: Limits, keys: Sequence[str],
+        registry: CollectorRegistry,
+    ) -> None:  # fmt: skip
+        self._directions, self._queue, self._limits, self._registry = directions, queue, limits, registry
+        self._keys = [key.encode() for key in keys]
+        labels = ["path", "status"]
+        self._seconds = Histogram("nmtkit_request_seconds", "Time to the answer.", labels, registry=registry)
+        settings = {
+            "directions": [
+                [*pair, one.with_options.decoding.beam if one.has_options else 0] for pair, one in directions.items()
+            ],
+            "maxCharacters": limits.characters,
+            "needsKey": bool(keys),
+        }
+        languages = [
+            {"code": code, "name": code, "targets": [target for source, target in directions if source == code]}
+            for code in dict.fromkeys(source for source, _ in directions)
+        ]
+        # Of each path: method, whether a key is needed, summary, and the answer or the function that returns it.
+        self._routes: dict[str, tuple[str, bool, str, Response | Callable[[Request], Awaitable[Response]]]] = {
+            "/": ("GET", False, "A page on which to translate.", translation_page(settings)),
+            "/health": ("GET", False, "200 if requests are taken; 503 when stopping.", as_json({"status": "ok"})),
+            "/languages": ("GET", True, "The languages, and what each is translated into.", as_json(languages)),
+            "/metrics": ("GET", True, "Metrics as text for Prometheus.", self._metrics),
+            # Here the key may be a field of the body.
+            "/translate": ("POST", False, "Translate a text or a list of texts.", self._translate),
+        }
+        summaries = {(route[0].lower(), path): route[2] for path, route in self._routes.items()}
+        schema = openapi(summaries, [TranslateBody, TranslateAnswer, ErrorAnswer])
+        self._routes["/openapi.json"] = ("GET", False, "", as_json(schema))
+        self._routes["/docs"] = ("GET", False, "", docs_page(schema))
+
+    async def respond(self, request: Request) -> Response:
+        """Return the answer to a request; errors are answers, too."""
+        begun = time.monotonic()
+        try:
+            response = await self._respond(request)
+        except RequestError as error:
+            response = error.response
+        except Exception:  # a bug ends neither the server nor other requests
+            log.exception("%s %s failed", request.method, request.path)
+            response = as_json({"error": "internal error; see the log of the server"}, 500)
+        path = request.path if request.path in self._routes else "other"
+        self._seconds.labels(path, response.status).observe(time.monotonic() - begun)
+        return response
+
+    async def _respond(self, request: Request) -> Response:
+        if request.path not in self._routes:
+            raise RequestError(404, f"no such path; there are {', '.join(self._routes)}")
+        method, needs_key, _, answer = self._routes[request.path]
+        if request.method != method and (request.method, method) != ("HEAD", "GET"):
+            raise RequestError(405, f"use {method}", Allow=method if method == "POST" else "GET, HEAD")
+        if needs_key:
+            self._check_key(request)
+        return answer if isinstance(answer, Response) else await answer(request)
+
+    def _check_key(self, request: Request, stated: object = "") -> None:
+        scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
+        shown = key.strip() if scheme.lower() == b"bearer" else str(stated).encode()
+        matches = [hmac.compare_digest(shown, known) for known in self._keys]  # all of them, each in constant time
+        if self._keys and not any(matches):
+            raise RequestError(401, "a valid API key is needed", WWW_Authenticate="Bearer")
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+
+    async def _translate(self, request: Request) -> Response:
+        if request.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            raise RequestError(403, "pages of other sites may not use this server")
+        fields, is_form = _fields(request)
+        self._check_key(request, fields.get("api_key", ""))
+        try:
+            body = TranslateBody.model_validate(fields, strict=not is_form)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            raise RequestError(400, f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        pairs = [pair for pair in self._directions if body.source in ("auto", pair[0]) and body.target == pair[1]]
+        if len(pairs) != 1:
+            known = ", ".join(f"{source} to {target}" for source, target in pairs or self._directions)
+            raise RequestError(400, f"source and target: this server translates {known}")
+        direction, texts = self._directions[pairs[0]], self._texts(body)
+        num_best = max(body.n_best, body.alternatives + 1)
+        has_options = num_best > 1 or body.alignment or body.beam or body.glossary or body.prefix
+        engine = direction.with_options if has_options else direction.engine
+        blank = [Line("")] * bool(engine.tokenizer.context)  # ends a document
+        lines = [line for text in texts for line in (*text.lines, *blank)]
+        options = dataclasses.replace(direction.request, n_best=num_best, attention=body.alignment)
+        job = Job(engine, body.beam or engine.decoding.beam, options, lines, request.is_gone)
+        found = iter(await self._queue.translate(job) if lines else [])
+        answers = [text.answer([next(found) for _ in (*text.lines, *blank)][: len(text.lines)]) for text in texts]
+        names = ["translatedText", *["alternatives"] * (num_best > 1), *["alignment"] * body.alignment]
+        columns = {name: [answer[name] for answer in answers] for name in names}
+        return as_json(
+            {name: of_texts[0] for name, of_texts in columns.items()} if isinstance(body.q, str) else columns
+        )
+
+    def _texts(self, body: TranslateBody) -> list[Text]:
+        """Return the texts of a request; raise RequestError if it is beyond the limits."""
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        prefixes = [body.prefix] if isinstance(body.prefix, str) else body.prefix
+        if body.prefix and (len(prefixes) != len(texts) or isinstance(body.prefix, str) != isinstance(body.q, str)):
+            raise RequestError(400, "prefix: give a text if q is a text, and a list of as many texts if q is a list")
+        if (is_html := body.format == "html") and (body.prefix or body.alignment):
+            raise RequestError(400, "format: prefix and alignment need text, not html")
+        given = [*texts, *prefixes, *body.glossary, *body.glossary.values()]
+        if sum(len(text) + 1 for text in given) - 2 > self._limits.characters:
+            raise RequestError(413, f"more than {self._limits.characters:,} characters; send several requests")
+        if max(body.beam or 0, body.n_best, body.alternatives + 1) > self._limits.beam:
+            raise RequestError(400, f"beam, n_best: at most {self._limits.beam} on this server")
+        prefixes = prefixes if body.prefix else [""] * len(texts)
+        return [Text(*pair, body.glossary, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
+
+
+def _fields(request: Request) -> tuple[dict[str, Any], bool]:
+    """Return the fields of a request, and whether it is a form, in which all values are text."""
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(fields := dict(pairs)) < len(pairs):
+            raise ValueError("a name occurs twice in an object")
+        return fields
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    kind = request.headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    try:
+        text = request.body.decode()
+        if kind == b"application/x-www-form-urlencoded":
+            lists = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=1000)
+            return {name: values if len(values) > 1 else values[0] for name, values in lists.items()}, True
+        fields = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=refuse)
+        json.dumps(fields, ensure_ascii=False).encode()  # raises an error for half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the body is not valid: {error}") from None
+    if kind != b"application/json":
+        raise RequestError(415, "send JSON, with the header Content-Type: application/json")
+    if not isinstance(fields, dict):
+        raise RequestError(400, "the body is not a JSON object")
+    return fields, False

@@ -1,0 +1,190 @@
+"""`nmtkit serve`: its options, its faults in one line, and how signals end it."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.cli import serve as serve_command
+from nmtkit.serving import server as server_module
+from nmtkit.serving.http import Limits
+from tests.conftest import RunCommand
+from tests.export.tiny_models import make_run
+from tests.serving.conftest import LENGTHS, Server, request, translation_request, wait_until
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("model") / "run", lengths=LENGTHS)
+
+
+@contextmanager
+def process(*arguments: object) -> Iterator[tuple[Server, "subprocess.Popen[str]"]]:
+    """A server in a process of its own, at any free port."""
+    command = [sys.executable, "-m", "nmtkit", "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    try:
+        first = running.stderr.readline()
+        match = re.fullmatch(r"serving en-de at http://127\.0\.0\.1:(\d+)/\n", first)
+        assert match, first + running.stderr.read()
+        yield Server(int(match[1])), running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_server_starts_translates_and_ends_at_once_when_nothing_is_in_work(model: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with process(model, "--threads", "1") as (server, running):
+            with server.client() as idle:
+                idle.send(request("GET", "/health"))
+                assert idle.read_answer().status == 200
+                assert server.post("the dog").status == 200
+                begun = time.monotonic()
+                running.send_signal(number)
+                out, err = running.communicate(timeout=60)
+                assert time.monotonic() - begun < 20  # and not when the idle connection would have ended by itself
+                assert idle.is_closed()
+            assert (running.returncode, out) == (128 + number, "")
+            assert err == "stopping: requests in work are finished\n"
+
+
+def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path) -> None:
+    text = "\n".join(["the old dog sees the new red house and not a cat"] * 60)
+    with process(model, "--threads", "1", "--max-seconds", "300", "--max-beam", "50") as (server, running):
+        with server.client() as working, server.client() as late:
+            late.send(request("GET", "/health"))
+            assert late.read_answer().status == 200
+            working.send(translation_request({"q": text, "source": "en", "target": "de", "beam": 50}))
+            wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
+            running.send_signal(signal.SIGTERM)
+            assert running.stderr is not None
+            assert running.stderr.readline() == "stopping: requests in work are finished\n"
+            late.send(translation_request({"q": "x", "source": "en", "target": "de"}))
+            answer = late.read_answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert "the server is stopping" in answer.error
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", server.port))
+            answer = working.read_answer()
+            assert answer.status == 200
+            assert answer.json["translatedText"].count("\n") == 59
+        assert running.wait(60) == 143
+
+
+def test_a_second_signal_ends_it_at_once(model: Path) -> None:
+    text = "\n".join(["the old dog sees the new red house and not a cat"] * 100)
+    options = ("--threads", "1", "--max-seconds", "3000", "--max-beam", "200")
+    with process(model, *options) as (server, running), server.client() as working:
+        working.send(translation_request({"q": text, "source": "en", "target": "de", "beam": 200}))
+        wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
+        running.send_signal(signal.SIGTERM)
+        assert running.stderr is not None
+        assert running.stderr.readline() == "stopping: requests in work are finished\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 143
+        assert working.is_closed()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the command would serve."""
+    found: list[Any] = []
+
+    async def serve(load: Any, *arguments: Any) -> int:
+        found.extend([load(), *arguments])
+        return 15
+
+    monkeypatch.setattr(server_module, "serve", serve)
+    monkeypatch.setattr(server_module, "load_directions", lambda *arguments: arguments)
+    return found
+
+
+def test_every_option_has_its_effect(run_command: RunCommand, served: list[Any], tmp_path: Path) -> None:
+    assert run_command("serve", "a", "b").code == 143
+    defaults = Limits(characters=5000, beam=10, body_bytes=2**18, seconds=30.0, waiting=256, connections=256)
+    loaded = ([Path("a"), Path("b")], "auto", "float32", "auto", None)
+    assert served[:6] == [loaded, "127.0.0.1", 8000, [], defaults, 2048]
+    assert set(served[6]) >= {signal.SIGINT, signal.SIGTERM}
+    served.clear()
+    (tmp_path / "keys").write_text(f"{KEY}\n\n  another-{KEY} \n", encoding="utf-8")
+    options = (
+        "--host ::1 --port 1234 --max-characters 1 --max-beam 2 --max-body 3 --max-seconds 4.5 --max-queue 5 "
+        "--max-connections 6 --batch-tokens 7 --engine torch --precision bf16 --device cpu --threads 1 --quiet"
+    )
+    assert run_command("serve", "a", *options.split(), "--api-key", tmp_path / "keys").code == 143
+    loaded = ([Path("a")], "torch", "bf16", "cpu", 1)
+    limits = Limits(characters=1, beam=2, body_bytes=3, seconds=4.5, waiting=5, connections=6)
+    assert served[:6] == [loaded, "::1", 1234, [KEY, f"another-{KEY}"], limits, 7]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "", "example.org", "127.0.0.1.example.org", "*"])
+def test_an_address_that_is_not_loopback_needs_keys_or_the_statement_that_there_are_none(
+    run_command: RunCommand, served: list[Any], tmp_path: Path, host: str
+) -> None:
+    outcome = run_command("serve", "a", "--host", host)
+    assert (outcome.code, served) == (2, [])
+    assert "--api-key" in outcome.err
+    assert "--no-api-key" in outcome.err
+    assert run_command("serve", "a", "--host", host, "--no-api-key").code == 143
+    (tmp_path / "keys").write_text(f"{KEY}\n", encoding="utf-8")
+    assert run_command("serve", "a", "--host", host, "--api-key", tmp_path / "keys").code == 143
+    assert run_command("serve", "a", "--no-api-key", "--api-key", tmp_path / "keys").code == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_key(run_command: RunCommand, served: list[Any], host: str) -> None:
+    assert run_command("serve", "a", "--host", host).code == 143
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", "short\n", f"{KEY}\nshort"])
+def test_keys_that_are_too_short_or_missing_are_refused(
+    run_command: RunCommand, served: list[Any], tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "keys").write_text(content, encoding="utf-8")
+    outcome = run_command("serve", "a", "--api-key", tmp_path / "keys")
+    assert (outcome.code, served) == (1, [])
+    assert outcome.err.splitlines() == [
+        f"error: {tmp_path / 'keys'} (--api-key): write one key per line, of at least 16 characters"
+    ]
+    assert run_command("serve", "a", "--api-key", tmp_path / "none").code == 1
+
+
+def test_without_its_extra_it_names_the_command_to_install_it(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_command, "find_spec", lambda name: None)
+    outcome = run_command("serve", "a")
+    assert outcome.code == 1
+    assert outcome.err == "error: nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`\n"
+
+
+def test_faults_at_the_start_are_one_line(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = run_command("serve", model, "--port", port)
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: --host 127.0.0.1 --port {port}: address already in use; choose another address or port\n"
+    )
+    for arguments, named in (
+        ([tmp_path / "none"], "none"),
+        ([model, model], "another model translates en-de already"),
+        ([model, "--engine", "ctranslate2"], "there is no CTranslate2 export"),
+        ([model, "--host", "host.invalid", "--no-api-key"], "--host host.invalid"),
+    ):
+        outcome = run_command("serve", *arguments, "--port", "0", "--device", "cpu")
+        assert outcome.code == 1, outcome
+        assert len(outcome.err.splitlines()) == 1
+        assert named in outcome.err

@@ -1,0 +1,309 @@
+"""What the server answers: the translations of `nmtkit translate`, whatever requests stand beside each other."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import NmtkitError
+from nmtkit.serving.server import load_directions
+from nmtkit.serving.texts import required_phrases, spans
+from tests.conftest import run_with_streams
+from tests.export.tiny_models import LINES, make_run, sentences
+from tests.serving.conftest import Server, gated, request, serving, wait_until
+
+TEXT = sentences(30, seed=5)
+
+
+def test_a_text_has_the_translations_that_the_command_gives_its_lines(
+    server: Server, model: Path, restored_process: None
+) -> None:
+    lines = [line for line in LINES if "\u2028" not in line] + TEXT
+    done = run_with_streams("translate", model, "--threads", "1", stdin="".join(f"{line}\n" for line in lines).encode())
+    assert server.translated("\n".join(lines)) == "\n".join(done.lines)
+    assert server.translated(lines) == done.lines
+    assert len(set(done.lines)) > 15
+
+
+def test_odd_lines_and_all_line_ends_are_kept(server: Server, translator: Translator) -> None:
+    for line in [*LINES, "\x00", "\u2028", "\ufeff", "a" * 300, " ".join(TEXT)]:
+        assert server.translated(line) == translator.translate([line])[0]
+    one, other = translator.translate(TEXT[:2])
+    assert server.translated(f"{TEXT[0]}\r\n\r\n{TEXT[1]}\n\r") == f"{one}\r\n\r\n{other}\n\r"
+
+
+def test_a_text_longer_than_a_round_is_split_and_joined(server: Server, translator: Translator) -> None:
+    text = " ".join(sentences(170, seed=6))
+    assert 3500 < len(text) < 5000
+    assert server.translated(text) == translator.translate([text])[0]
+
+
+@pytest.mark.parametrize(
+    ("beam", "n_best", "prefix"),
+    [(1, 1, ""), (2, 2, ""), (5, 1, ""), (4, 3, ""), (None, 1, "die"), (3, 2, "eine alte")],
+)
+def test_options_are_those_of_the_command(
+    server: Server, model: Path, tmp_path: Path, restored_process: None, beam: int | None, n_best: int, prefix: str
+) -> None:
+    options = ["--beam", str(beam)] * (beam is not None) + ["--n-best", str(n_best), "--json"]
+    if prefix:
+        (tmp_path / "prefix").write_text(f"{prefix}\n" * len(TEXT), encoding="utf-8")
+        options += ["--prefix", str(tmp_path / "prefix")]
+    stdin = "".join(f"{line}\n" for line in TEXT).encode()
+    done = run_with_streams("translate", model, "--threads", "1", *options, stdin=stdin)
+    expected = [[one["text"] for one in json.loads(line)["hypotheses"]] for line in done.lines]
+    fields = {"n_best": n_best, "prefix": [prefix] * len(TEXT) if prefix else ""} | ({"beam": beam} if beam else {})
+    answer = server.post(TEXT, **fields).json
+    assert answer["translatedText"] == [ranked[0] for ranked in expected]
+    if n_best > 1:
+        others = [list(dict.fromkeys(ranked))[1:] for ranked in expected]
+        assert answer["alternatives"] == others
+        assert server.post(TEXT, **fields | {"n_best": 1, "alternatives": n_best - 1}).json == answer
+    else:
+        assert set(answer) == {"translatedText"}
+
+
+def test_the_answer_has_the_shape_of_the_question(server: Server) -> None:
+    text = server.post("the dog", n_best=2, alignment=True).json
+    listed = server.post(["the dog"], n_best=2, alignment=True).json
+    assert {name: [value] for name, value in text.items()} == listed
+    assert set(text) == {"translatedText", "alternatives", "alignment"}
+    assert server.post([], n_best=2, alignment=True).json == {"translatedText": [], "alternatives": [], "alignment": []}
+    assert server.translated("") == ""
+    assert server.translated(["", "\n"]) == ["", "\n"]
+
+
+def test_requests_with_all_kinds_of_options_at_once_do_not_change_each_others_translations(server: Server) -> None:
+    rng = random.Random(1)
+    kinds: list[dict[str, Any]] = [
+        {}, {"beam": 1}, {"beam": 5, "n_best": 3}, {"prefix": "die"}, {"glossary": {"dog": "Katze"}},
+        {"alignment": True},
+        {"q": ["the dog sees", " ".join(TEXT)]}, {"source": "de", "target": "en"},
+    ]  # fmt: skip
+    questions = [{"q": line, **rng.choice(kinds)} for line in TEXT]
+    alone = [server.post(**fields).json for fields in questions]
+    before = server.metric("nmtkit_round_lines_count")
+    together = server.together([lambda fields=fields: server.post(**fields).json for fields in questions])
+    assert together == alone
+    rounds = server.metric("nmtkit_round_lines_count") - before
+    assert rounds < len(questions)  # some were translated together
+
+
+def test_waiting_requests_with_equal_options_share_a_search(model: Path) -> None:
+    with gated(model) as (server, engine):
+
+        def ask_the_others() -> list[Any]:
+            wait_until(lambda: engine.calls == [["first"]])
+            calls: list[Callable[[], Any]] = [lambda line=line: server.translated(line) for line in TEXT[:10]]
+            calls += [lambda line=line: server.translated(line, beam=1) for line in TEXT[10:15]]
+            return server.together([*calls, open_gate])
+
+        def open_gate() -> None:
+            wait_until(lambda: server.metric("nmtkit_waiting_requests") == 15)
+            engine.gate.set()
+
+        server.together([lambda: server.translated("first"), ask_the_others])
+        assert [sorted(lines) for lines in sorted(engine.calls[1:], key=len)] == [
+            sorted(TEXT[10:15]),
+            sorted(TEXT[:10]),
+        ]
+
+
+def test_a_round_has_a_limited_number_of_tokens(model: Path) -> None:
+    with gated(model, batch_tokens=30) as (server, engine):
+
+        def open_gate() -> None:
+            wait_until(lambda: server.metric("nmtkit_waiting_requests") + sum(map(len, engine.calls)) == len(TEXT))
+            engine.gate.set()
+
+        server.together([*(lambda line=line: server.translated(line) for line in TEXT), open_gate])
+        assert max(sum(map(len, lines)) for lines in engine.calls) <= 4 * 30
+        assert 5 < len(engine.calls) < len(TEXT)
+
+
+def test_a_model_with_context_reads_the_lines_of_a_text_as_a_document_of_its_own(tmp_path: Path) -> None:
+    model = make_run(tmp_path / "run", context=2)
+    translator = Translator.load(model)
+    assert translator.tokenizer.context == 2
+    texts = ["\n".join(TEXT[start : start + 4]) for start in range(0, 28, 4)]
+    expected = ["\n".join(translator.translate(text.split("\n"))) for text in texts]
+    assert expected != ["\n".join(translator.translate([line])[0] for line in text.split("\n")) for text in texts]
+    with serving(lambda: load_directions([model], "auto", "float32", "cpu", 1)) as server:
+        assert server.together([lambda text=text: server.translated(text) for text in texts]) == expected
+        assert server.translated(texts) == expected
+
+
+def test_the_two_engines_give_the_same_greedy_translations_and_auto_takes_torch_for_options(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    from nmtkit.export.export import export
+
+    model = make_run(tmp_path / "run", decoding={"beam": 1})
+    by_torch = Translator.load(model)
+    export(model, "ctranslate2")
+    expected = by_torch.translate(TEXT)
+    prefixed = [best.text for (best,) in by_torch.translations(TEXT, TranslationRequest(prefixes=["die"] * len(TEXT)))]
+    with serving(lambda: load_directions([model], "auto", "float32", "cpu", 1)) as server:
+        assert server.translated(TEXT) == expected
+        assert server.translated(TEXT, prefix=["die"] * len(TEXT)) == prefixed
+    directions = load_directions([model], "ctranslate2", "float32", "cpu", 1)
+    assert type(directions["en", "de"].engine).__name__ == "CTranslate2Translator"
+    with serving(lambda: directions) as server:
+        assert server.together([lambda line=line: server.translated(line) for line in TEXT]) == expected
+        assert "use the torch engine" in server.post(TEXT, alignment=True).error
+        assert '["en","de",0]' in server.get("/").body.decode()  # nothing of this is offered on the page
+
+
+def test_the_models_serve_their_directions(server: Server, reverse_model: Path) -> None:
+    german = ["die alte Katze sieht eine Hündin", "rote Häuser"]
+    expected = Translator.load(reverse_model).translate(german)
+    assert server.translated(german, source="de", target="en") == expected
+    assert server.translated(german, source="auto", target="en") == expected
+    assert server.get("/languages").json == [
+        {"code": "en", "name": "en", "targets": ["de"]}, {"code": "de", "name": "de", "targets": ["en"]}
+    ]  # fmt: skip
+    assert server.post("x", target="fr").error == "source and target: this server translates en to de, de to en"
+
+
+def test_two_models_of_one_direction_are_refused(model: Path) -> None:
+    with pytest.raises(NmtkitError, match="another model translates en-de already"):
+        load_directions([model, model], "torch", "float32", "cpu", 1)
+
+
+def test_a_form_has_the_same_fields_as_json(server: Server) -> None:
+    body = urlencode({"q": "the dog & a=cat ü", "source": "en", "target": "de", "n_best": "2", "alignment": "true"})
+    answer = server.answer(
+        request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded; charset=utf-8")
+    )
+    assert answer.json == server.post("the dog & a=cat ü", n_best=2, alignment=True).json
+    body = urlencode([("q", "the dog"), ("q", "a cat"), ("source", "en"), ("target", "de")])
+    answer = server.answer(
+        request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded")
+    )
+    assert answer.json == server.post(["the dog", "a cat"]).json
+
+
+def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server) -> None:
+    one, other, third = server.translated(["the dog sees", "a red cat", "x < y & z"])
+    document = (
+        "\n<p class=\"a > b\" title='the'>the dog\n   sees</p><!-- the cat --> <B>a red cat</B>  <br/>\n"
+        "<script>the < cat</script>x &lt; y &amp; z \n"
+    )
+    one, other, third = (escape(line, quote=False) for line in (one, other, third))
+    assert server.translated(document, format="html") == (
+        f"\n<p class=\"a > b\" title='the'>{one}</p><!-- the cat --> <B>{other}</B>  <br/>\n"
+        f"<script>the < cat</script>{third} \n"
+    )
+    assert server.translated("<b></b>", format="html") == "<b></b>"
+    assert server.translated(["", " \n "], format="html") == ["", " \n "]
+    for odd in ("<" * 3000, "<!--" * 1000, '<a"' * 1500, " " * 4000 + "x", "<script>" * 600, "< a" * 1500):
+        begun = time.monotonic()
+        assert server.post(odd, format="html").status == 200
+        assert time.monotonic() - begun < 30
+
+
+def test_an_alignment_names_the_characters_of_source_and_translation(server: Server, translator: Translator) -> None:
+    lines = ["the dog sees the cat", "", "😀 the  old house"]
+    text = "\r\n".join(lines)
+    answer = server.post(text, alignment=True).json
+    translation = answer["translatedText"]
+    found = {(text[a:b], translation[c:d]) for a, b, c, d in answer["alignment"]}
+    expected = set()
+    for [best] in translator.translations(lines, TranslationRequest(attention=True)):
+        assert best.alignment is not None and best.source_pieces is not None
+        names = [piece.replace("\u2581", "") for piece in (*best.source_pieces, "")]
+        expected |= {
+            (names[source], piece.replace("\u2581", ""))
+            for source, piece in zip(best.alignment, best.pieces, strict=True)
+        }
+    assert found == {pair for pair in expected if all(pair) and "😀" not in pair[0]}
+    assert len(found) > 5
+    starts = [pair[2] for pair in answer["alignment"]]
+    assert starts == sorted(starts)
+    second_line = translation.index("\r\n")
+    assert all((pair[0] < text.index("\r\n")) == (pair[2] < second_line) for pair in answer["alignment"])
+
+
+def test_subwords_are_found_in_their_text() -> None:
+    assert spans("The dog, here", ["\u2581the", "\u2581do", "g", ",", "</s>", "\u2581here", "\u2581"]) == [
+        (0, 3), (4, 6), (6, 7), (7, 8), None, (9, 13), None
+    ]  # fmt: skip
+    assert spans("", ["a"]) == [None]
+    assert spans("\u0130x", ["x"]) == [None]  # its lower case has another length
+    assert spans("x" + " " * 100 + "y", ["x", "\u2581y"]) == [(0, 1), None]
+
+
+def test_a_glossary_requires_the_translations_of_its_terms(server: Server, translator: Translator) -> None:
+    glossary = {"dog": "Katze", "red house": "rote Häuser", "house": "alte", "new": "neue neue"}
+    assert required_phrases("a red house, a house; dogs", glossary) == ("rote Häuser", "alte")
+    assert required_phrases("dog dog", glossary) == ("Katze",)
+    assert required_phrases("a (b", {"(b": "x", "a": "y"}) == ("y", "x")
+    assert required_phrases("dog", {}) == ()
+    lines = TEXT[:8]
+    required = [required_phrases(line, glossary) for line in lines]
+    assert any(required) and not all(required)
+    request_ = TranslationRequest(required=required)
+    expected = [best.text for best, *_ in translator.translations(lines, request_)]
+    answer = server.translated("\n".join(lines), glossary=glossary).split("\n")
+    assert answer == expected
+    assert answer != translator.translate(lines)
+    assert all(phrase in line for line, phrases in zip(answer, required, strict=True) for phrase in phrases)
+
+
+def test_a_prefix_belongs_to_the_lines_of_its_text(server: Server, translator: Translator) -> None:
+    expected = translator.translations(["the dog", "a cat", "red"], TranslationRequest(prefixes=["die", "", ""]))
+    assert server.translated("the dog\na cat\nred", prefix="die\n") == "\n".join(best.text for best, *_ in expected)
+    assert "prefix" in server.post("the dog", prefix="die\nalte").error
+    assert "prefix" in server.post("the dog", prefix=["die"]).error
+    assert "prefix" in server.post(["the dog", "cat"], prefix=["die"]).error
+    assert "vocabulary" in server.post("the dog", prefix="漢字").error
+
+
+def test_a_faulty_request_does_not_harm_those_that_are_translated_with_it(model: Path, translator: Translator) -> None:
+    with gated(model) as (server, engine):
+
+        def open_gate() -> None:
+            wait_until(lambda: server.metric("nmtkit_waiting_requests") + sum(map(len, engine.calls)) == 12)
+            engine.gate.set()
+
+        calls = [lambda line=line: server.translated(line, prefix="die") for line in TEXT[:11]]
+        *found, fault, _ = server.together([*calls, lambda: server.post("dog", prefix="漢").error, open_gate])
+        prefixed = translator.translations(TEXT[:11], TranslationRequest(prefixes=["die"] * 11))
+        assert found == [best.text for best, *_ in prefixed]
+        assert fault == "line 1: the prefix '漢' has characters that are not in the model's vocabulary"
+
+
+def test_the_description_of_the_api_names_every_path_and_field(server: Server) -> None:
+    schema = server.get("/openapi.json").json
+    assert schema["openapi"].startswith("3.")
+    for path, operations in schema["paths"].items():
+        for method in operations:
+            assert server.answer(request(method.upper(), path, b"" if method == "post" else None)).status in (200, 400)
+    fields = schema["components"]["schemas"]["TranslateBody"]["properties"]
+    assert {"q", "source", "target", "format", "beam", "n_best", "alignment", "prefix", "glossary"} <= set(fields)
+    page = server.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    for name in (*schema["paths"], *fields):
+        assert f"{name}</code>" in page.body.decode()
+    assert "http" not in page.body.decode().replace("</html>", "")
+
+
+def test_metrics_are_text_for_prometheus_and_count(server: Server) -> None:
+    before = server.metric("nmtkit_request_seconds_count"), server.metric("nmtkit_round_lines_sum")
+    server.translated(TEXT[:3])
+    assert server.metric("nmtkit_round_lines_sum") == before[1] + 3
+    assert server.metric("nmtkit_request_seconds_count") > before[0]
+    answer = server.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    names = {family.name for family in text_string_to_metric_families(answer.body.decode())}
+    assert {"nmtkit_request_seconds", "nmtkit_waiting_requests", "nmtkit_connections", "nmtkit_round_lines"} <= names
+    assert server.metric("process_resident_memory_bytes") > 10**7
+    assert server.metric("nmtkit_connections") == 1
