@@ -53,6 +53,14 @@ def test_the_wheel_holds_the_catalogue_and_the_licence(installed: Path) -> None:
     assert list(installed.glob("nmtkit-*.dist-info/licenses/LICENSE"))
 
 
+def test_the_wheel_holds_the_page_of_the_server(installed: Path) -> None:
+    code = "from nmtkit.serving.pages import translation_page as page; print(page({}).body.decode())"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment)
+    for name in ("page.html", "page.css", "page.js"):
+        assert (REPOSITORY / "nmtkit" / "serving" / name).read_text(encoding="utf-8") in shown.stdout
+
+
 def test_the_tested_versions_are_within_the_stated_ranges() -> None:
     from packaging.requirements import Requirement
 

@@ -22,6 +22,8 @@ from nmtkit.serving.http import Limits, RequestError
 
 _CHARACTERS_PER_TOKEN = 4
 """Jobs of a round are measured in characters; the engine, which knows their tokens, cuts the round into batches."""
+_GATHERING_SECONDS = 0.003
+"""Time without another request after which a round begins."""
 Result = list[list[Translation]]
 """The translations of each line of a job, best first."""
 
@@ -83,12 +85,18 @@ class TranslationQueue:
 
     async def run(self) -> None:
         """Translate the jobs that come, until cancelled."""
+        expected = 0
         while await self._has_arrived.wait():
+            before = -1
+            while before < len(self._jobs) < expected:  # clients that just got an answer are sending their next request
+                before = len(self._jobs)
+                await asyncio.sleep(_GATHERING_SECONDS)
             if not (jobs := self._take_round()):
                 self._has_arrived.clear()
                 continue
             self._sizes.observe(sum(len(job.lines) for job in jobs))
             results = await asyncio.get_running_loop().run_in_executor(self._thread, self._results, jobs)
+            expected = len(jobs) + len(self._jobs)
             for job, result in zip(jobs, results, strict=True):
                 if job.result.done():  # its time is over
                     continue
