@@ -8,6 +8,7 @@
 The data are prepared once for all runs.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import read_manifest
+from nmtkit.decoding.generation import generate_corpora
 from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import same_imports
 from nmtkit.distributed.launch import how_it_ended, wait_or_kill
@@ -84,7 +86,8 @@ def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
 
 def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
     """Prepare the data of all runs, unless they are up to date, and return their fingerprint."""
-    return str(prepare(recipe, folder / "prepared", mirror=mirror).manifest["fingerprint"])
+    generate = functools.partial(generate_corpora, recipe=recipe)
+    return str(prepare(recipe, folder / "prepared", mirror=mirror, generate=generate).manifest["fingerprint"])
 
 
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from nmtkit.decoding.file_translation import TranslationJob, Window, Written
 from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
+from nmtkit.experiments.sweep import prepare_sweep
 from nmtkit.files import read_json, read_lines, write_lines
 from nmtkit.model_folder import save_model
 from nmtkit.run import Run
@@ -198,6 +199,26 @@ class TestDistillation:
         generated = manifest["corpora"][1]["generated"]
         assert generated["model_sha256"] == list(translator.model_sha256)
         assert (generated["as"], generated["decoding"]["beam"]) == ("target", 3)
+
+    def test_a_model_of_several_languages_translates_to_that_of_the_corpus(self, project: Project) -> None:
+        train = [{"corpus": "a/b", "target_language": code} for code in ("de", "fr")]
+        save_random_model(project.folder / "many", is_reversed=False, end_logit=3, train=train, target_language="mul")
+        project.write("some.en", [source for source, _ in TEXT])
+        entry = 'generate = "some.en", model = "many", as = "target", target_language'
+        french = '{ source = "train.en", target = "train.de", target_language = "fr" }'
+        translator, found = Translator.load(project.folder / "many"), {}
+        for code in ("de", "fr"):
+            project.prepare(f'{entry} = "{code}" }}, {french[:-2]}')
+            request = TranslationRequest(target_language=code)
+            best = [best for [best] in translator.translations([source for source, _ in TEXT], request)]
+            found[code] = [(source, one.text) for (source, _), one in zip(TEXT, best, strict=True)
+                           if one.text and not one.hit_limit]  # fmt: skip
+            assert project.pairs() == found[code]
+        assert found["de"] != found["fr"]
+        with pytest.raises(
+            NmtkitError, match='translates en-de/fr, but as = "source" for en-de needs a model for de-en'
+        ):
+            project.prepare(BACK.replace("de-en", "many"))
 
     def test_a_recipe_can_have_generated_corpora_only(self, project: Project) -> None:
         save_random_model(project.folder / "teacher", is_reversed=False)
@@ -497,6 +518,13 @@ def test_processes_under_torchrun_generate_the_same_and_end_where_nothing_is_lef
         assert message in ended.stderr
     for name in ("generated/mono.tsv", "data/train/source.ids.bin"):
         assert (project.folder / "shared" / name).read_bytes() == (project.run / name).read_bytes()
+
+
+def test_a_sweep_generates_once_for_all_its_runs(project: Project, translated: list[int]) -> None:
+    recipe = project.recipe(BACK)
+    first, second = (prepare_sweep(recipe, project.folder / "sweep", None) for _ in range(2))
+    assert first == second == project.prepare(BACK).manifest["fingerprint"]
+    assert translated == [1, 1]
 
 
 def test_several_processes_need_a_generated_corpus(project: Project, run_command: RunCommand) -> None:
