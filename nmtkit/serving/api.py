@@ -22,7 +22,7 @@ from nmtkit.serving.texts import Text
 from nmtkit.serving.translation_queue import Job, Line, TranslationQueue
 
 
-class Direction(NamedTuple):
+class ServedModel(NamedTuple):
     """The engine for a source and a target language, and that for requests with options, which CTranslate2 lacks."""
 
     engine: Engine
@@ -31,7 +31,7 @@ class Direction(NamedTuple):
     request: TranslationRequest = TranslationRequest()
 
 
-Directions = dict[tuple[str, str], Direction]
+Directions = dict[tuple[str, str], ServedModel]
 
 
 class TranslateBody(BaseModel):

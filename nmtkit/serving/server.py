@@ -13,7 +13,7 @@ from nmtkit.console import log
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.engine_choice import choose_export
 from nmtkit.errors import NmtkitError
-from nmtkit.serving.api import Api, Direction, Directions
+from nmtkit.serving.api import Api, Directions, ServedModel
 from nmtkit.serving.http import HttpServer, Limits
 from nmtkit.serving.translation_queue import TranslationQueue
 
@@ -45,7 +45,7 @@ def load_directions(
         pair = settings["source_language"], settings["target_language"]
         if pair in directions:
             raise NmtkitError(f"{path}: another model translates {'-'.join(pair)} already; start a server for each")
-        directions[pair] = Direction(engines[0], engines[-1], needs_torch)
+        directions[pair] = ServedModel(engines[0], engines[-1], needs_torch)
     return directions
 
 

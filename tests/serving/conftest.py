@@ -19,7 +19,7 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding.engine import Engine, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
-from nmtkit.serving.api import Direction, Directions
+from nmtkit.serving.api import Directions, ServedModel
 from nmtkit.serving.http import Limits
 from nmtkit.serving.server import load_directions, serve
 from tests.export.tiny_models import make_run
@@ -246,7 +246,7 @@ class Shouting(Engine):
 def serving_engine(engine: Any, **options: Any) -> Iterator[Server]:
     """A server of one engine, whose gate is opened at the end."""
     try:
-        with serving(lambda: {("en", "de"): Direction(engine, engine)}, **options) as server:
+        with serving(lambda: {("en", "de"): ServedModel(engine, engine)}, **options) as server:
             yield server
             engine.gate.set()
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nmtkit.decoding.engine import Translation, TranslationRequest
-from nmtkit.serving.api import Direction
+from nmtkit.serving.api import ServedModel
 from tests.serving.conftest import LIMITS, Server, Shouting, serving, serving_engine, wait_until
 
 
@@ -36,8 +36,8 @@ def engine() -> Reversing:
 
 @pytest.fixture(scope="module")
 def server(engine: Reversing) -> Iterator[Server]:
-    both = {("en", "de"): Direction(engine, engine), ("de", "en"): Direction(engine, engine)}
-    with serving(lambda: {**both, ("en", "fr"): Direction(engine, engine, has_options=False)}) as running:
+    both = {("en", "de"): ServedModel(engine, engine), ("de", "en"): ServedModel(engine, engine)}
+    with serving(lambda: {**both, ("en", "fr"): ServedModel(engine, engine, has_options=False)}) as running:
         yield running
 
 
