@@ -66,7 +66,7 @@ def main() -> None:
         seconds = time.monotonic() - started
         texts = [best.text for best in found]
         is_kept = [
-            span in (text[a:b] for a, b in kept_spans(text, KINDS)) for span, text in zip(spans, texts, strict=True)
+            span in (text[a:b] for a, b, _ in kept_spans(text, KINDS)) for span, text in zip(spans, texts, strict=True)
         ]
         if keep and [not kept for kept in is_kept] != [best.is_unsatisfied for best in found]:
             raise SystemExit("the status of a line is wrong")

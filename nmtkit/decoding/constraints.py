@@ -95,6 +95,22 @@ def forced_prefixes(prefixes: Sequence[Ids], certain: int = 0) -> Constraint:
     return constrain
 
 
+def ended_words(lengths: Sequence[int], continuing: Tensor) -> Constraint:
+    """Forbid tokens that continue a word after the first ``lengths`` tokens of each sentence's translation; 0: none.
+
+    Args:
+        continuing: True for these tokens [vocab].
+    """
+
+    def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
+        position = tokens.size(2) - 1
+        for row, sentence in enumerate(sentences):
+            if position == lengths[sentence] and position > 0:
+                step[row].masked_fill_(continuing, -torch.inf)
+
+    return constrain
+
+
 def exact_count(token: int, counts: Sequence[int]) -> Constraint:
     """Force the translation of each sentence to contain a token exactly so many times."""
 

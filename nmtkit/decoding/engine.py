@@ -21,12 +21,12 @@ from nmtkit.console import counted
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.data.context import contexts
 from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, splits_sentences
-from nmtkit.decoding.wanted import Ids, Wanted, contains, missing_in, spans_in
+from nmtkit.decoding.wanted import Ids, Wanted, contains, mended, missing_in
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.sentences import sentence_starts
-from nmtkit.text.terms import Glossary, Kind
+from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import UNK, Tokenizer
 
 BATCH_TOKENS = 2048
@@ -186,6 +186,7 @@ class Segment:
         number: index of the segment within its line.
         wanted: terms and spans of the source, which the search does not require.
         enforced: those that it requires.
+        ends_word: no letter or digit may follow the prefix directly.
         is_cut: the line goes on after its last segment.
     """
 
@@ -198,6 +199,7 @@ class Segment:
     required: tuple[Ids, ...] = ()
     wanted: tuple[Wanted, ...] = ()
     enforced: tuple[Wanted, ...] = ()
+    ends_word: bool = False
     is_cut: bool = False
 
     @property
@@ -352,17 +354,17 @@ class Engine(ABC):
         before_batch: Callable[[], None],
         advance: Callable[[float], None],
     ) -> dict[int, list[Translation]]:
-        """Return the translations of each segment, with the terms and spans that they lack; see `translations`."""
+        """Return the translations of each segment; see `translations`.
+
+        Segments whose translations lack a term or span are searched again, with these as constraints. A translation
+        that contains them by itself is better, as all hypotheses of its beam are.
+        """
         translated: dict[int, list[Translation]] = {}
         chosen, rounds = dict(enumerate(segments)), 2 if any(segment.wanted for segment in segments) else 1
         for number in range(rounds):
-            if number == 1:  # where nothing is missing, the first search is the better one, as it had all of the beam
-                chosen = {
-                    index: dataclasses.replace(segment, enforced=enforced)
-                    for index, segment in chosen.items()
-                    if any(translation.missing for translation in translated[index])
-                    and (enforced := tuple(entry for entry in segment.wanted if entry.phrases))
-                }
+            if number == 1:
+                again = (index for index in chosen if any(found.missing for found in translated[index]))
+                chosen = {index: self._constrained(segments[index], translated[index], request) for index in again}
                 if not chosen:
                     advance(1.0)
             indices, searched = list(chosen), list(chosen.values())
@@ -372,17 +374,45 @@ class Engine(ABC):
                 before_batch()
                 for position, found in next(batches).items():
                     segment = searched[position]
-                    translated[indices[position]] = [self._checked(one, segment.wanted, request.keep) for one in found]
+                    translated[indices[position]] = [self._checked(one, segment, request) for one in found]
                     done += len(segment.ids)
                 advance((number + done / total) / rounds)
         return translated
 
-    def _checked(self, translation: Translation, wanted: Sequence[Wanted], keep: Sequence[Kind]) -> Translation:
-        if not wanted:
+    def _checked(self, translation: Translation, segment: Segment, request: TranslationRequest) -> Translation:
+        """Return a translation with the terms and spans that it lacks."""
+        if not (missing := self._missing(translation, segment, request)):
             return translation
-        missing = missing_in(translation.text, translation.pieces, wanted, keep, self.tokenizer)
-        is_unsatisfied = translation.is_unsatisfied or bool(missing)
-        return dataclasses.replace(translation, missing=missing, is_unsatisfied=is_unsatisfied)
+        texts = tuple(" | ".join(entry.texts) for entry in missing)
+        return dataclasses.replace(translation, missing=texts, is_unsatisfied=True)
+
+    def _missing(self, found: Translation, segment: Segment, request: TranslationRequest) -> tuple[Wanted, ...]:
+        if not segment.wanted:
+            return ()
+        return missing_in(found.text, found.pieces, segment.wanted, request.keep, self.tokenizer)
+
+    def _constrained(
+        self, segment: Segment, translations: Sequence[Translation], request: TranslationRequest
+    ) -> Segment:
+        """Return a segment with constraints for what its translations lack.
+
+        Where the best translation has a wrong copy of a span, its text up to there is a prefix, with the right span.
+        Everything else is a required phrase.
+        """
+        best, prefix = translations[0], segment.prefix
+        missing = self._missing(best, segment, request)
+        beginning, left = mended(best.text, segment.wanted, missing, request.keep)
+        forbidden = self.target_ids(request.forbidden, "forbidden phrase")
+        try:
+            [begun] = self.target_ids([beginning], "prefix", "", forbidden)
+        except DataError:  # the vocabulary cannot write it, or it is forbidden
+            begun = ()
+        if begun and begun[: len(prefix)] == prefix:
+            prefix = begun
+        else:
+            beginning, left = "", list(missing)
+        enforced = tuple(entry for entry in segment.wanted if entry.phrases and (not entry.kind or entry in left))
+        return dataclasses.replace(segment, prefix=prefix, enforced=enforced, ends_word=beginning[-1:].isalnum())
 
     def in_direction(self, request: TranslationRequest) -> "Engine":
         """Return this engine, with the same weights, for the languages of a request; see `Tokenizer.in_direction`."""
@@ -534,7 +564,12 @@ class Engine(ABC):
         for terms in request.glossary.found_in(sentence) if request.glossary else ():
             phrases = [self.target_ids([term.text], "term", term.location, forbidden)[0] for term in terms]
             found.append(Wanted(tuple(term.text for term in terms), tuple(phrases)))
-        return (*found, *(spans_in(sentence, request.keep, self.tokenizer, forbidden) if request.keep else ()))
+        spans = {sentence[start:stop]: kind for start, stop, kind in kept_spans(sentence, request.keep)}
+        for span, kind in spans.items():
+            [ids] = self.tokenizer.encode([self.tokenizer.normalize(span, "target")], "target")
+            is_possible = ids and UNK not in ids and not any(contains(tuple(ids), phrase) for phrase in forbidden)
+            found.append(Wanted((span,), (tuple(ids),) if is_possible else (), kind))
+        return tuple(found)
 
     def _with_context(self, segments: Sequence[Segment], longest: int) -> list[Segment]:
         """Return the segments of the lines, each after those before it in its document that fit."""

@@ -11,6 +11,7 @@ import torch
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import pad
 from nmtkit.decoding.constraints import (
+    ended_words,
     exact_count,
     forbidden_phrases,
     forced_prefixes,
@@ -31,6 +32,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import Constraint
+from nmtkit.text.scripts import is_unspaced_text
 from nmtkit.text.tokenizer import EOS, Tokenizer
 
 Precision = Literal["float32", "bf16", "fp16"]
@@ -121,6 +123,14 @@ class Translator(Engine):
         entries = [f"\u2581{entry}" if is_in_words else entry for entry in self.tokenizer.entries("target")]
         return self.task.well_formed(entries, EOS, self._device)
 
+    @cached_property
+    def _continuing(self) -> torch.Tensor:
+        """Which tokens continue a word with a letter or digit [vocab]."""
+        is_in_words = self.tokenizer.settings["subwords"] == "none"
+        entries = ("" if is_in_words else entry[:1] for entry in self.tokenizer.entries("target"))
+        flags = [first.isalnum() and not is_unspaced_text(first) for first in entries]
+        return torch.tensor(flags, device=self._device)
+
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
     ) -> Iterator[dict[int, list[Translation]]]:
@@ -158,6 +168,9 @@ class Translator(Engine):
             constraints.append(forbidden_phrases(forbidden))
         if any(prefixes):
             constraints.append(forced_prefixes(prefixes, len(start)))
+        if any(segment.ends_word for segment in segments):
+            ends = [len(prefix) * segment.ends_word for prefix, segment in zip(prefixes, segments, strict=True)]
+            constraints.append(ended_words(ends, self._continuing))
         if self.decoding.well_formed and self._well_formed is not None:
             constraints.append(self._well_formed([segment.words for segment in segments]))
         if self._generates_context:

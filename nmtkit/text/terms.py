@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
@@ -122,9 +122,13 @@ def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
         # Not within a word: the number of "1990s" or "A4" may change in another language.
         "numbers": rf"(?:(?<![^\W_])|(?<={unspaced}))\d++(?:[.,:/'\u2019-]\d++)*+(?:(?![^\W_])|(?={unspaced}))",
     }
-    return re.compile("|".join(pattern for kind, pattern in patterns.items() if kind in kinds) or r"(?!)")
+    return re.compile("|".join(f"(?P<{kind}>{patterns[kind]})" for kind in patterns if kind in kinds) or r"(?!)")
 
 
-def kept_spans(text: str, kinds: Sequence[Kind]) -> list[tuple[int, int]]:
-    """Return begin and end of the spans in a text that a translation should keep unchanged."""
-    return [match.span() for match in _spans(tuple(kinds)).finditer(text)]
+def kept_spans(text: str, kinds: Sequence[Kind]) -> list[tuple[int, int, Kind]]:
+    """Return begin, end and kind of the spans in a text that a translation should keep unchanged."""
+    found = []
+    for match in _spans(tuple(kinds)).finditer(text):
+        kind: Any = match.lastgroup
+        found.append((*match.span(), kind))
+    return found

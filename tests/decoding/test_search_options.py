@@ -13,6 +13,7 @@ import torch
 from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding.constraints import (
     PhraseProgress,
+    ended_words,
     forbidden_phrases,
     forced_prefixes,
     no_repeated_ngrams,
@@ -269,6 +270,20 @@ def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeyp
             expected = torch.softmax(queries @ keys.transpose(2, 3) / math.sqrt(8), -1).mean(1)[0]
             torch.testing.assert_close(attention, expected)
             torch.testing.assert_close(attention.sum(1), torch.ones(len(ids) + 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_word_that_ends_is_not_continued(seed: int) -> None:
+    table, prefix = history_table(seed), (5, 6)
+    forced = forced_prefixes([prefix])
+    [free] = find(table, [6], WIDE, SearchOptions(n_best=3, constraints=(forced,)))
+    following = next(one.ids[2] for one in free if len(one.ids) > 2)
+    continuing = torch.arange(VOCAB) == following
+    [found] = find(table, [6], WIDE, SearchOptions(n_best=3, constraints=(forced, ended_words([2], continuing))))
+    assert found[0].ids[:2] == prefix
+    assert all(one.ids[2:3] != (following,) for one in found)
+    [same] = find(table, [6], WIDE, SearchOptions(n_best=3, constraints=(forced, ended_words([0], continuing))))
+    assert [one.ids for one in same] == [one.ids for one in free]
 
 
 # ---- required phrases

@@ -20,13 +20,13 @@ from nmtkit.decoding.engine import TranslationRequest as Request
 from nmtkit.decoding.formats import format_output, line_status
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.translator import Translator
-from nmtkit.decoding.wanted import spans_in
+from nmtkit.decoding.wanted import Wanted, mended
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.scripts import join_sentences
-from nmtkit.text.terms import Glossary, kept_spans
+from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.decoding.models import TEXT, data_config, model_for
 
@@ -351,46 +351,71 @@ def test_a_translation_that_holds_its_terms_anyway_stays_as_it_is(tokenizer: Tok
 
 
 def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
-    pairs = [
-        ("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."),
-        ("See a@b.de and 56.", "Siehe a@b.de und 56."),
-    ]
+    pairs = [("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."), ("See a@b.de, 56.", "Siehe a@b.de, 56.")]
     tokenizer = Tokenizer.learn(data_config(vocab_size=60), lambda: pairs)
     translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length_offset=20)
-    lines = ["The dog sees 65 (43).", "a@e.de", "the dog"]
+    lines = ["The dog sees 65 (43).", "a@e.de", "the dog", "The dog sees 789."]
     request = Request(keep=("emails", "numbers"))
     found = [best for best, *_ in translator.translations(lines, request)]
     assert all(span in found[0].text for span in ("65", "43"))
     assert "a@e.de" in found[1].text
     for line, one in zip(lines, found, strict=True):
-        kept = {one.text[start:stop] for start, stop in kept_spans(one.text, request.keep)}
-        spans = [line[start:stop] for start, stop in kept_spans(line, request.keep)]
+        kept = {one.text[start:stop] for start, stop, _ in kept_spans(one.text, request.keep)}
+        spans = [line[start:stop] for start, stop, _ in kept_spans(line, request.keep)]
         assert one.missing == tuple(span for span in spans if span not in kept)
         assert one.is_unsatisfied == bool(one.missing)
+    others = translator.translations(lines, Request(keep=("urls", "tags")))
     free = translator.translate(lines)
+    assert [best.text for best, *_ in others] == free
     assert free[2] == found[2].text
     assert "65" not in free[0]
-    others = translator.translations(lines, Request(keep=("urls", "tags")))
-    assert [best.text for best, *_ in others] == free
-    [[unknown]] = translator.translations(["The dog sees 789."], request)
-    assert (unknown.missing, unknown.is_unsatisfied) == (("789",), True)
-    assert line_status("The dog sees 789.", unknown, invalid_utf8=False)[-1:] != ["ok"]
-    [line] = format_output("json", 1, "The dog sees 789.", [unknown])
+    unknown = found[3]  # no 7, 8 or 9 is in the vocabulary
+    assert unknown.missing == ("789",)
+    assert "unmet" in line_status(lines[3], unknown, invalid_utf8=False)
+    [line] = format_output("json", 1, lines[3], [unknown])
     assert json.loads(line)["hypotheses"][0]["missing"] == ["789"]
+    [[without]] = translator.translations(lines[:1], dataclasses.replace(request, forbidden=["65"]))
+    assert "65" in without.missing
 
 
-def test_a_span_within_a_word_has_the_tokens_that_it_has_there() -> None:
-    pairs = [("a 34 b (c) d (e)", "34 a (34) b (c) d (e)")]
-    for size, pieces in ((20, ["34"]), (21, ["34)"]), (23, ["\u2581(34)"])):
-        tokenizer = Tokenizer.learn(data_config(vocab_size=size), lambda: pairs)
-        [inside] = spans_in("a (34)", ("numbers",), tokenizer)
-        [alone] = spans_in("a 34 (b)", ("numbers",), tokenizer)
-        assert inside.texts == alone.texts == ("34",)
-        found = [tokenizer.pieces(phrase, "target") for phrase in inside.phrases]
-        assert sorted(found) == sorted([["\u258134"], pieces])
-        assert [tokenizer.pieces(phrase, "target") for phrase in alone.phrases] == [["\u258134"]]
-        [forbidden] = spans_in("a (34)", ("numbers",), tokenizer, alone.phrases)
-        assert set(forbidden.phrases) == set(inside.phrases) - set(alone.phrases)
+@pytest.mark.parametrize(
+    ("text", "spans", "expected", "left"),
+    [
+        ("Siehe (http://a.b/xx). Ja 13.", ["http://a.c/xy", "12"], "Siehe (http://a.c/xy). Ja 12.", []),
+        ("Es sind 3,5 und 20 da", ["3.5", "20"], "Es sind 3.5", []),
+        ("Zwei 5 und 77", ["12"], "", ["12"]),  # too different to be a wrong copy
+        ("Mail a.d@x.yz: 1999 oder 1998.", ["a.b@x.yz", "1998", "1988"], "Mail a.b@x.yz: 1988", []),
+        ("Ohne", ["12"], "", ["12"]),
+    ],
+)
+def test_wrong_copies_of_spans_are_replaced(text: str, spans: list[str], expected: str, left: list[str]) -> None:
+    kinds: tuple[Kind, ...] = ("urls", "emails", "numbers")
+    wanted = [Wanted((span,), ((5,),), kept_spans(span, kinds)[0][2]) for span in spans]
+    missing = [entry for entry in wanted if entry.texts[0] not in text]
+    found, rest = mended(text, wanted, missing, kinds)
+    assert (found, [entry.texts[0] for entry in rest]) == (expected, left)
+
+
+def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("The dog sees 1234 cats.", "Der Hund sieht 1234 Katzen."), ("5678 cats", "5678 Katzen")]
+    tokenizer = Tokenizer.learn(data_config(vocab_size=50), lambda: pairs)
+    translator = translator_of(tokenizer, beam=2)
+    searched: list[Segment] = []
+    search = translator.search_segments
+
+    def recording(segments: Any, *others: Any) -> Any:
+        searched.extend(segments)
+        for batch in search(segments, *others):
+            if len(searched) == 1:  # the first search gives a wrong copy
+                batch = {0: [dataclasses.replace(batch[0][0], text="Der Hund sieht 1243 Katzen.")]}
+            yield batch
+
+    monkeypatch.setattr(translator, "search_segments", recording)
+    [[found]] = translator.translations(["The dog sees 1234 cats."], Request(keep=("numbers",)))
+    prefix = tuple(tokenizer.encode(["Der Hund sieht 1234"], "target")[0])
+    assert (searched[1].prefix, searched[1].enforced, searched[1].ends_word) == (prefix, (), True)
+    assert found.text.startswith("Der Hund sieht 1234")
+    assert found.missing == ()
 
 
 @pytest.mark.parametrize(
