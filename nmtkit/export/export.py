@@ -180,7 +180,7 @@ def _write_huggingface(
     """Write the model and its tokenizer; return the results of the check."""
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
-    model, tokenizer = huggingface.load(folder, loaded)
+    model, tokenizer = huggingface.load(folder)
     if tokenizer is not None:
         huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
     manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}

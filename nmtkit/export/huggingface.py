@@ -316,7 +316,7 @@ def _write_tokenizer_of_m2m100(folder: Path, tokenizer: Tokenizer) -> None:
     write_json(folder / "tokenizer_config.json", config)
 
 
-def load(folder: Path, loaded: LoadedModel) -> "tuple[Model, MarianTokenizer | None]":
+def load(folder: Path) -> "tuple[Model, MarianTokenizer | None]":
     """Load the model and its tokenizer with transformers, as a user does; None if it cannot convert the tokenizer."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -325,15 +325,14 @@ def load(folder: Path, loaded: LoadedModel) -> "tuple[Model, MarianTokenizer | N
     if is_nllb and (find_spec("google") is None or find_spec("google.protobuf") is None):
         log.warning("the tokenizer is not compared, as transformers needs protobuf to read it")
         return model.eval(), None
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    if loaded.model.config.positions == "fairseq":
-        tokenizer.src_lang = loaded.tokenizer.languages[0]
-    return model.eval(), tokenizer
+    return model.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
     """Raise ModelError if the two tokenizers give different ids for a normalised line."""
     first = _first_ids(loaded.model.config)
+    if first is _M2M100_IDS:
+        theirs.src_lang = loaded.tokenizer.languages[0]
     for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
         if first is _M2M100_IDS:
             line = line.replace(SPECIAL_PIECES[BOS], "")  # a special token there, text for nmtkit

@@ -10,7 +10,7 @@ import tiny_models
 import torch
 from tiny_models import LINES, VALID, VARIANTS, make_run
 
-from nmtkit.config.schema import TrainingLengths
+from nmtkit.config.schema import ModelConfig, TrainingLengths
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
@@ -124,9 +124,9 @@ def test_the_manifest_says_what_was_exported_and_how_it_was_checked(model: Path,
     assert "blanks" in (exported / "README.md").read_text(encoding="utf-8")
 
 
-def other_positions(length: int, d_model: int) -> torch.Tensor:
+def other_positions(config: ModelConfig, length: int) -> torch.Tensor:
     """CTranslate2's own table: sines before cosines, from position 1, another divisor."""
-    half = d_model // 2
+    half = config.d_model // 2
     angles = torch.arange(1, length + 1)[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
     return torch.cat([angles.sin(), angles.cos()], 1)
 
@@ -134,7 +134,7 @@ def other_positions(length: int, d_model: int) -> torch.Tensor:
 def test_a_model_that_translates_otherwise_is_refused_and_nothing_is_left(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "sinusoidal_positions", other_positions)
+    monkeypatch.setattr(conversion, "position_table", other_positions)
     with pytest.raises(
         ModelError, match=r"not exported: ctranslate2 translates line [0-9]+ of .* first at token"
     ) as caught:
@@ -148,7 +148,7 @@ def test_an_older_export_stays_when_a_new_one_is_refused(
 ) -> None:
     folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    monkeypatch.setattr(conversion, "sinusoidal_positions", other_positions)
+    monkeypatch.setattr(conversion, "position_table", other_positions)
     with pytest.raises(ModelError, match="not exported"):
         export(model, "ctranslate2", output=folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
