@@ -10,6 +10,7 @@ from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
+from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer
 from tests.decoding.models import TEXT, model_for
 
@@ -105,3 +106,14 @@ def test_translations_are_detokenised_and_prefixes_tokenised_by_the_rules_of_the
     assert restored["fr"] != restored["de"]
     assert tokenizer.in_direction("fr").normalize("l'eau", "target") == "l' eau"
     assert tokenizer.in_direction("de").normalize("l'eau", "target") != "l' eau"
+
+
+def test_every_sentence_of_a_line_has_the_tag_of_the_target() -> None:
+    translator = translator_of(tokenizer_of())
+    request = TranslationRequest(target_language="fr", glossary=Glossary([("cat", "Hund")]), keep=("tags",))
+    sentences = ["The dog runs home.", "Who sees the cat?"]
+    [[both]] = translator.translations(["<bt> " + " ".join(sentences)], request)
+    alone = [best for best, *_ in translator.translations([f"<bt> {sentence}" for sentence in sentences], request)]
+    assert both.parts == 2
+    assert both.text == " ".join(best.text for best in alone if best.text)
+    assert "Hund" in alone[1].text and both.missing == ()
