@@ -480,7 +480,7 @@ class TestGeneratedCorpora:
     @pytest.mark.parametrize(
         ("settings", "reason"),
         [
-            (['data.valid=[{generate="a", model="m", as="source"}]'], "data.valid = "),
+            (['data.valid=[{generate="a", model="m", as="source"}]'], "a: generated corpora are for data.train"),
             (['data.test=[{generate="a", model="m", as="source"}]'], "a: generated corpora are for data.train"),
             (["data.context=2"], "context cannot be used with generated corpora"),
             (["data.subwords=none"], 'subwords = "none" cannot be used with generated corpora'),

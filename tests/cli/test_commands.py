@@ -344,6 +344,7 @@ class TestPrepare:
         monkeypatch.setattr("nmtkit.data.prepare.prepare", note)
         options = ["--workers", "3", "--mirror", "somewhere", "--set", "training.seed=8", "--set", "training.seed=9"]
         assert run_command("prepare", project.recipe, "--run-dir", "there", *options).err == "error: noted\n"
+        assert callable(asked.pop("generate"))
         assert asked == {"workers": 3, "mirror": Path("somewhere"), "seed": 9, "run_dir": Path("there")}
 
     def test_the_environment_may_name_the_mirror(
