@@ -92,7 +92,7 @@ def test_contradicting_options_are_wrong_usage(
     ("arguments", "message"),
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
-        (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models with a source"),
+        (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models that translate"),
         (["compare", "MODEL", "MODEL/../other"], "`nmtkit report RUN RUN`"),
         (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
     ],
