@@ -146,7 +146,7 @@ def test_the_recipes_of_generated_corpora_load(
 
 def test_the_keys_of_generated_corpora_are_explained() -> None:
     page = text_of(ROOT / "docs" / "back-translation.md")
-    keys = {"as" if key == "side" else key for key in GeneratedCorpus.model_fields} - {"source_prefix"}
+    keys = {{"side": "as", "from_": "from"}.get(key, key) for key in GeneratedCorpus.model_fields} - {"source_prefix"}
     explained = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
     assert {key for row in explained for key in re.findall(r"`(\w+)`", row)} == {*keys, "prefix"}
     assert all(f"`{key}`:" in page for key in Noise.model_fields)

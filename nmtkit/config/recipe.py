@@ -313,7 +313,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         if first["type"] == "extra_forbidden":
             known = [*LocalPair.model_fields, *NamedCorpus.model_fields]
             if "GeneratedCorpus" in first["loc"]:
-                known = [*GeneratedCorpus.model_fields, "as", "prefix", *Noise.model_fields]
+                known = [*GeneratedCorpus.model_fields, "as", "from", "prefix", *Noise.model_fields]
             message = f"unknown key{_nearest(name, known)}"
         if first["type"] == "missing":
             message = "must be stated"

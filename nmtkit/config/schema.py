@@ -137,6 +137,10 @@ class GeneratedCorpus(_InMixture):
     """Model (model folder, run or checkpoint) that translates it, or a list: an ensemble."""
     side: Literal["source", "target"] = Field(alias="as")
     """Side of the corpus that is generated; `as` in recipes."""
+    from_: str | None = Field(default=None, alias="from", pattern=_ONE_WORD)
+    """Language of the text in the codes of the model, by default that of the corpus; `from` in recipes."""
+    to: str | None = Field(default=None, pattern=_ONE_WORD)
+    """Language of the translations in the codes of the model, by default that of the corpus."""
     beam: int | None = Field(default=None, ge=1, le=10_000)
     """Beam size; by default that of the model."""
     n_best: int = Field(default=1, ge=1, le=10_000)
@@ -181,7 +185,7 @@ class GeneratedCorpus(_InMixture):
 
     @model_serializer(mode="wrap")
     def _with_as(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        return {{"side": "as"}.get(key, key): value for key, value in handler(self).items()}
+        return {{"side": "as", "from_": "from"}.get(key, key): value for key, value in handler(self).items()}
 
 
 SEPARATOR = "<sep>"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, GeneratedCorpus, Noise, corpus_name
+from nmtkit.config.schema import MANY_LANGUAGES, DataConfig, DecodingConfig, GeneratedCorpus, Noise, corpus_name
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError
@@ -29,6 +29,8 @@ FILLER = "\u25a1"
 """Word in place of a masked one; a single character, so it is one token in any vocabulary."""
 USED = "pairs"
 """Outcome of a translation that makes a pair with its line."""
+_UNKNOWN = (MANY_LANGUAGES, "und")
+"""Language codes of models that record none."""
 _RECORD = {"made_from": dict, "sha256": str, "counts": {str: int}}
 
 
@@ -80,7 +82,9 @@ class Generation:
         decoding = own if entry.beam is None else own.model_copy(update={"beam": entry.beam})
         if not entry.sample and entry.n_best > decoding.beam:
             raise DataError(f"data.train: {name} has n_best = {entry.n_best}, which needs a beam of as many")
-        several = len(tokenizer.target_languages) > 1
+        several = {"source_language": tokenizer.source_languages, "target_language": tokenizer.target_languages}
+        direction = zip(several.items(), _direction(entry, data), strict=True)
+        languages = {key: code for (key, codes), code in direction if len(codes) > 1}
         sampling = {key: getattr(entry, key) for key in ("temperature", "top_k", "top_p", "seed")}
         made_from = {
             "input_sha256": input_sha256,
@@ -89,7 +93,7 @@ class Generation:
             "decoding": decoding.model_dump(mode="json", exclude={"average_last"}, exclude_defaults=True),
             "n_best": entry.n_best,
             "sampling": sampling if entry.sample else None,
-            **({"target_language": _direction(entry, data)[1]} if several else {}),
+            "languages": languages,
         }
         paths = run.generated(name, "tsv"), run.generated(name, "json")
         return cls(entry, name, models, made_from, *paths)
@@ -137,9 +141,9 @@ class Generation:
 
 
 def _direction(entry: GeneratedCorpus, data: DataConfig) -> tuple[str, str]:
-    """Return the direction of the translation that generates a corpus."""
-    source, target = data.direction(entry)
-    return (source, target) if entry.side == "target" else (target, source)
+    """Return the direction of the translation that generates a corpus, in the codes of the model."""
+    source, target = data.direction(entry) if entry.side == "target" else data.direction(entry)[::-1]
+    return entry.from_ or source, entry.to or target
 
 
 def _check_fit(tokenizer: Tokenizer, path: Path, entry: GeneratedCorpus, data: DataConfig) -> None:
@@ -147,10 +151,11 @@ def _check_fit(tokenizer: Tokenizer, path: Path, entry: GeneratedCorpus, data: D
     if task_of(tokenizer).command != "translate":
         raise DataError(f'{path}: a model of the task "{tokenizer.task_name}", which does not translate')
     wanted, own = _direction(entry, data), (tokenizer.source_languages, tokenizer.target_languages)
-    if wanted[0] not in own[0] or wanted[1] not in own[1]:
+    if any(code not in codes and codes[0] not in _UNKNOWN for code, codes in zip(wanted, own, strict=True)):
+        shown = ["/".join(codes) if len(codes) < 9 else f"{len(codes)} languages" for codes in own]
         raise DataError(
-            f'{path}: translates {"/".join(own[0])}-{"/".join(own[1])}, but as = "{entry.side}" for '
-            f"{'-'.join(data.direction(entry))} needs a model for {'-'.join(wanted)}"
+            f'{path}: translates {"-".join(shown)}, but as = "{entry.side}" for {"-".join(data.direction(entry))} '
+            f"needs a model for {'-'.join(wanted)} (from and to name languages by the codes of the model)"
         )
     if tokenizer.text != data.text:
         raise DataError(f'{path}: translates {tokenizer.text} text, but the recipe has text = "{data.text}"')

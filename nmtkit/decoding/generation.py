@@ -49,8 +49,7 @@ def generate_corpora(
                 device=device,
                 threads=threads,
             )
-            target = generation.made_from.get("target_language")
-            request = TranslationRequest(n_best=entry.n_best, sampling=sampling, target_language=target)
+            request = TranslationRequest(n_best=entry.n_best, sampling=sampling, **generation.made_from["languages"])
             job = TranslationJob(engine, request, output="pairs")
             translate_file(
                 job, entry.generate, generation.path, strict=strict, workers=workers if is_shared else None,

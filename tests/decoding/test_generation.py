@@ -215,6 +215,8 @@ class TestDistillation:
                            if one.text and not one.hit_limit]  # fmt: skip
             assert project.pairs() == found[code]
         assert found["de"] != found["fr"]
+        project.prepare(f'{entry} = "de", to = "fr" }}, {french[:-2]}')
+        assert [text for _, text in project.pairs()] == [text for _, text in found["fr"]]
         with pytest.raises(
             NmtkitError, match='translates en-de/fr, but as = "source" for en-de needs a model for de-en'
         ):
