@@ -1,6 +1,6 @@
 """The API of the server: its paths, and what a request to translate may contain.
 
-POST /translate -> TranslateBody -> Text -> lines -> TranslationQueue -> TranslateAnswer
+POST /translate -> TranslateBody -> Text -> lines -> TranslationQueue -> ANSWER
 """
 
 import dataclasses
@@ -8,30 +8,24 @@ import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 from urllib.parse import parse_qs
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nmtkit.console import log
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.errors import NmtkitError
 from nmtkit.serving.http import Limits, Request, RequestError, Response, as_json
 from nmtkit.serving.pages import docs_page, openapi, translation_page
 from nmtkit.serving.texts import Text
-from nmtkit.serving.translation_queue import Job, Line, TranslationQueue
+from nmtkit.serving.translation_queue import Job, TranslationQueue
+from nmtkit.text.terms import Glossary
 
-
-class ServedModel(NamedTuple):
-    """The engine for a source and a target language, and that for requests with options, which CTranslate2 lacks."""
-
-    engine: Engine
-    with_options: Engine
-    has_options: bool = True
-    request: TranslationRequest = TranslationRequest()
-
-
-Directions = dict[tuple[str, str], ServedModel]
+Directions = dict[tuple[str, str], tuple[Engine, TranslationRequest]]
+"""The engine for each source and target language, and what all requests for this direction have in common."""
 
 
 class TranslateBody(BaseModel):
@@ -48,88 +42,70 @@ class TranslateBody(BaseModel):
     alternatives: int = Field(0, ge=0, description="The same as n_best - 1.")
     alignment: bool = Field(False, description="Add an alignment.")
     prefix: str | list[str] = Field("", description="Beginning of the translation; a list if q is one.")
-    glossary: dict[Annotated[str, Field(min_length=1)], str] = Field(
-        {}, description="Terms, and the translations that are required where they occur."
-    )
+    glossary: dict[str, str] = Field({}, description="Terms, and the translations required where they occur.")
     api_key: str = Field("", description="Key, unless it is in the header `Authorization: Bearer KEY`.")
 
 
-class TranslateAnswer(BaseModel):
-    """An answer; if q is a list, each value is a list with an entry for each text."""
-
-    translatedText: str | list[str]  # noqa: N815
-    alternatives: list[Any] = Field([], description="Other translations, best first, if requested.")
-    alignment: list[Any] = Field(
-        [], description="If requested: for each subword of the translation, start and end of the subword of the source "
-        "that it attends to most, then its own start and end, counted in characters (code points).",
-    )  # fmt: skip
-
-
-class ErrorAnswer(BaseModel):
-    """The answer to a request that is refused."""
-
-    error: str = Field(description="The fault, in one line.")
+ANSWER = {
+    "translatedText": "The translation; if q is a list, this and each other value is a list with an entry per text.",
+    "alternatives": "If requested: other translations, best first.",
+    "alignment": "If requested: for each subword of the translation, start and end of the subword of the source that "
+    "it attends to most, then its own start and end, counted in characters (code points).",
+}
 
 
 class Api:
     """The answers of a server; a request needs one of the ``keys``, if there are any."""
 
-    def __init__(
-        self, directions: Directions, queue: TranslationQueue, limits: Limits, keys: Sequence[str],
-        registry: CollectorRegistry,
-    ) -> None:  # fmt: skip
-        self._directions, self._queue, self._limits, self._registry = directions, queue, limits, registry
-        self._keys = [key.encode() for key in keys]
-        labels = ["path", "status"]
-        self._seconds = Histogram("nmtkit_request_seconds", "Time to the answer.", labels, registry=registry)
-        settings = {
-            "directions": [
-                [*pair, one.with_options.decoding.beam if one.has_options else 0] for pair, one in directions.items()
-            ],
-            "maxCharacters": limits.characters,
-            "needsKey": bool(keys),
-        }
-        languages = [
-            {"code": code, "name": code, "targets": [target for source, target in directions if source == code]}
-            for code in dict.fromkeys(source for source, _ in directions)
+    def __init__(self, directions: Directions, queue: TranslationQueue, limits: Limits, keys: Sequence[str]) -> None:
+        self._directions, self._queue, self._limits, self._keys = directions, queue, limits, [*map(str.encode, keys)]
+        self._seconds = Histogram(
+            "nmtkit_request_seconds", "Time to the answer.", ["path", "status"], registry=queue.registry
+        )
+        # Beam 0: with CTranslate2, the page offers neither several translations nor an alignment.
+        beams = [
+            [*pair, 0 if isinstance(engine, CTranslate2Translator) else engine.decoding.beam]
+            for pair, (engine, _) in directions.items()
         ]
-        # Of each path: method, whether a key is needed, summary, and the answer or the function that returns it.
-        self._routes: dict[str, tuple[str, bool, str, Response | Callable[[Request], Awaitable[Response]]]] = {
-            "/": ("GET", False, "A page on which to translate.", translation_page(settings)),
-            "/health": ("GET", False, "200 if requests are taken; 503 when stopping.", as_json({"status": "ok"})),
-            "/languages": ("GET", True, "The languages, and what each is translated into.", as_json(languages)),
-            "/metrics": ("GET", True, "Metrics as text for Prometheus.", self._metrics),
-            # Here the key may be a field of the body.
-            "/translate": ("POST", False, "Translate a text or a list of texts.", self._translate),
+        settings = {"directions": beams, "maxCharacters": limits.characters, "needsKey": bool(keys)}
+        targets: dict[str, list[str]] = {}
+        for source, target in directions:
+            targets.setdefault(source, []).append(target)
+        languages = [{"code": code, "name": code, "targets": codes} for code, codes in targets.items()]
+        schema = openapi(TranslateBody, ANSWER)
+        # Of each path: method, whether a key is needed, and the answer or the function that returns it.
+        self._routes: dict[str, tuple[str, bool, Response | Callable[[Request], Awaitable[Response]]]] = {
+            "/": ("GET", False, translation_page(settings)),
+            "/docs": ("GET", False, docs_page(schema)),
+            "/openapi.json": ("GET", False, as_json(schema)),
+            "/health": ("GET", False, as_json({"status": "ok"})),
+            "/languages": ("GET", True, as_json(languages)),
+            "/metrics": ("GET", True, self._metrics),
+            "/translate": ("POST", False, self._translate),  # where the key may be a field
         }
-        summaries = {(route[0].lower(), path): route[2] for path, route in self._routes.items()}
-        schema = openapi(summaries, [TranslateBody, TranslateAnswer, ErrorAnswer])
-        self._routes["/openapi.json"] = ("GET", False, "", as_json(schema))
-        self._routes["/docs"] = ("GET", False, "", docs_page(schema))
 
     async def respond(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers, too."""
         begun = time.monotonic()
         try:
-            response = await self._respond(request)
+            if request.path not in self._routes:
+                raise RequestError(404, f"no such path; there are {', '.join(self._routes)}")
+            method, needs_key, answer = self._routes[request.path]
+            if request.method not in (method, "HEAD" if method == "GET" else method):
+                raise RequestError(405, f"use {method}", Allow=method if method == "POST" else "GET, HEAD")
+            if needs_key:
+                self._check_key(request)
+            response = answer if isinstance(answer, Response) else await answer(request)
         except RequestError as error:
             response = error.response
+        except NmtkitError as error:
+            response = as_json({"error": str(error)}, 400)
         except Exception:  # a bug ends neither the server nor other requests
             log.exception("%s %s failed", request.method, request.path)
             response = as_json({"error": "internal error; see the log of the server"}, 500)
         path = request.path if request.path in self._routes else "other"
         self._seconds.labels(path, response.status).observe(time.monotonic() - begun)
         return response
-
-    async def _respond(self, request: Request) -> Response:
-        if request.path not in self._routes:
-            raise RequestError(404, f"no such path; there are {', '.join(self._routes)}")
-        method, needs_key, _, answer = self._routes[request.path]
-        if request.method != method and (request.method, method) != ("HEAD", "GET"):
-            raise RequestError(405, f"use {method}", Allow=method if method == "POST" else "GET, HEAD")
-        if needs_key:
-            self._check_key(request)
-        return answer if isinstance(answer, Response) else await answer(request)
 
     def _check_key(self, request: Request, stated: object = "") -> None:
         scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
@@ -139,7 +115,7 @@ class Api:
             raise RequestError(401, "a valid API key is needed", WWW_Authenticate="Bearer")
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+        return Response(200, generate_latest(self._queue.registry), CONTENT_TYPE_LATEST)
 
     async def _translate(self, request: Request) -> Response:
         if request.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
@@ -153,23 +129,20 @@ class Api:
             raise RequestError(400, f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
         pairs = [pair for pair in self._directions if body.source in ("auto", pair[0]) and body.target == pair[1]]
         if len(pairs) != 1:
-            known = ", ".join(f"{source} to {target}" for source, target in pairs or self._directions)
-            raise RequestError(400, f"source and target: this server translates {known}")
-        direction, texts = self._directions[pairs[0]], self._texts(body)
+            raise RequestError(400, "source and target: there is no model, or several; see /languages")
+        (engine, shared), texts = self._directions[pairs[0]], self._texts(body)
         num_best = max(body.n_best, body.alternatives + 1)
-        has_options = num_best > 1 or body.alignment or body.beam or body.glossary or body.prefix
-        engine = direction.with_options if has_options else direction.engine
-        blank = [Line("")] * bool(engine.tokenizer.context)  # ends a document
+        blank = [("", "")] * bool(engine.tokenizer.context)  # ends a document
         lines = [line for text in texts for line in (*text.lines, *blank)]
-        options = dataclasses.replace(direction.request, n_best=num_best, attention=body.alignment)
+        glossary = Glossary(body.glossary.items()) if body.glossary else None
+        options = dataclasses.replace(shared, n_best=num_best, attention=body.alignment, glossary=glossary)
         job = Job(engine, body.beam or engine.decoding.beam, options, lines, request.is_gone)
         found = iter(await self._queue.translate(job) if lines else [])
         answers = [text.answer([next(found) for _ in (*text.lines, *blank)][: len(text.lines)]) for text in texts]
-        names = ["translatedText", *["alternatives"] * (num_best > 1), *["alignment"] * body.alignment]
-        columns = {name: [answer[name] for answer in answers] for name in names}
-        return as_json(
-            {name: of_texts[0] for name, of_texts in columns.items()} if isinstance(body.q, str) else columns
-        )
+        wanted = {"translatedText": True, "alternatives": num_best > 1, "alignment": body.alignment}
+        columns = {name: [answer[name] for answer in answers] for name, is_wanted in wanted.items() if is_wanted}
+        is_one = isinstance(body.q, str)
+        return as_json({name: of_texts[0] if is_one else of_texts for name, of_texts in columns.items()})
 
     def _texts(self, body: TranslateBody) -> list[Text]:
         """Return the texts of a request; raise RequestError if it is beyond the limits."""
@@ -185,7 +158,7 @@ class Api:
         if max(body.beam or 0, body.n_best, body.alternatives + 1) > self._limits.beam:
             raise RequestError(400, f"beam, n_best: at most {self._limits.beam} on this server")
         prefixes = prefixes if body.prefix else [""] * len(texts)
-        return [Text(*pair, body.glossary, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
+        return [Text(*pair, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
 
 
 def _fields(request: Request) -> tuple[dict[str, Any], bool]:

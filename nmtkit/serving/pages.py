@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,6 +11,14 @@ from pydantic import BaseModel
 from nmtkit.files import nmtkit_version
 from nmtkit.page import asset, json_script, live_page, page, plain, table
 from nmtkit.serving.http import Response
+
+_SUMMARIES = {
+    ("get", "/"): "A page to translate on.",
+    ("get", "/health"): "200 while requests are taken, 503 when stopping.",
+    ("get", "/languages"): "The languages, and into which each is translated.",
+    ("get", "/metrics"): "Metrics as text for Prometheus.",
+    ("post", "/translate"): "Translate a text or several.",
+}
 
 
 def _html(content: str) -> Response:
@@ -30,33 +38,31 @@ def translation_page(settings: dict[str, Any]) -> Response:
     return _html(live_page("nmtkit", [json_script("settings", settings), body], style=style, scripts=[script]))
 
 
-def openapi(summaries: Mapping[tuple[str, str], str], models: Sequence[type[BaseModel]]) -> dict[str, Any]:
-    """Return a description in the format of OpenAPI; ``models``: of a body, of the answer to it, and of an error."""
-    body, answer, error = (
-        {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}} for model in models
-    )
+def openapi(body: type[BaseModel], answer: Mapping[str, str]) -> dict[str, Any]:
+    """Return a description of the API in the format of OpenAPI; ``answer``: the fields of a translation's answer."""
+    fields = {name: {"description": description} for name, description in answer.items()}
+    error = {"error": {"type": "string", "description": "The fault, in one line."}}
+    schemas = {"Request": body.model_json_schema(), "Answer": {"properties": fields}, "Error": {"properties": error}}
+    content = {name: {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}} for name in schemas}
     paths: dict[str, Any] = {}
-    for (method, path), summary in summaries.items():
-        is_post = method == "post"
-        succeeded = {"description": "Success."} | ({"content": answer} if is_post else {})
-        failed = {"description": "A fault.", "content": error}
-        paths[path] = {method: {"summary": summary, "responses": {"200": succeeded, "default": failed}}}
-        paths[path][method] |= {"requestBody": {"required": True, "content": body}} if is_post else {}
+    for (method, path), summary in _SUMMARIES.items():
+        answers = {
+            "200": {"description": "Success."},
+            "default": {"description": "A fault.", "content": content["Error"]},
+        }
+        paths[path] = {method: {"summary": summary, "responses": answers}}
+    paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content["Request"]}
+    paths["/translate"]["post"]["responses"]["200"]["content"] = content["Answer"]
     info = {"title": "nmtkit", "version": nmtkit_version()}
-    schemas = {model.__name__: model.model_json_schema() for model in models}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
 def docs_page(schema: dict[str, Any]) -> Response:
     """Return a description in the format of OpenAPI as a page."""
-    calls = [
-        [f"<code>{method.upper()} {path}</code>", plain(operation["summary"])]
-        for path, methods in schema["paths"].items()
-        for method, operation in methods.items()
-    ]
-    parts = ["<h1>API</h1>", '<p><a href="openapi.json">openapi.json</a></p>', table(["request", ""], calls)]
+    parts = ["<h1>API</h1>", '<p>For programs: <a href="openapi.json">openapi.json</a></p>']
+    rows = {"Paths": [(f"{method.upper()} {path}", summary) for (method, path), summary in _SUMMARIES.items()]}
     for name, model in schema["components"]["schemas"].items():
-        fields = model["properties"].items()
-        rows = [[f"<code>{field}</code>", plain(details.get("description", ""))] for field, details in fields]
-        parts += [f"<h2>{name}</h2>", f"<p>{plain(model['description'])}</p>", table(["field", ""], rows)]
+        rows[name] = [(field, about.get("description", "")) for field, about in model["properties"].items()]
+    for name, cells in rows.items():
+        parts += [f"<h2>{name}</h2>", table(["", ""], [[f"<code>{one}</code>", plain(other)] for one, other in cells])]
     return _html(page("nmtkit: API", parts))

@@ -1,51 +1,58 @@
 """The server: its models, and its life until a signal ends it."""
 
 import asyncio
+import functools
+import itertools
 import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 from nmtkit.console import log
-from nmtkit.decoding.engine import Engine
-from nmtkit.decoding.engine_choice import choose_export
+from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.engine_choice import is_export
+from nmtkit.decoding.loading import load_engine
 from nmtkit.errors import NmtkitError
-from nmtkit.serving.api import Api, Directions, ServedModel
+from nmtkit.serving.api import Api, Directions
 from nmtkit.serving.http import HttpServer, Limits
 from nmtkit.serving.translation_queue import TranslationQueue
 
+if TYPE_CHECKING:
+    from nmtkit.distributed.workers import Workers
+
 
 def load_directions(
-    models: Sequence[Path], engine: str, precision: Literal["float32", "bf16", "fp16"], device: str, threads: int | None
-) -> Directions:
-    """Load models, each for a direction of its own; arguments as the options of `nmtkit translate`.
+    models: Sequence[Path], engine: Literal["auto", "torch", "ctranslate2"],
+    precision: Literal["float32", "bf16", "fp16"], device: str, threads: int | None,
+) -> Directions:  # fmt: skip
+    """Load models, each for directions of its own; arguments as the options of `nmtkit translate`.
 
     Raises:
         NmtkitError: a model cannot be loaded, or two of them translate the same direction.
     """
+
+    @functools.cache
+    def start() -> "Workers":
+        from nmtkit.distributed.workers import Workers  # imports torch, which CTranslate2 does not need
+
+        return Workers.start(device, "float32", threads, for_decoding=True)
+
     directions: Directions = {}
     for path in models:
-        export = choose_export([path], engine, {}, ["--precision"] * (precision != "float32"), device=device)
-        engines: list[Engine] = []
-        needs_torch = export is None or (engine == "auto" and export.model is not None)
-        if export is not None:
-            from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
-
-            engines.append(CTranslate2Translator.load(export, {}, device, threads))
-        if needs_torch:
-            from nmtkit.decoding.translator import Translator
-            from nmtkit.distributed.workers import Workers
-
-            workers = Workers.start(device, "float32", threads, for_decoding=True)
-            engines.append(Translator.load(path, workers.device, precision))
-        settings = engines[0].tokenizer.settings
-        pair = settings["source_language"], settings["target_language"]
-        if pair in directions:
-            raise NmtkitError(f"{path}: another model translates {'-'.join(pair)} already; start a server for each")
-        directions[pair] = ServedModel(engines[0], engines[-1], needs_torch)
+        # Requests may have options that CTranslate2 lacks.
+        kind = "torch" if engine == "auto" and not is_export(path) else engine
+        refused = ["--precision"] * (precision != "float32")
+        loaded = load_engine([path], kind, {}, refused, start, precision=precision, device=device, threads=threads)
+        sources, targets = loaded.tokenizer.source_languages, loaded.tokenizer.target_languages
+        for source, target in itertools.product(sources, targets):
+            if (source, target) in directions:
+                raise NmtkitError(f"{path}: another model translates {source}-{target}; start a server for each")
+            if source != target or len(sources) == len(targets) == 1:
+                shared = TranslationRequest(source_language=source, target_language=target)
+                directions[source, target] = (loaded, shared)
     return directions
 
 
@@ -78,13 +85,14 @@ async def serve(
 
     try:
         directions = load()
-        api = Api(directions, queue, limits, keys, registry)
+        api = Api(directions, queue, limits, keys)
         for number in signals:
             loop.add_signal_handler(number, stop, number)
         await listener.start_serving()
         translating = asyncio.create_task(queue.run())
         shown, (_, actual_port, *_) = f"[{host}]" if ":" in host else host, listener.sockets[0].getsockname()
-        log.info("serving %s at http://%s:%d/", ", ".join(map("-".join, directions)), shown, actual_port)
+        pairs = ", ".join(map("-".join, itertools.islice(directions, 10)))
+        log.info("serving %s at http://%s:%d/", pairs, shown, actual_port)
         await asyncio.wait([stopped, translating], return_when=asyncio.FIRST_COMPLETED)
         if translating.done():
             translating.result()  # a bug in the queue; without it, requests would wait forever

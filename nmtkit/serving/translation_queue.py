@@ -12,12 +12,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from nmtkit.decoding.engine import Batching, Engine, Translation, TranslationRequest
-from nmtkit.errors import NmtkitError
 from nmtkit.serving.http import Limits, RequestError
 
 _CHARACTERS_PER_TOKEN = 4
@@ -28,28 +26,20 @@ Result = list[list[Translation]]
 """The translations of each line of a job, best first."""
 
 
-class Line(NamedTuple):
-    """A line to translate, the beginning of its translation, and phrases that must be in it."""
-
-    text: str
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-
-
 @dataclass(eq=False)
 class Job:
-    """The lines of a request; ``is_gone()``: its client has closed the connection."""
+    """The lines of a request, each with the beginning of its translation; ``is_gone()``: its client has gone."""
 
     engine: Engine
     beam: int
     request: TranslationRequest
-    lines: Sequence[Line]
+    lines: Sequence[tuple[str, str]]
     is_gone: Callable[[], bool]
     result: "asyncio.Future[Result]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def options(self) -> tuple[Engine, int, TranslationRequest, bool]:
         """Return what jobs that share a search have in common."""
-        return self.engine, self.beam, self.request, any(line.required for line in self.lines)
+        return self.engine, self.beam, self.request, any(prefix for _, prefix in self.lines)
 
     def is_over(self) -> bool:
         """Return whether the result is not needed (any more)."""
@@ -62,7 +52,7 @@ class TranslationQueue:
     def __init__(self, limits: Limits, batch_tokens: int, registry: CollectorRegistry) -> None:
         self._jobs: list[Job] = []
         self._limits, self._batching, self._has_arrived = limits, Batching(tokens=batch_tokens), asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "translation")
+        self._thread, self.registry = ThreadPoolExecutor(1, "translation"), registry
         waiting = Gauge("nmtkit_waiting_requests", "Requests that wait to be translated.", registry=registry)
         waiting.set_function(lambda: len(self._jobs))
         self._sizes = Histogram(
@@ -70,7 +60,7 @@ class TranslationQueue:
         )
 
     async def translate(self, job: Job) -> Result:
-        """Return the translations of a job; raise RequestError if the queue is full, the time over, or at a fault."""
+        """Return the translations of a job; raise RequestError if the queue is full, or the error of the engine."""
         if len(self._jobs) >= self._limits.waiting:
             raise RequestError(503, "too many requests are waiting; try again later", Retry_After="1")
         self._jobs.append(job)
@@ -80,8 +70,6 @@ class TranslationQueue:
                 return await job.result
         except TimeoutError:
             raise RequestError(503, f"not translated within {self._limits.seconds:g} s", Retry_After="5") from None
-        except NmtkitError as error:
-            raise RequestError(400, str(error)) from None
 
     async def run(self) -> None:
         """Translate the jobs that come, until cancelled."""
@@ -114,7 +102,7 @@ class TranslationQueue:
         taken: list[Job] = []
         room = self._batching.tokens * _CHARACTERS_PER_TOKEN
         for job in self._jobs:
-            size = sum(len(line.text) + 1 for line in job.lines)
+            size = sum(len(text) + 1 for text, _ in job.lines)
             if not taken or (size <= room and job.options() == taken[0].options()):
                 taken.append(job)
                 room -= size
@@ -136,9 +124,8 @@ class TranslationQueue:
         engine, beam, request, _ = jobs[0].options()
         engine = copy.copy(engine)  # which shares the weights
         engine.decoding, engine.before_step = engine.decoding.model_copy(update={"beam": beam}), check_needed
-        texts, prefixes, required = zip(*(line for job in jobs for line in job.lines), strict=True)
-        prefixes, required = (lines if any(lines) else () for lines in (prefixes, required))
-        request = dataclasses.replace(request, prefixes=prefixes, required=required)
+        texts, prefixes = zip(*(line for job in jobs for line in job.lines), strict=True)
+        request = dataclasses.replace(request, prefixes=prefixes if any(prefixes) else ())
         found = engine.translations(texts, request, batching=self._batching, before_batch=check_needed)
         ends = itertools.accumulate(len(job.lines) for job in jobs)
         return [found[end - len(job.lines) : end] for job, end in zip(jobs, ends, strict=True)]

@@ -180,7 +180,7 @@ def test_faults_at_the_start_are_one_line(run_command: RunCommand, model: Path, 
     )
     for arguments, named in (
         ([tmp_path / "none"], "none"),
-        ([model, model], "another model translates en-de already"),
+        ([model, model], "another model translates en-de"),
         ([model, "--engine", "ctranslate2"], "there is no CTranslate2 export"),
         ([model, "--host", "host.invalid", "--no-api-key"], "--host host.invalid"),
     ):

@@ -19,7 +19,7 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding.engine import Engine, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
-from nmtkit.serving.api import Directions, ServedModel
+from nmtkit.serving.api import Directions
 from nmtkit.serving.http import Limits
 from nmtkit.serving.server import load_directions, serve
 from tests.export.tiny_models import make_run
@@ -228,9 +228,6 @@ class Shouting(Engine):
     def num_threads(self) -> int:
         return 1
 
-    def check(self, request: TranslationRequest, *_: Any) -> None:
-        pass
-
     def translations(self, lines: Any, request: TranslationRequest, **_: Any) -> list[list[Translation]]:
         self.calls.append(list(lines))
         while not self.gate.wait(0.01):
@@ -246,7 +243,7 @@ class Shouting(Engine):
 def serving_engine(engine: Any, **options: Any) -> Iterator[Server]:
     """A server of one engine, whose gate is opened at the end."""
     try:
-        with serving(lambda: {("en", "de"): ServedModel(engine, engine)}, **options) as server:
+        with serving(lambda: {("en", "de"): (engine, TranslationRequest())}, **options) as server:
             yield server
             engine.gate.set()
     finally:

@@ -16,7 +16,8 @@ from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.serving.server import load_directions
-from nmtkit.serving.texts import required_phrases, spans
+from nmtkit.serving.texts import spans
+from nmtkit.text.terms import Glossary
 from tests.conftest import run_with_streams
 from tests.export.tiny_models import LINES, make_run, sentences
 from tests.serving.conftest import Server, gated, request, serving, wait_until
@@ -35,8 +36,8 @@ def test_a_text_has_the_translations_that_the_command_gives_its_lines(
 
 
 def test_odd_lines_and_all_line_ends_are_kept(server: Server, translator: Translator) -> None:
-    for line in [*LINES, "\x00", "\u2028", "\ufeff", "a" * 300, " ".join(TEXT)]:
-        assert server.translated(line) == translator.translate([line])[0]
+    odd = [*LINES[20:], "\x00", "\u2028", "\ufeff", "a" * 300, " ".join(TEXT[:12])]
+    assert server.translated(odd) == translator.translate(odd)
     one, other = translator.translate(TEXT[:2])
     assert server.translated(f"{TEXT[0]}\r\n\r\n{TEXT[1]}\n\r") == f"{one}\r\n\r\n{other}\n\r"
 
@@ -142,24 +143,43 @@ def test_a_model_with_context_reads_the_lines_of_a_text_as_a_document_of_its_own
         assert server.translated(texts) == expected
 
 
-def test_the_two_engines_give_the_same_greedy_translations_and_auto_takes_torch_for_options(tmp_path: Path) -> None:
+def test_the_engine_is_as_named_and_both_give_the_same_greedy_translations(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     from nmtkit.export.export import export
 
     model = make_run(tmp_path / "run", decoding={"beam": 1})
-    by_torch = Translator.load(model)
-    export(model, "ctranslate2")
-    expected = by_torch.translate(TEXT)
-    prefixed = [best.text for (best,) in by_torch.translations(TEXT, TranslationRequest(prefixes=["die"] * len(TEXT)))]
-    with serving(lambda: load_directions([model], "auto", "float32", "cpu", 1)) as server:
+    expected = Translator.load(model).translate(TEXT)
+    exported, _ = export(model, "ctranslate2")
+    engines: dict[str, Any] = {
+        "auto": load_directions([model], "auto", "float32", "cpu", 1),
+        "ctranslate2": load_directions([model], "ctranslate2", "float32", "cpu", 1),
+        "export": load_directions([exported], "auto", "float32", "cpu", 1),
+    }
+    kinds = {name: type(directions["en", "de"][0]).__name__ for name, directions in engines.items()}
+    assert kinds == {**dict.fromkeys(engines, "CTranslate2Translator"), "auto": "Translator"}
+    with serving(lambda: engines["auto"]) as server:
         assert server.translated(TEXT) == expected
-        assert server.translated(TEXT, prefix=["die"] * len(TEXT)) == prefixed
-    directions = load_directions([model], "ctranslate2", "float32", "cpu", 1)
-    assert type(directions["en", "de"].engine).__name__ == "CTranslate2Translator"
-    with serving(lambda: directions) as server:
+        assert '["en","de",1]' in server.get("/").body.decode()
+    with serving(lambda: engines["ctranslate2"]) as server:
         assert server.together([lambda line=line: server.translated(line) for line in TEXT]) == expected
         assert "use the torch engine" in server.post(TEXT, alignment=True).error
-        assert '["en","de",0]' in server.get("/").body.decode()  # nothing of this is offered on the page
+        assert '["en","de",0]' in server.get("/").body.decode()  # nothing that it lacks is offered on the page
+
+
+def test_precision_device_and_threads_are_those_of_translate(model: Path, restored_process: None) -> None:
+    engine, _ = load_directions([model], "torch", "bf16", "cpu", 1)["en", "de"]
+    assert (engine.precision, engine.device, engine.num_threads) == ("bf16", "cpu", 1)
+
+
+def test_a_model_of_several_languages_serves_each_of_its_directions(tmp_path: Path) -> None:
+    corpora = [{"source": "x.en", "target": f"x.{code}", "target_language": code} for code in ("de", "fr")]
+    model = make_run(tmp_path / "run", train=corpora)
+    translator = Translator.load(model)
+    with serving(lambda: load_directions([model], "torch", "float32", "cpu", 1)) as server:
+        assert server.get("/languages").json == [{"code": "en", "name": "en", "targets": ["de", "fr"]}]
+        for target in ("de", "fr"):
+            assert server.translated(TEXT, target=target) == translator.translate(TEXT, target_language=target)
+        assert server.translated(TEXT, target="de") != server.translated(TEXT, target="fr")
 
 
 def test_the_models_serve_their_directions(server: Server, reverse_model: Path) -> None:
@@ -170,11 +190,11 @@ def test_the_models_serve_their_directions(server: Server, reverse_model: Path) 
     assert server.get("/languages").json == [
         {"code": "en", "name": "en", "targets": ["de"]}, {"code": "de", "name": "de", "targets": ["en"]}
     ]  # fmt: skip
-    assert server.post("x", target="fr").error == "source and target: this server translates en to de, de to en"
+    assert server.post("x", target="fr").error == "source and target: there is no model, or several; see /languages"
 
 
 def test_two_models_of_one_direction_are_refused(model: Path) -> None:
-    with pytest.raises(NmtkitError, match="another model translates en-de already"):
+    with pytest.raises(NmtkitError, match="another model translates en-de"):
         load_directions([model, model], "torch", "float32", "cpu", 1)
 
 
@@ -242,20 +262,17 @@ def test_subwords_are_found_in_their_text() -> None:
 
 
 def test_a_glossary_requires_the_translations_of_its_terms(server: Server, translator: Translator) -> None:
-    glossary = {"dog": "Katze", "red house": "rote Häuser", "house": "alte", "new": "neue neue"}
-    assert required_phrases("a red house, a house; dogs", glossary) == ("rote Häuser", "alte")
-    assert required_phrases("dog dog", glossary) == ("Katze",)
-    assert required_phrases("a (b", {"(b": "x", "a": "y"}) == ("y", "x")
-    assert required_phrases("dog", {}) == ()
+    glossary = {"dog": "Katze", "red house": "rote Häuser", "new": "neue neue"}
     lines = TEXT[:8]
-    required = [required_phrases(line, glossary) for line in lines]
-    assert any(required) and not all(required)
-    request_ = TranslationRequest(required=required)
+    request_ = TranslationRequest(glossary=Glossary(glossary.items()))
     expected = [best.text for best, *_ in translator.translations(lines, request_)]
     answer = server.translated("\n".join(lines), glossary=glossary).split("\n")
     assert answer == expected
     assert answer != translator.translate(lines)
-    assert all(phrase in line for line, phrases in zip(answer, required, strict=True) for phrase in phrases)
+    assert all("Katze" in found for line, found in zip(lines, answer, strict=True) if "dog" in line.split())
+    assert "the term is empty" in server.post("dog", glossary={" ": "x"}).error
+    assert "the translation is empty" in server.post("dog", glossary={"dog": ""}).error
+    assert "vocabulary" in server.post("dog", glossary={"dog": "漢"}).error
 
 
 def test_a_prefix_belongs_to_the_lines_of_its_text(server: Server, translator: Translator) -> None:
@@ -287,7 +304,7 @@ def test_the_description_of_the_api_names_every_path_and_field(server: Server) -
     for path, operations in schema["paths"].items():
         for method in operations:
             assert server.answer(request(method.upper(), path, b"" if method == "post" else None)).status in (200, 400)
-    fields = schema["components"]["schemas"]["TranslateBody"]["properties"]
+    fields = schema["components"]["schemas"]["Request"]["properties"]
     assert {"q", "source", "target", "format", "beam", "n_best", "alignment", "prefix", "glossary"} <= set(fields)
     page = server.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
