@@ -240,9 +240,9 @@ class TestScore:
         asked: list[Any] = []
         load, score = ForcedDecoder.load, ForcedDecoder.score
 
-        def loading(paths: list[Path], device: Any, precision: Any, to: Any) -> ForcedDecoder:
-            asked.append((paths, device.type, precision, to))
-            return load(paths, device, precision, to)
+        def loading(paths: list[Path], device: Any, precision: Any, *languages: Any) -> ForcedDecoder:
+            asked.append((paths, device.type, precision, *languages))
+            return load(paths, device, precision, *languages)
 
         def scoring(self: ForcedDecoder, pairs: Any, before: Any, **options: Any) -> Any:
             asked.append(options)
@@ -256,7 +256,7 @@ class TestScore:
             == 0
         )
         options = {"batch_tokens": 99, "max_tokens": 88, "first_line": 1}
-        assert asked == [([model, other], "cpu", "float32", "de"), options]
+        assert asked == [([model, other], "cpu", "float32", "de", None), options]
 
     @pytest.mark.parametrize(
         ("arguments", "told"),
