@@ -63,9 +63,7 @@ def command(
         raise typer.BadParameter("other machines can reach it: give --api-key, or --no-api-key", param_hint="--host")
     keys = [line.strip() for line in read_lines(api_key) if line.strip()] if api_key is not None else []
     if api_key is not None and min(map(len, keys), default=0) < _MIN_KEY_CHARACTERS:
-        raise DataError(
-            f"{api_key} (--api-key): write one key per line, of at least {_MIN_KEY_CHARACTERS} characters"
-        )
+        raise DataError(f"{api_key} (--api-key): write one key per line, of at least {_MIN_KEY_CHARACTERS} characters")
 
     from nmtkit.serving import server
     from nmtkit.serving.http import Limits
