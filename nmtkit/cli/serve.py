@@ -18,7 +18,7 @@ def command(
     *,
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="Model or run folders, one per direction.", show_default=False),
+        typer.Argument(metavar="MODEL...", help="Model or run folders, each for other languages.", show_default=False),
     ],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
@@ -34,7 +34,7 @@ def command(
     max_connections: Annotated[int, typer.Option(min=1, help="Connections; others are refused with 503.")] = 256,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens that are translated together.")] = 2048,
     engine: Annotated[
-        Literal["auto", "torch", "ctranslate2"], typer.Option(help="As for `nmtkit translate`.")
+        Literal["auto", "torch", "ctranslate2"], typer.Option(help="auto: torch, but CTranslate2 for an export.")
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bf16", "fp16"], typer.Option(help="As for `nmtkit translate`.")

@@ -84,6 +84,7 @@ class HttpServer:
         self.num_connections += 1
         is_full = self.num_connections > self._limits.connections
         try:
+            writer.transport.set_write_buffer_limits(0)  # `drain` waits until all is sent
             parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
             if self.num_connections <= 2 * self._limits.connections:  # from the limit on, the answer is 503
                 while await self._exchange(parser, streams, is_full=is_full):
@@ -140,7 +141,7 @@ class HttpServer:
             raise RequestError(408, f"the request did not arrive within {self._limits.seconds:g} s") from None
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint if error.error_status_hint < 500 else 400
-            raise RequestError(status, f"not a valid HTTP request: {error}") from None
+            raise RequestError(status, f"not a valid HTTP request: {str(error)[:200]}") from None
         assert head is not None
         method, path = head.method.decode("ascii"), head.target.partition(b"?")[0].decode("ascii")
         has_closed = lambda: reader.at_eof() or writer.transport.is_closing()  # noqa: E731

@@ -1,20 +1,25 @@
-// The page of `nmtkit serve`. Foreign text is set as text. The offsets of the server count code points, as [...text] does.
+// The page of `nmtkit serve`. All text is set as text. Offsets of the server count code points, as [...text] does.
 const settings = JSON.parse(document.getElementById("settings").textContent);
 const [source, target, swap, count, key, text, backdrop, output, others, left, status] =
-  "source target swap count key text backdrop output others left status".split(" ").map(id => document.getElementById(id));
-const segmenter = new Intl.Segmenter(undefined, {granularity: "word"}), names = new Intl.DisplayNames(["en"], {type: "language"});
-let timer, request, links = [];  // of each word of the translation: its element, and the words of the source it comes from
+  "source target swap count key text backdrop output others left status".split(" ")
+    .map(id => document.getElementById(id));
+const segmenter = new Intl.Segmenter(undefined, {granularity: "word"});
+let timer, request, links = [];  // links: of each word of the translation, its element and the words it comes from
 
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 const direction = () => settings.directions.find(([from, to]) => from === source.value && to === target.value);
-const fill = (select, values, label) => {
+const showStatus = (textContent, className = "") => Object.assign(status, {textContent, className});
+const nameOf = code => {
+  try { return new Intl.DisplayNames(["en"], {type: "language"}).of(code); } catch { return code; }  // such as eng_Latn
+};
+const fill = (select, values, label = value => value) => {
   const chosen = select.value;
-  select.replaceChildren(...values.map(value => new Option(label ? label.of(value) : value, value)));
+  select.replaceChildren(...values.map(value => new Option(label(value), value)));
   if (values.map(String).includes(chosen)) select.value = chosen;
 };
 
 function choose() {  // after the languages have changed
-  fill(target, settings.directions.filter(([from]) => from === source.value).map(([, to]) => to), names);
+  fill(target, settings.directions.filter(([from]) => from === source.value).map(([, to]) => to), nameOf);
   fill(count, [1, 2, 3, 4, 5].slice(0, direction()[2] || 1));
   count.parentElement.hidden = count.length === 1;
   swap.disabled = !settings.directions.some(([from, to]) => from === target.value && to === source.value);
@@ -34,21 +39,22 @@ function later() {
 
 async function translate() {
   const q = text.value, [from, to, beam] = direction();
-  status.textContent = "";
+  showStatus("");
   if (!q.trim()) return show("", {translatedText: ""});
   request = new AbortController();
   output.ariaBusy = "true";
   try {
     const response = await fetch("translate", {
-      method: "POST", signal: request.signal, body: JSON.stringify({q, source: from, target: to, alignment: beam > 0, n_best: +count.value}),
+      method: "POST", signal: request.signal,
+      body: JSON.stringify({q, source: from, target: to, alignment: beam > 0, n_best: Number(count.value)}),
       headers: {"Content-Type": "application/json", ...(key.value && {Authorization: `Bearer ${key.value}`})},
     });
     const answer = await response.json();
     if (response.ok) return show(q, answer);
-    status.textContent = answer.error;
-    if (response.status === 503) timer = setTimeout(translate, 1000 * (response.headers.get("Retry-After") || 1));
+    showStatus(answer.error, "error");
+    if (response.headers.has("Retry-After")) timer = setTimeout(translate, 1000 * response.headers.get("Retry-After"));
   } catch (error) {
-    if (error.name !== "AbortError") status.textContent = "The server does not answer.";
+    if (error.name !== "AbortError") showStatus("The server does not answer.", "error");
   }
 }
 
@@ -88,12 +94,13 @@ output.addEventListener("keydown", event => {
   const at = linked.findIndex(([element]) => element.classList.contains("marked"));
   const link = linked.at(at < 0 ? Math.min(step - 1, 0) / 2 : (at + step) % linked.length);
   mark([link]);
-  status.textContent = `${link[0].textContent}: ${link[1].map(word => word.segment).join(" ")}`;
+  showStatus(`${link[0].textContent}: ${link[1].map(word => word.segment).join(" ")}`);
   event.preventDefault();
 });
 document.addEventListener("selectionchange", () => {
   const at = [...text.value.slice(0, text.selectionStart)].length;
-  if (document.activeElement === text) mark(links.filter(([, from]) => from.some(word => word.start <= at && at < word.end)));
+  const isHere = word => word.start <= at && at < word.end;
+  if (document.activeElement === text) mark(links.filter(([, from]) => from.some(isHere)));
 });
 for (const [element, kind, action] of [[text, "input", later], [key, "input", later], [count, "change", later],
   [source, "change", choose], [target, "change", choose]]) element.addEventListener(kind, action);
@@ -102,5 +109,5 @@ swap.addEventListener("click", () => {
   choose();
 });
 key.parentElement.hidden = !settings.needsKey;
-fill(source, [...new Set(settings.directions.map(([from]) => from))], names);
+fill(source, [...new Set(settings.directions.map(([from]) => from))], nameOf);
 choose();

@@ -72,8 +72,8 @@ async def serve(
     Gauge("nmtkit_connections", "Open connections.", registry=registry).set_function(lambda: http.num_connections)
     try:  # before the models are loaded, which takes long
         listener = await asyncio.start_server(http, host, port, start_serving=False)
-    except OSError as error:
-        reason = str(error.strerror).rpartition(": ")[2]
+    except (OSError, ValueError) as error:  # ValueError: of a name that no host can have
+        reason = str(error.strerror if isinstance(error, OSError) else error).rpartition(": ")[2]
         raise NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port") from None
     stopped = loop.create_future()
 

@@ -9,7 +9,7 @@ from typing import Any
 from nmtkit.decoding.engine import Translation
 from nmtkit.serving.http import RequestError
 
-_LINE_ENDS = re.compile("(\r\n|\r|\n)")
+_LINE_ENDS = re.compile("(\r?\n)")
 _TAG = r"""<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)|<(?:"[^"]*"|'[^']*'|[^"'<>])*+>"""
 _MARKUP = re.compile(rf"((?<!\s)\s*+(?:(?:{_TAG})\s*+)++|(?<!\s)\s++\Z|\A\s++)", re.DOTALL | re.IGNORECASE)
 """Tags with the blanks around them. Possessive, so that a text takes a scan for each of its tags at most."""

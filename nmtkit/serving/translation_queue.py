@@ -69,7 +69,7 @@ class TranslationQueue:
             async with asyncio.timeout(self._limits.seconds):
                 return await job.result
         except TimeoutError:
-            raise RequestError(503, f"not translated within {self._limits.seconds:g} s", Retry_After="5") from None
+            raise RequestError(503, f"not translated within {self._limits.seconds:g} s") from None
 
     async def run(self) -> None:
         """Translate the jobs that come, until cancelled."""

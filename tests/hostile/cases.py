@@ -49,6 +49,8 @@ COMMANDS: dict[str, list[str]] = {
     "inspect": ["inspect", "run", "--line", "3"],
 }  # fmt: skip
 """A command of each kind that does well in the undamaged project."""
+SERVE = ["serve", "label-run", "--port", "0", "--device", "cpu", "--threads", "1"]
+"""A server of a model that it refuses, as another one would not end by itself."""
 SLOW = (
     "prepare",
     "check",
@@ -97,7 +99,7 @@ _READ_AS_IT_COMES = {
     *(("translate", option) for option in ("--input", "--prefix", "--require", "--glossary")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
     ("rerank", "--input"), ("rerank", "--source"), ("export", "--sample"), ("extract", "--input"),
-    ("generate", "--prompt-file"), ("classify", "--input"),
+    ("generate", "--prompt-file"), ("classify", "--input"), ("serve", "--api-key"),
 }  # fmt: skip
 _OPTIONS_OF = {
     "prepare": "prepare", "train": "train again", "average": "average", "translate": "translate", "export": "export",
@@ -158,7 +160,7 @@ def option_cases(options: Mapping[str, list[tuple[str, bool]]]) -> Iterator[Case
         options: by command its options, "" for an argument, and whether each is a flag.
     """
     for command, params in options.items():
-        arguments = COMMANDS[_OPTIONS_OF[command]]
+        arguments = SERVE if command == "serve" else COMMANDS[_OPTIONS_OF[command]]
         for option, is_flag in params:
             if is_flag:
                 yield Case(f"option: {command} {option}", [*arguments, option])

@@ -98,7 +98,6 @@ def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> Non
         answers = server.together([lambda: server.post("slow"), lambda: server.post("behind it", beam=2)])
         assert 2.0 <= time.monotonic() - begun < 20
         assert {(answer.status, answer.error) for answer in answers} == {(503, "not translated within 2 s")}
-        assert all("retry-after" in answer.headers for answer in answers)
 
         def open_gate() -> None:
             wait_until(lambda: engine.calls[-1] == ["next"])  # what came before has left the engine, its gate closed

@@ -35,7 +35,7 @@ def engine() -> Reversing:
 
 @pytest.fixture(scope="module")
 def server(engine: Reversing) -> Iterator[Server]:
-    pairs = (("en", "de"), ("de", "en"), ("en", "fr"))
+    pairs = (("en", "de"), ("de", "en"), ("en", "fr"), ("en", "eng_Latn"))
     with serving(lambda: dict.fromkeys(pairs, (engine, TranslationRequest()))) as running:
         yield running
 
@@ -210,7 +210,7 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
 
 def test_the_languages_are_those_of_the_server_and_can_be_swapped(page: Page) -> None:
     assert page.texts("#source option") == ["English", "German"]
-    assert page.texts("#target option") == ["German", "French"]
+    assert page.texts("#target option") == ["German", "French", "eng_Latn"]
     page.type("the dog")
     page.wait_for("#output", "DOG THE")
     page.element("#swap").click()
