@@ -364,7 +364,8 @@ class Engine(ABC):
         for number in range(rounds):
             if number == 1:
                 again = (index for index in chosen if any(found.missing for found in translated[index]))
-                chosen = {index: self._constrained(segments[index], translated[index], request) for index in again}
+                changed = ((index, self._constrained(segments[index], translated[index], request)) for index in again)
+                chosen = {index: segment for index, segment in changed if segment != segments[index]}
                 if not chosen:
                     advance(1.0)
             indices, searched = list(chosen), list(chosen.values())

@@ -416,6 +416,10 @@ def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch)
     assert (searched[1].prefix, searched[1].enforced, searched[1].ends_word) == (prefix, (), True)
     assert found.text.startswith("Der Hund sieht 1234")
     assert found.missing == ()
+    searched.clear()
+    [[unknown]] = translator.translations(["The dog sees 99."], Request(keep=("numbers",)))
+    assert unknown.missing == ("99",)
+    assert len(searched) == 1  # another search could not change anything
 
 
 @pytest.mark.parametrize(
