@@ -173,7 +173,7 @@ def speed(engine: Engine, run: Path) -> tuple[float, float]:
         begun = time.monotonic()
         translations = engine.translate(sources)
         seconds.append(time.monotonic() - begun)
-    found = score(translations, [references], target_language="de", text="plain", metrics=["sacrebleu"])
+    found = score(translations, references, target_language="de", text="plain", metrics=["sacrebleu"])
     return found["sacrebleu"].score, len(sources) / min(seconds)
 
 
