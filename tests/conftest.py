@@ -138,7 +138,7 @@ def run_with_streams(*arguments: object, stdin: bytes = b"") -> Streamed:
 
     code: Any = 0
     streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")]
-    with pytest.MonkeyPatch.context() as patch:
+    with process_restored(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)

@@ -115,9 +115,9 @@ def test_prepare_counts_lines_of_several_sentences_by_the_rules_of_the_language(
     lines = ["Am 3. Mai kam Dr. Weiss.", "Ja. Nein.", "Ja bzw. Nein", "Wer? Er!"]
     (tmp_path / "train.en").write_text("".join(f"{line}\n" for line in lines))
     (tmp_path / "train.de").write_text("".join(f"{line.upper()}\n" for line in lines))
-    recipe = RECIPE.replace('source_language = "en"', 'source_language = "de"').replace(
-        "vocab_size = 20", "vocab_size = 30"
-    )
+    recipe = RECIPE.replace("vocab_size = 20", "vocab_size = 30")
+    recipe = recipe.replace('target_language = "de"', 'target_language = "en"')
+    recipe = recipe.replace('source_language = "en"', 'source_language = "de"')
     (tmp_path / "mine.toml").write_text(recipe)
     manifest = prepare(load_recipe(str(tmp_path / "mine.toml")), tmp_path / "run", workers=1).manifest
     assert manifest["training_lengths"]["multi_sentence_share"] == 0.5

@@ -160,7 +160,7 @@ def test_hostile_words_n_best_lists_and_status_have_trees_too(project: Project) 
     status = [json.loads(line)["status"] for line in work.translate(Window(0, 1, lines), (), lambda share: None).status]
     assert "mended" in status[4]
     assert status[1] == ["empty"]
-    [[whole]] = translator.translations(["The dog sees. The cat sees"], TranslationRequest())
+    [[whole]] = translator.translations(["The dog sees. The cat sees"], TranslationRequest(max_source_tokens=50))
     assert whole.parts == 1
     with pytest.raises(DataError, match="are for translation; leave them out"):
         translator.translations(lines, TranslationRequest(glossary=Glossary([("dog", "cat")])))

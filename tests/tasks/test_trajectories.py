@@ -38,6 +38,8 @@ from nmtkit.training.loss import action_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 
+pytestmark = pytest.mark.usefixtures("restored_process")
+
 RECIPE = """
 [data]
 task = "trajectories"
