@@ -52,7 +52,7 @@ class TranslationQueue:
     def __init__(self, limits: Limits, batch_tokens: int, registry: CollectorRegistry) -> None:
         self._jobs: list[Job] = []
         self._limits, self._batching, self._has_arrived = limits, Batching(tokens=batch_tokens), asyncio.Event()
-        self._thread, self.registry = ThreadPoolExecutor(1, "translation"), registry
+        self.thread, self.registry = ThreadPoolExecutor(1, "translation"), registry
         waiting = Gauge("nmtkit_waiting_requests", "Requests that wait to be translated.", registry=registry)
         waiting.set_function(lambda: len(self._jobs))
         self._sizes = Histogram(
@@ -83,7 +83,7 @@ class TranslationQueue:
                 self._has_arrived.clear()
                 continue
             self._sizes.observe(sum(len(job.lines) for job in jobs))
-            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._results, jobs)
+            results = await asyncio.get_running_loop().run_in_executor(self.thread, self._results, jobs)
             expected = len(jobs) + len(self._jobs)
             for job, result in zip(jobs, results, strict=True):
                 if job.result.done():  # its time is over
