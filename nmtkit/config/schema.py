@@ -961,6 +961,9 @@ class TrainingConfig(_Section):
     """Model (run, model folder or checkpoint) from whose weights training starts; see fine-tuning.md."""
     init_layers: int | None = Field(default=None, ge=0, le=1_000)
     """With init: copy only embeddings, positions and the first N layers."""
+    init_vocab: Literal["same", "mapped"] = "same"
+    """With init: mapped allows another vocabulary. Entries of both keep their embeddings, and new pieces begin at the
+    mean of those into which the model splits their text; see fine-tuning.md."""
 
     @model_validator(mode="before")
     @classmethod
@@ -993,6 +996,8 @@ class TrainingConfig(_Section):
             raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
         if self.init_layers is not None and self.init is None:
             raise ValueError("init_layers needs init, the model whose layers are copied")
+        if self.init_vocab != "same" and self.init is None:
+            raise ValueError("init_vocab needs init, the model whose embeddings are copied")
         if self.best_metric == "bleu" and not self.validate_bleu:
             raise ValueError('best_metric = "bleu" needs validate_bleu = true')
         if self.schedule in ENDING_SCHEDULES and self.max_steps is None:

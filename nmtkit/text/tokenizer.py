@@ -36,6 +36,9 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
+Identity = tuple[str, str]
+"""Role and text of an entry, the same in every tokenizer; see `Tokenizer.identities`."""
+ROLES_OF_TEXT = ("begins", "inside", "ends", "open")
 
 _BLANK_SIGN, _STAND_IN = "\u2581", "\ufdd0"
 """sentencepiece writes a blank as U+2581, so a U+2581 in the text would be decoded as a blank; in its models it is
@@ -50,6 +53,9 @@ ADDED = ("<start>", "<delimiter>", "<extract>")
 """Entries at the end of a vocabulary for tasks whose output is a label; no text is split into them."""
 _UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
+_BEFORE = "\ufdd5"
+"""A character that is unknown to every vocabulary: text after it is split as in the middle of a word."""
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _MAX_LEARNED_BYTES = 4192
 """Maximum length of a line to learn from, the default of sentencepiece: longer lines cost memory for little gain."""
 
@@ -811,6 +817,53 @@ class Tokenizer:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""
         vocabulary = self._side(side)
         return [vocabulary.piece(index) for index in range(len(vocabulary))]
+
+    def identities(self, side: Side) -> list[Identity]:
+        """Return the role of each entry of a vocabulary, and its text without marks of word boundaries.
+
+        special         <pad>, <unk>, <s>, </s>
+        language        code of a language, whatever the name of its tag
+        tag             other entries that no text is split into
+        byte            <0x41>
+        begins, inside  text that begins a word or does not, where pieces mark the beginning of a word
+        ends, open      text that ends a word or does not, where pieces mark its end
+        """
+        settings, vocabulary = self.settings, self._side(side)
+        codes = {
+            entry: code
+            for key in ("source_tags", "target_tags", "target_starts")
+            for code, entry in settings.get(key, {}).items()
+        }
+        added = range(len(vocabulary.base), len(vocabulary)) if isinstance(vocabulary, _Extended) else ()
+        mark = settings["segment_mark"] if settings["subwords"] == "none" else "</w>"
+        at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
+        found: list[Identity] = []
+        for index, entry in enumerate(self.entries(side)):
+            text = entry.replace(_BLANK_SIGN, " ").replace(_STAND_IN, _BLANK_SIGN)
+            if index < len(SPECIAL_PIECES):
+                found.append(("special", entry))
+            elif entry in codes:
+                found.append(("language", codes[entry]))
+            elif entry.startswith(_TAG_SIGN) or index in added:
+                found.append(("tag", entry))
+            elif _BYTE_PIECE.fullmatch(entry):
+                found.append(("byte", entry))
+            elif at_end is None:
+                found.append(("begins" if text.startswith(" ") else "inside", text.removeprefix(" ")))
+            elif mark and entry.endswith(mark):
+                found.append((at_end[0], entry.removesuffix(mark)))
+            else:
+                found.append((at_end[1], entry))
+        return found
+
+    def split(self, pieces: Sequence[Identity], side: Side) -> list[list[int]]:
+        """Return the ids into which this tokenizer splits the text of pieces, which may be those of another one.
+
+        Text that is known not to begin a word is split as in the middle of a word, other text as at its beginning.
+        """
+        lines = [f"{_BEFORE}{'' if role == 'inside' else ' '}{text}" for role, text in pieces]
+        before, *rows = self._side(side).encode([_BEFORE, *lines], None)
+        return [row[len(before) :] for row in rows]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
         """Return for each id whether a word begins with it."""

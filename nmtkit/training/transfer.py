@@ -2,6 +2,7 @@
 
 model of the same sizes           all its weights
 entries added to the vocabulary   the rows of the others; the new rows keep their initial values
+training.init_vocab = "mapped"    any vocabulary: see mapped_vocabulary.py
 head for other labels, or none    keeps its initial values
 training.init_layers = n          embeddings, positions and the first n layers of each stack
 decoder-only -> encoder-decoder   embeddings and decoder; encoder and attention to the source keep their initial values
@@ -19,7 +20,8 @@ from nmtkit.config.schema import LANGUAGE_MODEL, ModelConfig, Recipe
 from nmtkit.console import log
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.training.mapped_vocabulary import MappedVocabulary
 
 _OF_DECODER = (
     "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "norm", "positions", "max_positions", "activation",
@@ -40,25 +42,40 @@ def initial_weights(
 
     Raises:
         ModelError: the model is damaged.
-        NmtkitError: its sizes or its tokenizer do not fit the run, or it has fewer layers than training.init_layers.
+        NmtkitError: its sizes or its tokenizer do not fit the run, or it has fewer layers than training.init_layers, or
+            training.init_vocab = "mapped" and it knows no piece of the run's vocabulary.
     """
     description = read_description(folder)
     given, layers = ModelConfig.model_validate(description["model"]), recipe.training.init_layers
     is_of_decoder = given.is_joined and not recipe.model.is_joined
     _check_sizes(folder, given, recipe, is_of_decoder)
-    _check_tokenizer(folder, description["tokenizer_sha256"], recipe, tokenizer)
+    own, mapped = Tokenizer.load(folder / "tokenizer"), None
+    if own.fingerprint() != description["tokenizer_sha256"]:
+        raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
+    has_other_labels = own.fingerprint() != tokenizer.fingerprint()
+    if recipe.training.init_vocab == "mapped":
+        if given.has_actions or recipe.model.has_actions:
+            raise NmtkitError('training.init_vocab = "mapped": a model of episodes has no subwords; leave it out')
+        mapped = MappedVocabulary(folder, own, tokenizer)
+        has_other_labels = (own.label_type, own.labels) != (tokenizer.label_type, tokenizer.labels)
+    else:
+        _check_tokenizer(folder, own, recipe, tokenizer)
     check_sum(folder, read_provenance(folder))
     stored, weights, kept = read_tensors(folder / "model.safetensors"), dict[str, Tensor](), dict[str, int]()
     for name, values in initial.items():
-        is_other_head = name.startswith("head.") and description["tokenizer_sha256"] != tokenizer.fingerprint()
+        is_other_head = name.startswith("head.") and has_other_labels
+        is_table = name.startswith(("embeddings.", "output_bias"))
         origin = None if is_other_head else _origin(name, stored, is_of_decoder)
         if origin is None or not _is_transferred(name, layers):
             weights[name], num_copied = values, 0
         elif origin not in stored:
             raise ModelError(f"{folder / 'model.safetensors'}: damaged (it has no {origin})")
+        elif mapped is not None and is_table:
+            weights[name] = mapped.rows(stored[origin], _side(origin, given), _side(name, recipe.model))
+            num_copied = values.numel()
         else:
             weights[name] = stored[origin]
-            if name.startswith(("embeddings.", "output_bias")):  # one of the two may have entries added at its end
+            if is_table:  # one of the two may have entries added at its end
                 common = min(len(values), len(stored[origin]))
                 weights[name] = torch.cat([stored[origin][:common].to(values.device), values[common:]])
             num_copied = min(stored[origin].numel(), values.numel())
@@ -148,17 +165,27 @@ def _shape(config: ModelConfig) -> dict[str, Any]:
     return shape
 
 
-def _check_tokenizer(folder: Path, fingerprint: str, recipe: Recipe, tokenizer: Tokenizer) -> None:
+def _side(table: str, config: ModelConfig) -> Side:
+    """Return the side whose vocabulary the rows of embeddings or output bias belong to."""
+    return "source" if table == "embeddings.source" or config.head != "none" else "target"
+
+
+def _check_tokenizer(folder: Path, own: Tokenizer, recipe: Recipe, tokenizer: Tokenizer) -> None:
     """Raise NmtkitError unless the ids of the run mean the same in the model.
 
     They do with the same tokenizer, with entries added to it, and where a language model has the subwords of the run.
     """
-    own, run_task = Tokenizer.load(folder / "tokenizer"), recipe.data.task_name
-    if fingerprint == tokenizer.fingerprint() or own.base_fingerprint == tokenizer.base_fingerprint:
+    if own.fingerprint() == tokenizer.fingerprint() or own.base_fingerprint == tokenizer.base_fingerprint:
         return
-    advice = f'set data.tokenizer = "{recipe.training.init}" and prepare the run again'
-    if own.task_name == LANGUAGE_MODEL and run_task == "translation":
+    advice = (
+        f'set data.tokenizer = "{recipe.training.init}" and prepare the run again, or keep the new subwords with '
+        'training.init_vocab = "mapped"'
+    )
+    if own.task_name == LANGUAGE_MODEL and recipe.data.task_name == "translation":
         if own.vocabulary_sha256 == tokenizer.vocabulary_sha256:
             return
-        advice = "prepare the language model with the run of the translation as its data.tokenizer, and train it"
+        advice = (
+            "prepare the language model with the run of the translation as its data.tokenizer, and train it, or set "
+            'training.init_vocab = "mapped"'
+        )
     raise NmtkitError(f"training.init: {folder} and the data of this run have different tokenizers; {advice}")
