@@ -211,6 +211,15 @@ class TestIdentities:
         assert gpt.identities("target")[-3:] == [("open", "a"), ("ends", "b"), ("ends", "ab")]
         assert segments("ab@@", "ab").identities("target")[4:] == [("open", "ab"), ("ends", "ab")]
 
+    def test_languages_of_an_imported_model(self) -> None:
+        own = imported(LINES)
+        assert own.identities("target")[4] == ("tag", f"{TAG}__fr__")
+        for key in ("source_tags", "target_tags", "target_starts"):
+            known = Tokenizer({**own.settings, key: {"fr": f"{TAG}__fr__"}}, own._vocabularies)
+            assert known.identities("target")[4] == ("language", "fr")
+            assert known.identities("target")[5:] == own.identities("target")[5:]
+        assert ("begins", "hund") in own.identities("target")
+
     def test_entries_of_a_task_whose_output_is_a_label(self) -> None:
         values = {"task": "label", "source_language": "en", "train": [{"source": "a", "target": "b"}]}
         own = OLD.with_labels(DataConfig.model_validate(values), ["yes", "no"])
