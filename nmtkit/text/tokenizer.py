@@ -54,7 +54,7 @@ ADDED = ("<start>", "<delimiter>", "<extract>")
 _UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 _BEFORE = "\ufdd5"
-"""A character that is unknown to every vocabulary: text after it is split as in the middle of a word."""
+"""Another one, in no vocabulary: text after it is split as in the middle of a word."""
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _MAX_LEARNED_BYTES = 4192
 """Maximum length of a line to learn from, the default of sentencepiece: longer lines cost memory for little gain."""

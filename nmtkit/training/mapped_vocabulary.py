@@ -68,7 +68,7 @@ class MappedVocabulary:
         splits = dict(zip(new, zip(*(self._given.split(new, each) for each in sides), strict=True), strict=True))
         origins, num_kept = [], 0
         for each in wanted:
-            # Without text in it, the piece of a blank before an unknown character says nothing about the character.
+            # The piece of a blank alone, before an unknown character, carries no information about the character.
             found = [
                 split
                 for split in splits.get(each, ())
