@@ -6,12 +6,17 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
+
+from nmtkit.training.loss import smoothed_loss
 
 PACKAGE = Path(__file__).parent.parent / "nmtkit"
 
@@ -228,6 +233,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_libraries_stay_behind_their_doors() -> None:
     assert sorted(faults_of_doors(all_uses())) == []
+
+
+def test_shapes_are_checked_wherever_they_are_stated() -> None:
+    options = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
+    [checked] = [each for each in options["ini_options"]["addopts"] if each.startswith("--jaxtyping-packages=")]
+    names = checked.partition("=")[2].split(",")[:-1]
+    stating = sorted({use.module for use in all_uses() if is_within(use.name, ["jaxtyping"])})
+    assert len(stating) > 15
+    assert [module for module in stating if not is_within(module, names)] == []
+    with pytest.raises(jaxtyping.TypeCheckError):
+        smoothed_loss(torch.zeros(2, 3), torch.zeros(5, 4), torch.zeros(2, dtype=torch.long), 0.1)
 
 
 def test_a_pickle_is_read_as_plain_tensors_only() -> None:

@@ -1,5 +1,7 @@
 """The environments of the task "trajectories": rules, and the rate at which random actions succeed."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -17,13 +19,35 @@ from nmtkit.tasks.environments import (
 )
 
 
+def chance_of(side: int, steps: int) -> np.ndarray:
+    """The probability that random moves from one cell enter another within the steps [start, target]."""
+    rows, columns = np.divmod(np.arange(side**2), side)
+    moves = np.zeros((side**2, side**2))
+    for up, left in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        to = np.clip(rows + up, 0, side - 1) * side + np.clip(columns + left, 0, side - 1)
+        moves[np.arange(side**2), to] += 0.25
+    chance = np.zeros_like(moves)
+    for _ in range(steps):
+        chance = moves @ np.where(np.eye(side**2, dtype=bool), 1, chance)
+    return chance
+
+
 @pytest.mark.parametrize("has_random_places", [False, True])
 def test_random_actions_open_the_door_as_often_as_published(has_random_places: bool) -> None:
-    environment, count = KeyToDoor(1, has_random_places=has_random_places), 4_000
+    environment, count = KeyToDoor(1, has_random_places=has_random_places), 500
+    if has_random_places:
+        first, _, last = KeyToDoor.RANDOM_PHASES
+        side = KeyToDoor.RANDOM_SIDE
+        key = np.where(np.eye(side**2, dtype=bool), 1, chance_of(side, first))  # one may begin on it
+        exact = key.mean() * chance_of(side, last).mean()
+    else:
+        first, _, last = KeyToDoor.PHASES
+        side = KeyToDoor.SIDE
+        exact = chance_of(side, first)[side**2 // 2, 0] * chance_of(side, last)[side**2 // 2, side * (side - 1)]
+    assert 0.028 < exact < 0.034  # published: 3.1 %
     rewards = [sum(episode["rewards"]) for episode in random_episodes(environment, count, 7, 100)]
     assert set(rewards) == {0.0, 1.0}
-    # Published: 3.1 %. Wanted: within 0.3; 0.27 is the standard error of this sample.
-    assert 0.028 - 0.0054 < np.mean(rewards) < 0.034 + 0.0054
+    assert abs(np.mean(rewards) - exact) < 3 * math.sqrt(exact * (1 - exact) / count)
 
 
 def test_the_key_is_seen_until_it_is_taken_and_needed_for_the_door() -> None:
