@@ -6,6 +6,8 @@ config.json: model_type "openai-gpt", or params_shapes.json    --openai_gpt.py--
 
 from pathlib import Path
 
+import tomli_w
+
 from nmtkit.config.schema import ModelConfig
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError
@@ -61,6 +63,8 @@ def import_model(
         counted(size, "parameter"),
         f"{imported.tokenizer.vocab_size('target'):,}",
     )
-    defaults = ModelConfig().model_dump()
-    changed = {key: value for key, value in config.model_dump(mode="json").items() if value != defaults[key]}
-    log.info("a recipe that starts from it states [model] %s", changed)
+    defaults = ModelConfig().model_dump(mode="json")
+    changed = {
+        key: value for key, value in config.model_dump(mode="json").items() if value not in (None, defaults[key])
+    }
+    log.info("a recipe that starts from it states:\n%s", tomli_w.dumps({"model": changed}).rstrip())

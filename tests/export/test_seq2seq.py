@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -490,6 +491,8 @@ def test_commands_translate_and_score_with_an_imported_model(
 ) -> None:
     done = run_command("import", m2m100, "--output", tmp_path / "ours")
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")
+    stated = tomllib.loads(done.err.partition("a recipe that starts from it states:\n")[2])
+    assert ModelConfig.model_validate(stated["model"]) == load_model(tmp_path / "ours").model.config
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
     arguments = ("translate", tmp_path / "ours", "--input", tmp_path / "text", "--threads", "1")
     done = run_command(*arguments, "--from", "en", "--to", "de")
