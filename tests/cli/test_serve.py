@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,15 +45,13 @@ def process(*arguments: object) -> Iterator[tuple[Server, "subprocess.Popen[str]
 
 def test_a_server_starts_translates_and_ends_at_once_when_nothing_is_in_work(model: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        with process(model, "--threads", "1") as (server, running):
+        with process(model, "--threads", "1", "--max-seconds", "3600") as (server, running):
             with server.client() as idle:
                 idle.send(request("GET", "/health"))
                 assert idle.read_answer().status == 200
                 assert server.post("the dog").status == 200
-                begun = time.monotonic()
                 running.send_signal(number)
-                out, err = running.communicate(timeout=60)
-                assert time.monotonic() - begun < 20  # and not when the idle connection would have ended by itself
+                out, err = running.communicate(timeout=120)  # after an hour, the idle connection would end by itself
                 assert idle.is_closed()
             assert (running.returncode, out) == (128 + number, "")
             assert err == "stopping: requests in work are finished\n"
