@@ -152,6 +152,7 @@ class TestDefaults:
             "beam": 4,
             "length_penalty": "wu",
             "alpha": 0.6,
+            "finished": "within",
             "max_length_offset": 50,
             "max_length_ratio": 1.0,
             "max_length": None,

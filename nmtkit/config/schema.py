@@ -1015,6 +1015,9 @@ class DecodingConfig(_Section):
     paper. length: n^alpha, as in fairseq, CTranslate2 and Hugging Face. none: 1."""
     alpha: float = Field(default=0.6, ge=0, le=20)
     """Exponent of the length penalty."""
+    finished: Literal["within", "beside"] = "within"
+    """Finished hypotheses take places in the beam (within), or not (beside), as in fairseq and CTranslate2, where the
+    search ends when as many as the beam size are finished."""
     max_length_offset: int = Field(default=50, ge=0, le=1_000_000)
     """The maximum length of a translation is max_length_ratio x source length + max_length_offset, in tokens."""
     max_length_ratio: float = Field(default=1.0, ge=0, le=1000)

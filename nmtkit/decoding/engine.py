@@ -461,6 +461,7 @@ class Engine(ABC):
             "min_length": decoding.min_length,
             "no_repeat_ngram": decoding.no_repeat_ngram,
             "coverage_penalty": decoding.coverage_penalty,
+            'finished = "beside"': decoding.finished == "beside",
         }
         if names := [name for name, is_set in refused.items() if is_set]:
             raise DataError(

@@ -127,8 +127,9 @@ def choose_export(
 
     Args:
         models: the MODEL arguments; only CTranslate2 can use an export among them.
-        engine: auto, torch or ctranslate2. auto chooses CTranslate2 only if translations are the same: for greedy
-            search with a float32 export that is made from exactly this model and has enough positions.
+        engine: auto, torch or ctranslate2. auto chooses CTranslate2 only if translations are the same: for its own
+            search (`is_its_search`) with a float32 export that is made from exactly this model and has enough
+            positions.
         overrides: values of [decoding] that were given as options.
         unsupported: given options that only the torch engine supports.
         device: auto, cpu, cuda or mps.
@@ -147,13 +148,13 @@ def choose_export(
             find_spec("ctranslate2") is not None
             and not unsupported
             and device != "mps"
-            and decoding.beam == 1
+            and is_its_search(decoding)
             and not decoding.well_formed  # CTranslate2 has no such constraint
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
         if is_same:
-            log.info("engine: ctranslate2, %s: in float32, greedy search gives nmtkit's translations", first.folder)
+            log.info("engine: ctranslate2, %s: in float32, it gives nmtkit's translations", first.folder)
         return first if is_same else None
     if len(models) > 1:
         raise ModelError("CTranslate2 takes one model, not an ensemble; choose --engine torch and name models")
@@ -174,9 +175,20 @@ def choose_export(
             f"CTranslate2 cannot restrict its search to well-formed outputs; use {option} or --engine torch"
         )
     manifest = chosen.folder / "manifest.json"
-    note = "" if decoding.beam == 1 else f"; its beam search differs from nmtkit's, see {manifest}"
+    note = "" if is_its_search(decoding) else f"; its beam search differs from nmtkit's, see {manifest}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
+
+
+def is_its_search(decoding: DecodingConfig) -> bool:
+    """Return whether nmtkit searches with these settings as CTranslate2 does, so that translations are the same.
+
+    Greedy search, and beam search with finished hypotheses beside the beam. There, CTranslate2 ranks by n^alpha, and
+    renormalises what min_length and no_repeat_ngram leave of the probability.
+    """
+    has_its_penalty = decoding.length_penalty != "wu" or decoding.alpha == 0
+    excludes = decoding.min_length or decoding.no_repeat_ngram or decoding.coverage_penalty
+    return decoding.beam == 1 or (decoding.finished == "beside" and has_its_penalty and not excludes)
 
 
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:

@@ -6,6 +6,11 @@ n tokens, with the end symbol, has the score log P / penalty(n). A sentence is d
 more, even if all further tokens had probability 1 up to the maximum length. At the maximum length only the end symbol
 may follow, so every result is complete.
 
+That is finished = "within" the beam. With "beside", finished hypotheses do not take the places of live ones: of the
+2 x ``beam`` best continuations, those among the first ``beam`` that end are finished, and the first ``beam`` of the
+others stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum length, all of the first
+``beam`` are finished, without an end symbol. So do fairseq and CTranslate2 (src/decoding.cc, BeamSearch::search) it.
+
 Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
 best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).
 
@@ -117,6 +122,7 @@ class SearchOptions:
         n_best: continue until no live hypothesis can become one of the ``n_best`` best.
         min_tokens: minimum number of tokens before the end symbol, unless nothing else may follow.
         sampled: continue until every hypothesis has ended, and return them in the order of their slots.
+        beside: keep finished hypotheses beside the beam.
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.
         source_lengths: tokens of each source with its end symbol; needed for attention.
@@ -129,6 +135,7 @@ class SearchOptions:
     constraints: tuple[Constraint, ...] = ()
     select: CandidateSelection = best_continuations
     sampled: bool = False
+    beside: bool = False
     coverage: float = 0.0
     keep_attention: bool = False
     source_lengths: Sequence[int] = ()
@@ -164,6 +171,13 @@ class _SearchState:
         self.trace = np.concatenate([_flat(self.trace)[origins], log_probs[:, :, None]], 2)
         if self.attention is not None:
             self.attention = _flat(self.attention)[rows]
+
+    def choose(self, slots: NDArray[np.intp]) -> None:
+        """Keep the hypotheses in these slots [sentences, live], in this order."""
+        sentences = np.arange(len(slots))[:, None]
+        self.tokens, self.trace = self.tokens[sentences, slots], self.trace[sentences, slots]
+        if self.attention is not None:
+            self.attention = self.attention[torch.as_tensor(sentences), torch.as_tensor(slots)]
 
     def keep(self, kept: list[int]) -> None:
         """Drop all other sentences."""
@@ -213,16 +227,27 @@ def beam_search(
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
         suppressed_now = suppressed_at_first if length < options.min_tokens else suppressed_ids
         _narrow(step, state.tokens, active, suppressed_now, at_limit, options.constraints)
-        log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, beam)
+        width = 2 * beam if options.beside else beam
+        log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, width)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
         values, new_tokens = log_probs.numpy(force=True), last.numpy(force=True)  # [sentences, kept]
         state.extend(values, rows, new_tokens)
         has_ended, live_values = new_tokens == EOS, values
+        if options.beside:
+            has_ended |= np.array([[max_lengths[sentence] <= length] for sentence in active])
         if has_ended.any():
             live_values = np.where(has_ended, -np.inf, values)
             log_probs = torch.as_tensor(live_values, device=device)
+            has_ended[:, beam:] = False
             _collect(finished, active, state, has_ended & np.isfinite(values), penalty(length), options)
+        if options.beside:
+            slots = np.argsort(-live_values, axis=1, kind="stable")[:, :beam]
+            live_values = np.take_along_axis(live_values, slots, 1)
+            state.choose(slots)
+            rows, last, log_probs = (
+                each.gather(1, torch.as_tensor(slots, device=device)) for each in (rows, last, log_probs)
+            )
         for sentence, highest in zip(active, values.max(1).tolist(), strict=True):
             # Once a sentence has a translation, a selection may drop all other hypotheses.
             if not math.isfinite(highest) and not (finished[sentence] and highest == -math.inf):
@@ -232,7 +257,7 @@ def beam_search(
         kept = [
             row
             for row, (sentence, bound) in enumerate(zip(active, live_values.max(1).tolist(), strict=True))
-            if _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1), options)
+            if _can_win(finished[sentence], bound, penalty(max_lengths[sentence] + 1), beam, options)
         ]
         if len(kept) < len(active):
             active = [active[row] for row in kept]
@@ -283,24 +308,36 @@ def _collect(
 ) -> None:
     """Add the hypotheses that have just ended [sentences, live] to ``finished``."""
     for row, slot in np.argwhere(has_ended).tolist():
-        ids, trace = state.tokens[row, slot, 1:-1].tolist(), state.trace[row, slot].tolist()
+        ids, trace = state.tokens[row, slot, 1:].tolist(), state.trace[row, slot].tolist()
         score = trace[-1] / divisor
         attention = None
         if state.attention is not None:
             attention = state.attention[row, slot, :, : options.source_lengths[active[row]]]
-            if options.coverage:
-                # An attention that underflows to 0 would give an infinite penalty.
-                covered = attention.sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)
-                score += options.coverage * float(covered.log().sum())
+        if ids[-1] == EOS:
+            ids.pop()
+        else:  # at the maximum length, beside the beam: no end symbol is needed, so it has probability 1
+            trace.append(trace[-1])
+            attention = None if attention is None else F.pad(attention, (0, 0, 0, 1))
+        if attention is not None and options.coverage:
+            # An attention that underflows to 0 would give an infinite penalty.
+            covered = attention.sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)
+            score += options.coverage * float(covered.log().sum())
         steps = tuple(after - before for before, after in zip([0.0, *trace], trace, strict=False))
         kept = attention if options.keep_attention else None
         finished[active[row]].append(Hypothesis(tuple(ids), trace[-1], score, steps, kept, slot))
 
 
-def _can_win(finished: list[Hypothesis], best_live: float, largest_divisor: float, options: SearchOptions) -> bool:
-    """Return whether a live hypothesis could still become one of the n best; for samples, whether one is live."""
+def _can_win(
+    finished: list[Hypothesis], best_live: float, largest_divisor: float, beam: int, options: SearchOptions
+) -> bool:
+    """Return whether a sentence is to be continued: a live hypothesis could still become one of the n best.
+
+    For samples, if one is live; with finished hypotheses beside the beam, if fewer than ``beam`` are.
+    """
     if best_live == -torch.inf:
         return False
+    if options.beside:
+        return len(finished) < beam
     if options.sampled or len(finished) < options.n_best:
         return True
     # A log-probability never rises, so the present one over the largest divisor is an upper bound of the score, which a

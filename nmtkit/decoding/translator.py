@@ -182,6 +182,7 @@ class Translator(Engine):
             constraints=tuple(constraints),
             select=select,
             sampled=sampling is not None,
+            beside=self.decoding.finished == "beside" and select is best_continuations,
             coverage=self.decoding.coverage_penalty,
             keep_attention=request.attention,
             source_lengths=lengths,

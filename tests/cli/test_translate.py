@@ -243,6 +243,7 @@ class TestOptions:
             ("--length-penalty", "none", {"length_penalty": "none"}),
             ("--length-penalty", "length", {"length_penalty": "length"}),
             ("--coverage-penalty", "2.0", {"coverage_penalty": 2.0}),
+            ("--finished", "beside", {"finished": "beside"}),
             ("--max-length", "4", {"max_length": 4}),
             ("--max-length-ratio", "0.2", {"max_length_ratio": 0.2}),
             ("--max-length-offset", "0", {"max_length_offset": 0}),

@@ -296,6 +296,7 @@ def test_reranking_reads_the_sources_before(model_folder: Path, tmp_path: Path, 
         ({"no_repeat_ngram": 3}, "no_repeat_ngram"),
         ({"min_length": 3}, "min_length"),
         ({"coverage_penalty": 0.2}, "coverage_penalty"),
+        ({"finished": "beside"}, 'finished = "beside"'),
     ],
 )
 def test_what_has_no_meaning_with_generated_context_is_refused(changes: dict[str, object], named: str) -> None:
