@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding import search
 from nmtkit.decoding.lengths import length_penalty
-from nmtkit.decoding.search import Hypothesis, beam_search, best_continuations
+from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
@@ -81,9 +81,13 @@ def find(
     penalty: tuple[str, float] = ("wu", 0.6),
     sentences: Sequence[int] | None = None,
     forbidden: Sequence[int] = FORBIDDEN,
+    options: SearchOptions | None = None,
 ) -> list[list[Hypothesis]]:
     stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
-    return beam_search(stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=forbidden)
+    return beam_search(
+        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=forbidden,
+        options=options or SearchOptions(),
+    )  # fmt: skip
 
 
 def log_prob_of(table: Table, sentence: int, ids: tuple[int, ...]) -> float:
@@ -112,6 +116,56 @@ def all_translations(
 def never_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets every live hypothesis go on until its maximum length."""
     monkeypatch.setattr(search, "_can_win", lambda finished, best_live, *others: best_live > -math.inf)
+
+
+def search_beside(
+    table: Table, sentence: int, max_length: int, beam: int, penalty: tuple[str, float]
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Score and ids of the hypotheses that finish beside the beam, in plain Python."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    finished = []
+    for length in range(1, max_length + 1):
+        candidates = [
+            (log_prob + float(table(sentence, ids)[token]), (*ids, token))
+            for log_prob, ids in live
+            for token in (EOS, *WORDS)
+        ]
+        candidates = sorted(candidates, reverse=True)[: 2 * beam]
+        for log_prob, ids in candidates[:beam]:
+            if ids[-1] == EOS or length == max_length:
+                finished.append((log_prob / divisor(penalty, length), tuple(each for each in ids if each != EOS)))
+        if len(finished) >= beam:
+            break
+        live = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
+    return sorted(finished, reverse=True)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_finished_hypotheses_beside_the_beam_equal_a_plain_search(beam: int, penalty: tuple[str, float]) -> None:
+    max_lengths = [6, 1, 9, 3, 2, 6, 7]
+    options = SearchOptions(beside=True, keep_attention=True, source_lengths=[4, 3] * 4)
+    for seed in range(4):
+        table = history_table(seed, sharpness=1.0)
+        found = find(table, max_lengths, beam, penalty, options=options)
+        for sentence, max_length in enumerate(max_lengths):
+            expected = search_beside(table, sentence, max_length, beam, penalty)
+            assert [hypothesis.ids for hypothesis in found[sentence]] == [ids for _, ids in expected]
+            assert [hypothesis.score for hypothesis in found[sentence]] == pytest.approx(
+                [score for score, _ in expected]
+            )
+            for hypothesis in found[sentence]:
+                assert len(hypothesis.token_log_probs) == len(hypothesis.ids) + 1
+                assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob)
+                assert hypothesis.attention is not None
+                assert hypothesis.attention.shape == (len(hypothesis.ids) + 1, 4 - sentence % 2)
+                histories = [hypothesis.ids[:length] for length in range(max_length)][: len(hypothesis.ids) + 1]
+                for row, history in zip(hypothesis.attention, histories, strict=False):
+                    weights = np.random.default_rng([7, sentence, *history]).dirichlet(np.full(4 - sentence % 2, 0.4))
+                    assert row.numpy() == pytest.approx(weights)
+        if beam > 1:
+            assert found != find(table, max_lengths, beam, penalty)
+            assert any(each.token_log_probs[-1] == 0 for hypotheses in found for each in hypotheses)
 
 
 # ---- greedy and exhaustive search

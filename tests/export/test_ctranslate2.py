@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
-from tiny_models import LINES, VALID, VARIANTS, make_run
+from tiny_models import LINES, VALID, VARIANTS, let_end, make_run
 
 from nmtkit.config.schema import ModelConfig, TrainingLengths
 from nmtkit.corpora import synthetic
@@ -25,6 +25,7 @@ from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses
+from nmtkit.text.tokenizer import BOS, PAD, UNK
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
@@ -35,6 +36,11 @@ def greedy_by_torch(model: Path, lines: list[str]) -> list[str]:
     translator = Translator.load([model])
     translator.decoding = translator.decoding.model_copy(update={"beam": 1})
     return translator.translate(lines)
+
+
+def let_end_and_suppress(model: Transformer, logit: float) -> None:
+    let_end(model, logit)
+    model.output_embedding.data[[PAD, UNK, BOS]] -= 40 / model.config.d_model
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +66,13 @@ def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path,
 
 
 def test_a_tag_is_said_by_neither_engine_however_likely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_end = tiny_models._let_end
+    let_end = tiny_models.let_end
 
     def let_tag(model: Transformer, logit: float) -> None:
         let_end(model, logit)
         model.output_embedding.data[4] += 30 / model.config.d_model
 
-    monkeypatch.setattr(tiny_models, "_let_end", let_tag)
+    monkeypatch.setattr(tiny_models, "let_end", let_tag)
     corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
     model = make_run(tmp_path / "mine", train=[corpus])
     found = engine(export(model, "ctranslate2")[0], beam=1).translate(VALID)
@@ -262,6 +268,27 @@ class TestEngine:
         found = translator.translate(LINES)
         assert found == by_torch.translate(LINES)
         assert found != plain
+
+    @pytest.mark.parametrize("penalty", [("length", 1.0), ("length", 0.3), ("none", 0.6), ("wu", 0.0)])
+    @pytest.mark.parametrize("offset", [0, 5, 30])
+    def test_beam_search_with_finished_hypotheses_beside_the_beam_is_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, penalty: tuple[str, float], offset: int
+    ) -> None:
+        # CTranslate2 renormalises what <pad>, <unk> and <s> leave of the probability; here, as after training, all.
+        monkeypatch.setattr(tiny_models, "let_end", let_end_and_suppress)
+        model = make_run(tmp_path / "mine")
+        by_torch = Translator.load([model])
+        kind, alpha = penalty
+        by_ctranslate2 = engine(
+            export(model, "ctranslate2")[0],
+            beam=4, finished="beside", length_penalty=kind, alpha=alpha, max_length_offset=offset,
+        )  # fmt: skip
+        lines = [*LINES, *tiny_models.sentences(60, seed=9)]
+        by_torch.decoding = by_ctranslate2.decoding
+        found = by_ctranslate2.translate(lines)
+        assert found == by_torch.translate(lines)
+        by_torch.decoding = by_torch.decoding.model_copy(update={"finished": "within"})
+        assert found != by_torch.translate(lines)
 
     @pytest.mark.parametrize("beam", [1, 3])
     def test_no_translation_is_longer_than_its_source_and_the_offset(self, exported: Path, beam: int) -> None:

@@ -45,6 +45,19 @@ class TestAuto:
         assert chosen.folder == exported_run / "export" / "ctranslate2"
         assert f"engine: ctranslate2, {chosen.folder}" in log_text.text
 
+    def test_it_takes_beam_search_with_finished_hypotheses_beside_the_beam_if_it_is_the_same(
+        self, exported_run: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
+        beside: dict[str, object] = {"finished": "beside", "length_penalty": "length", "alpha": 0.7}
+        for same in ({}, {"length_penalty": "none"}, {"length_penalty": "wu", "alpha": 0.0}):
+            assert choose_export([exported_run], "auto", {**beside, **same}) is not None
+        assert log_text.text.count("it gives nmtkit's translations") == 3
+        for other in ({"length_penalty": "wu"}, {"min_length": 2}, {"no_repeat_ngram": 3}, {"coverage_penalty": 0.1}):
+            assert choose_export([exported_run], "auto", {**beside, **other}) is None
+        assert log_text.text.count("\n") == 3
+        assert choose_export([exported_run], "ctranslate2", beside) is not None
+        assert "differs" not in log_text.text
+
     def test_it_leaves_beam_search_to_torch_without_a_word(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
     ) -> None:

@@ -53,7 +53,7 @@ def tokenizer_of(**changes: object) -> Tokenizer:
     return Tokenizer.learn(DataConfig.model_validate({**data, **changes}), lambda: PAIRS)
 
 
-def _let_end(model: Transformer, logit: float) -> None:
+def let_end(model: Transformer, logit: float) -> None:
     """Adds that much to the logit of the end symbol, so that translations come to an end."""
     norm = model.decoder_norm if model.config.norm == "pre" else model.decoder[-1].residuals[-1].norm
     norm.bias.data.fill_(1.0)
@@ -78,7 +78,7 @@ def make_run(
     model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     for parameter in model.parameters():
         parameter.data *= 2.0
-    _let_end(model, end_logit)
+    let_end(model, end_logit)
     settings = DecodingConfig.model_validate({"beam": 3, "max_length_offset": 5, **(decoding or {})})
     save_model(run / "averaged", model.state_dict(), config, tokenizer, settings, {"step": 7}, lengths)
     (run / "data").mkdir()
