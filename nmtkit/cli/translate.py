@@ -137,7 +137,8 @@ def command(
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"],
         typer.Option(
-            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search, or --finished beside), else torch."
+            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search, or --finished "
+            "beside), else torch."
         ),
     ] = "auto",
     precision: Annotated[
