@@ -9,6 +9,7 @@ Steps that are up to date are skipped.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.decoding.engine_choice import exports_of, is_its_search
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import Outcome, PlayRequest, play, signature_of
@@ -27,7 +29,7 @@ from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
@@ -42,6 +44,7 @@ from nmtkit.evaluation.metrics import (
     scores_as_json,
 )
 from nmtkit.evaluation.provenance import doubts
+from nmtkit.export.export import export
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
 from nmtkit.run import Run, find_model
@@ -121,6 +124,12 @@ def run(
     else:
         average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
+    if task.command == "translate" and is_its_search(recipe.decoding) and find_spec("ctranslate2"):
+        try:
+            if not exports_of(run_dir):
+                log.info("exported to %s, with which `translate` is faster", export(run_dir, "ctranslate2")[0])
+        except ModelError as error:
+            log.info("translate takes torch: %s", error)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")

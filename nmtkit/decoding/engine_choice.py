@@ -149,7 +149,6 @@ def choose_export(
             and not unsupported
             and device != "mps"
             and is_its_search(decoding)
-            and not decoding.well_formed  # CTranslate2 has no such constraint
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
@@ -184,11 +183,12 @@ def is_its_search(decoding: DecodingConfig) -> bool:
     """Return whether nmtkit searches with these settings as CTranslate2 does, so that translations are the same.
 
     Greedy search, and beam search with finished hypotheses beside the beam. There, CTranslate2 ranks by n^alpha, and
-    renormalises what min_length and no_repeat_ngram leave of the probability.
+    renormalises what min_length and no_repeat_ngram leave of the probability. It knows no well-formed outputs.
     """
     has_its_penalty = decoding.length_penalty != "wu" or decoding.alpha == 0
     excludes = decoding.min_length or decoding.no_repeat_ngram or decoding.coverage_penalty
-    return decoding.beam == 1 or (decoding.finished == "beside" and has_its_penalty and not excludes)
+    is_its_beam_search = decoding.finished == "beside" and has_its_penalty and not excludes
+    return not decoding.well_formed and (decoding.beam == 1 or is_its_beam_search)
 
 
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.corpora.synthetic import generate
+from nmtkit.decoding.engine_choice import exports_of
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import Score
@@ -239,6 +240,9 @@ class TestNumbers:
         assert "the recipe says" not in outcome.err
         assert stored_recipe(run / "recipe.toml", "mine").decoding.beam == 1
         assert Run(run).recorded_translations()["small"]["decoding"]["beam"] == 1
+        [exported] = exports_of(run)  # as CTranslate2 has the same greedy search
+        assert f"exported to {exported.folder}" in outcome.err
+        assert exports_of(pipeline.run) == []
         outcome = run_command("score", run)
         assert outcome.code == 0, outcome.err
         assert "the recipe says" not in outcome.err
