@@ -4,8 +4,8 @@
     python benchmarks/same_search.py runs/x --input text.en --beam 4 --alpha 1.0 --json out.json
 
 A score is log P / n^alpha by forced decoding, where n counts the end symbol. It is computed for both translations of a
-line that differs. Rounding (float32), and the probability of the suppressed tokens, which CTranslate2 renormalises
-away, can change the order of hypotheses of almost equal score.
+line that differs. Rounding (float32) can change the order of hypotheses of almost equal score. At the maximum length
+the search needs no end symbol, so there these scores are not those of the search.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from nmtkit.files import read_lines
 
 def compare(model: Path, lines: list[str], settings: dict[str, object], threads: int) -> dict[str, Any]:
     """The lines that the engines translate differently."""
-    export = exports_of(model)[0]
+    export = next(each for each in exports_of(model) if each.quantization == "float32")
     by_ctranslate2 = CTranslate2Translator.load(export, settings, "cpu", threads)
     by_torch = Translator.load([model], device="cpu")
     by_torch.decoding = by_ctranslate2.decoding

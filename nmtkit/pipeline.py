@@ -3,6 +3,7 @@
     prepare -> RUN/data -> train -> RUN/checkpoints -> average -> RUN/averaged -> translate -> RUN/translations
             -> score -> RUN/scores.json, RUN/cost.json
 
+With CTranslate2 installed and a search that is its own, an export to RUN/export/ctranslate2 follows, for `translate`.
 Steps that are up to date are skipped.
 """
 
@@ -21,7 +22,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import Engine, TranslationRequest
-from nmtkit.decoding.engine_choice import exports_of, is_its_search
+from nmtkit.decoding.engine_choice import exports_of
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import Outcome, PlayRequest, play, signature_of
@@ -29,7 +30,7 @@ from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
@@ -44,7 +45,7 @@ from nmtkit.evaluation.metrics import (
     scores_as_json,
 )
 from nmtkit.evaluation.provenance import doubts
-from nmtkit.export.export import export
+from nmtkit.export.export import export as export_model
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
 from nmtkit.run import Run, find_model
@@ -124,12 +125,6 @@ def run(
     else:
         average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
-    if task.command == "translate" and is_its_search(recipe.decoding) and find_spec("ctranslate2"):
-        try:
-            if not exports_of(run_dir):
-                log.info("exported to %s, with which `translate` is faster", export(run_dir, "ctranslate2")[0])
-        except ModelError as error:
-            log.info("translate takes torch: %s", error)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
@@ -141,6 +136,7 @@ def run(
     if not recipe.data.test:
         log.info("4/5 %s, 5/5 score: skipped, as the recipe names no test set", task.command)
         write_json(Run(run_dir).cost, training_cost(run_dir))
+        _export(recipe, run_dir)
         return RunResult(0)
     if not task.has_source:
         log.info("4/5 translate: skipped, as a language model has no source")
@@ -150,7 +146,21 @@ def run(
     log.info("4/5 %s: %s%s", task.command, counted(len(Run(run_dir).test_sets()), "test set"), search)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the %ss with the references, and add up the cost", task.noun)
-    return RunResult(0, score_run(run_dir))
+    scores = score_run(run_dir)
+    _export(recipe, run_dir)
+    return RunResult(0, scores)
+
+
+def _export(recipe: Recipe, run_dir: Path) -> None:
+    """Export the model where `translate` takes CTranslate2, as it searches in the same way; warn if that fails."""
+    is_of_use = task_of(recipe.data).command == "translate" and recipe.decoding.is_that_of_ctranslate2
+    if not is_of_use or find_spec("ctranslate2") is None:
+        return
+    try:
+        if not any(export.quantization == "float32" for export in exports_of(run_dir)):
+            log.info("exported to %s, with which `translate` is faster", export_model(run_dir, "ctranslate2")[0])
+    except (NmtkitError, OSError, ImportError) as error:  # the run itself is complete
+        log.warning("no export for CTranslate2, so `translate` takes torch: %s", error)
 
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:

@@ -1036,6 +1036,18 @@ class DecodingConfig(_Section):
     average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of checkpoints that `average` and `run` average."""
 
+    @property
+    def is_that_of_ctranslate2(self) -> bool:
+        """True if CTranslate2 searches in the same way: greedily, or with finished hypotheses beside the beam.
+
+        There, it ranks by n^alpha, and distributes the probability of what min_length and no_repeat_ngram exclude over
+        the other tokens. It knows no well-formed outputs.
+        """
+        has_its_penalty = self.length_penalty != "wu" or self.alpha == 0
+        excludes = self.min_length or self.no_repeat_ngram or self.coverage_penalty
+        is_its_beam_search = self.finished == "beside" and has_its_penalty and not excludes
+        return not self.well_formed and (self.beam == 1 or is_its_beam_search)
+
     WELL_FORMED: ClassVar = "whole_trees"
     """Name of the key by which only well-formed outputs of the task are generated."""
 

@@ -1,9 +1,7 @@
 """The CTranslate2 engine, which translates with the output of `nmtkit export --format ctranslate2`, without torch.
 
 Model, tokens, length limits, suppressed tokens and greedy search are the same as in the torch engine. Beam search is
-CTranslate2's own: it keeps ``beam`` live hypotheses besides the finished ones, stops when ``beam`` are finished, and
-distributes the probability of suppressed tokens over the others. So its translations may differ from those of
-decoding/search.py (docs/export.md).
+that of finished = "beside" in decoding/search.py, whatever the setting is (docs/export.md).
 """
 
 from collections.abc import Iterator, Sequence

@@ -21,6 +21,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import positive, read_json
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.run import find_model
+from nmtkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
 """Format of an export's manifest.json, which export/export.py writes."""
@@ -128,8 +129,8 @@ def choose_export(
     Args:
         models: the MODEL arguments; only CTranslate2 can use an export among them.
         engine: auto, torch or ctranslate2. auto chooses CTranslate2 only if translations are the same: for its own
-            search (`is_its_search`) with a float32 export that is made from exactly this model and has enough
-            positions.
+            search (`DecodingConfig.is_that_of_ctranslate2`) with a float32 export that is made from exactly this model
+            and has enough positions.
         overrides: values of [decoding] that were given as options.
         unsupported: given options that only the torch engine supports.
         device: auto, cpu, cuda or mps.
@@ -148,7 +149,9 @@ def choose_export(
             find_spec("ctranslate2") is not None
             and not unsupported
             and device != "mps"
-            and is_its_search(decoding)
+            and decoding.is_that_of_ctranslate2
+            # After a given beginning, it may drop a hypothesis that ends at once.
+            and (decoding.beam == 1 or not Tokenizer.load(first.folder / "tokenizer").settings.get("target_starts"))
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
@@ -174,21 +177,9 @@ def choose_export(
             f"CTranslate2 cannot restrict its search to well-formed outputs; use {option} or --engine torch"
         )
     manifest = chosen.folder / "manifest.json"
-    note = "" if is_its_search(decoding) else f"; its beam search differs from nmtkit's, see {manifest}"
+    note = "" if decoding.is_that_of_ctranslate2 else f"; its beam search differs from nmtkit's, see {manifest}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
-
-
-def is_its_search(decoding: DecodingConfig) -> bool:
-    """Return whether nmtkit searches with these settings as CTranslate2 does, so that translations are the same.
-
-    Greedy search, and beam search with finished hypotheses beside the beam. There, CTranslate2 ranks by n^alpha, and
-    renormalises what min_length and no_repeat_ngram leave of the probability. It knows no well-formed outputs.
-    """
-    has_its_penalty = decoding.length_penalty != "wu" or decoding.alpha == 0
-    excludes = decoding.min_length or decoding.no_repeat_ngram or decoding.coverage_penalty
-    is_its_beam_search = decoding.finished == "beside" and has_its_penalty and not excludes
-    return not decoding.well_formed and (decoding.beam == 1 or is_its_beam_search)
 
 
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:

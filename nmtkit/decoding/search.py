@@ -9,7 +9,8 @@ may follow, so every result is complete.
 That is finished = "within" the beam. With "beside", finished hypotheses do not take the places of live ones: of the
 2 x ``beam`` best continuations, those among the first ``beam`` that end are finished, and the first ``beam`` of the
 others stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum length, all of the first
-``beam`` are finished, without an end symbol. So do fairseq and CTranslate2 (src/decoding.cc, BeamSearch::search) it.
+``beam`` are finished, without an end symbol. The probability of suppressed tokens is distributed over the others. This
+is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); that of fairseq differs in the last two points.
 
 Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
 best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).
@@ -53,7 +54,7 @@ class Hypothesis:
 
     Attributes:
         ids: tokens, without begin and end symbol.
-        log_prob: natural logarithm of the probability, with the end symbol.
+        log_prob: natural logarithm of the probability, with the end symbol (1 where the search needs none).
         score: log_prob / penalty(len(ids) + 1), plus the coverage penalty.
         token_log_probs: log-probability of each token, and of the end symbol.
         slot: index among the live hypotheses when it ended; for samples the number of the sample.
@@ -226,6 +227,8 @@ def beam_search(
             state.attention = new if state.attention is None else torch.cat([state.attention, new], 2)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
         suppressed_now = suppressed_at_first if length < options.min_tokens else suppressed_ids
+        if options.beside:
+            step = step.index_fill_(2, suppressed_now, -torch.inf).log_softmax(2)
         _narrow(step, state.tokens, active, suppressed_now, at_limit, options.constraints)
         width = 2 * beam if options.beside else beam
         log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, width)

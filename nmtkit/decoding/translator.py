@@ -136,7 +136,10 @@ class Translator(Engine):
     ) -> Iterator[dict[int, list[Translation]]]:
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         sources = [segment.ids for segment in segments]
-        for batch in batching.batches(sources, range(len(segments)), batching.tokens):
+        # With finished hypotheses beside the beam, sentences with required phrases have another search than the others.
+        apart = [bool(segment.phrases) and self.decoding.finished == "beside" for segment in segments]
+        groups = [[index for index, is_apart in enumerate(apart) if is_apart == wanted] for wanted in (False, True)]
+        for batch in (batch for group in groups for batch in batching.batches(sources, group, batching.tokens)):
             results = self._search([segments[index] for index in batch], forbidden, request)
             yield {
                 index: [self._finish(segments[index], hypothesis) for hypothesis in hypotheses[: request.n_best]]

@@ -79,7 +79,10 @@ def _doubts_of_options(options: dict[str, Any], decoding: dict[str, Any]) -> lis
         for key, plain in _AS_BY_RUN.items()
         if given.get(key, plain) != plain
     ]
-    if given.get("engine") == "ctranslate2" and decoding.get("beam") != 1:
+    search = DecodingConfig.model_validate(
+        {key: decoding[key] for key in DecodingConfig.model_fields if key in decoding}
+    )
+    if given.get("engine") == "ctranslate2" and not search.is_that_of_ctranslate2:
         found.append("translated by CTranslate2, whose beam search is not nmtkit's")
     return found
 

@@ -122,13 +122,17 @@ def search_beside(
     table: Table, sentence: int, max_length: int, beam: int, penalty: tuple[str, float]
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Score and ids of the hypotheses that finish beside the beam, in plain Python."""
+
+    def allowed(ids: tuple[int, ...]) -> Tensor:
+        log_probs = table(sentence, ids).clone()
+        log_probs[list(FORBIDDEN)] = -torch.inf
+        return log_probs.log_softmax(0)
+
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished = []
     for length in range(1, max_length + 1):
         candidates = [
-            (log_prob + float(table(sentence, ids)[token]), (*ids, token))
-            for log_prob, ids in live
-            for token in (EOS, *WORDS)
+            (log_prob + float(allowed(ids)[token]), (*ids, token)) for log_prob, ids in live for token in (EOS, *WORDS)
         ]
         candidates = sorted(candidates, reverse=True)[: 2 * beam]
         for log_prob, ids in candidates[:beam]:

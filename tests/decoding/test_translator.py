@@ -888,6 +888,14 @@ def test_no_ngram_is_said_twice_where_the_settings_say_so(tokenizer: Tokenizer) 
     assert len(set(itertools.pairwise(bound))) == len(bound) - 1
 
 
+def test_required_phrases_of_a_line_change_no_other_line_beside_the_beam(tokenizer: Tokenizer) -> None:
+    settings: dict[str, Any] = {"finished": "beside", "length_penalty": "length", "alpha": 1.0}
+    free = requested(tokenizer, Request(), **settings)
+    bound = requested(tokenizer, Request(required=[["Hund"], *[[]] * (len(LINES) - 1)]), **settings)
+    assert free[0] != bound[0]
+    assert [[one.text for one in line] for line in free[1:]] == [[one.text for one in line] for line in bound[1:]]
+
+
 def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: Tokenizer) -> None:
     free, bound = (requested(tokenizer, Request(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
     assert [one[0].text for one in free] != [one[0].text for one in bound]

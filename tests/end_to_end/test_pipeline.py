@@ -243,6 +243,11 @@ class TestNumbers:
         [exported] = exports_of(run)  # as CTranslate2 has the same greedy search
         assert f"exported to {exported.folder}" in outcome.err
         assert exports_of(pipeline.run) == []
+        shutil.rmtree(run / "export")
+        (run / "export").write_text("in the way", encoding="utf-8")
+        outcome = run_command("run", pipeline.recipe, *options, "--set", "decoding.beam=1")
+        assert outcome.code == 0, outcome.err
+        assert "no export for CTranslate2, so `translate` takes torch" in outcome.err
         outcome = run_command("score", run)
         assert outcome.code == 0, outcome.err
         assert "the recipe says" not in outcome.err

@@ -125,6 +125,9 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
     note(run, options=by_engine, decoding={**RECIPE.decoding.model_dump(mode="json"), "beam": 1})
     greedy = RECIPE.model_copy(update={"decoding": DecodingConfig(average_last=2, beam=1)})
     assert found(run, greedy) == []
+    beside = DecodingConfig(average_last=2, finished="beside", length_penalty="length")
+    note(run, options=by_engine, decoding=beside.model_dump(mode="json"))
+    assert found(run, RECIPE.model_copy(update={"decoding": beside})) == []
     note(run, options={**by_engine, "precision": "int8"})
     assert found(run) == [
         "translated with precision = int8, but `run` has float32",

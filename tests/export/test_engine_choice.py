@@ -15,6 +15,7 @@ from nmtkit.decoding.engine_choice import Export, choose_export, exports_of
 from nmtkit.errors import ModelError
 from nmtkit.export.export import export
 from nmtkit.files import read_json, write_json
+from nmtkit.text.tokenizer import Tokenizer
 
 GREEDY: dict[str, object] = {"beam": 1}
 
@@ -46,8 +47,9 @@ class TestAuto:
         assert f"engine: ctranslate2, {chosen.folder}" in log_text.text
 
     def test_it_takes_beam_search_with_finished_hypotheses_beside_the_beam_if_it_is_the_same(
-        self, exported_run: Path, log_text: pytest.LogCaptureFixture
+        self, exported_run: Path, log_text: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        tokenizer = Tokenizer.load(exported_run / "averaged" / "tokenizer")
         beside: dict[str, object] = {"finished": "beside", "length_penalty": "length", "alpha": 0.7}
         for same in ({}, {"length_penalty": "none"}, {"length_penalty": "wu", "alpha": 0.0}):
             assert choose_export([exported_run], "auto", {**beside, **same}) is not None
@@ -55,6 +57,11 @@ class TestAuto:
         for other in ({"length_penalty": "wu"}, {"min_length": 2}, {"no_repeat_ngram": 3}, {"coverage_penalty": 0.1}):
             assert choose_export([exported_run], "auto", {**beside, **other}) is None
         assert log_text.text.count("\n") == 3
+        with monkeypatch.context() as patch:  # as in an imported model of M2M-100
+            patch.setitem(tokenizer.settings, "target_starts", {"de": "__de__"})
+            patch.setattr(Tokenizer, "load", lambda folder: tokenizer)
+            assert choose_export([exported_run], "auto", beside) is None
+            assert choose_export([exported_run], "auto", {**beside, "beam": 1}) is not None
         assert choose_export([exported_run], "ctranslate2", beside) is not None
         assert "differs" not in log_text.text
 
