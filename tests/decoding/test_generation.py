@@ -30,7 +30,7 @@ from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import RunCommand, contents
 from tests.decoding.models import TEXT, TINY, data_config, model_for
-from tests.export.tiny_models import _let_end
+from tests.export.tiny_models import let_end
 
 GERMAN = [german for _, german in TEXT] + [f"{german} {other}" for _, german in TEXT for _, other in TEXT[:2]]
 BACK = 'generate = "mono.de", model = "de-en", as = "source"'
@@ -44,7 +44,7 @@ def save_random_model(
     pairs = [(target, source) for source, target in TEXT] if is_reversed else TEXT
     tokenizer = Tokenizer.learn(data_config(**languages, **settings), lambda: pairs)
     model = model_for(tokenizer, torch.float32, seed)
-    _let_end(model, end_logit)
+    let_end(model, end_logit)
     decoding = DecodingConfig(beam=2, max_length_offset=2)
     save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {"step": 1})
 
