@@ -1016,8 +1016,8 @@ class DecodingConfig(_Section):
     alpha: float = Field(default=0.6, ge=0, le=20)
     """Exponent of the length penalty."""
     finished: Literal["within", "beside"] = "within"
-    """Finished hypotheses take places in the beam (within), or not (beside), as in fairseq and CTranslate2, where the
-    search ends when as many as the beam size are finished."""
+    """Finished hypotheses take places in the beam (within), or not (beside), as in CTranslate2, where the search ends
+    when as many as the beam size are finished."""
     max_length_offset: int = Field(default=50, ge=0, le=1_000_000)
     """The maximum length of a translation is max_length_ratio x source length + max_length_offset, in tokens."""
     max_length_ratio: float = Field(default=1.0, ge=0, le=1000)
@@ -1036,6 +1036,14 @@ class DecodingConfig(_Section):
     average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of checkpoints that `average` and `run` average."""
 
+    WELL_FORMED: ClassVar = "whole_trees"
+    """Name of the key by which only well-formed outputs of the task are generated."""
+
+    @property
+    def well_formed(self) -> bool:
+        """True if only well-formed outputs of the task are generated."""
+        return self.whole_trees
+
     @property
     def is_that_of_ctranslate2(self) -> bool:
         """True if CTranslate2 searches in the same way: greedily, or with finished hypotheses beside the beam.
@@ -1047,14 +1055,6 @@ class DecodingConfig(_Section):
         excludes = self.min_length or self.no_repeat_ngram or self.coverage_penalty
         is_its_beam_search = self.finished == "beside" and has_its_penalty and not excludes
         return not self.well_formed and (self.beam == 1 or is_its_beam_search)
-
-    WELL_FORMED: ClassVar = "whole_trees"
-    """Name of the key by which only well-formed outputs of the task are generated."""
-
-    @property
-    def well_formed(self) -> bool:
-        """True if only well-formed outputs of the task are generated."""
-        return self.whole_trees
 
 
 class TrainingLengths(_Section):
