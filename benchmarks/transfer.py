@@ -6,8 +6,9 @@
 Models of the sizes of `multi30k-en-de-tiny` and `multi30k-en-de-decoder`, tokenised lower-cased text. The subwords, the
 same in all trainings, are learned from all 29,000 pairs. The language model reads the German side of all 29,000 pairs
 and of --text, also where the translation learns from fewer pairs; these are evenly spaced, the same for all seeds.
-Each training ends after --updates, or when the validation nll has not improved in 6 validations, 50 updates apart; the
-best checkpoint counts. The same command continues an interrupted measurement.
+Every translation is trained for --updates, and its checkpoint with the best BLEU on the validation set counts, of those
+100 updates apart. The best nll would choose pre-trained models before they read their source: their nll is low at once,
+and grows when they overfit. A language model counts by its nll. The same command continues an interrupted measurement.
 """
 
 import argparse
@@ -31,12 +32,12 @@ TRAINING = """
 tokens_per_update = 2000
 peak_learning_rate = 0.003
 warmup_steps = 300
-patience_validations = 6
-validate_every_steps = 50
-checkpoint_every_steps = 50
+validate_every_steps = 100
+checkpoint_every_steps = 100
 keep_last = 1
 keep_best = 1
-
+"""
+DECODING = """
 [decoding]
 average_last = 1
 """
@@ -63,11 +64,12 @@ def write_text(work: Path, mirror: Path | None, sizes: list[int], further: list[
             train = f'{{ source = "train-{size}.en", target = "train-{size}.de" }}'
             recipe = f'base = "{base}"\n[data]\ntrain = [{train}]\nvalid = ["multi30k-tok/val"]\n'
             recipe += f'test = ["multi30k-tok/{SET}"]\ntokenizer = "subwords"\n{TRAINING}'
+            recipe += f'validate_bleu = true\nbest_metric = "bleu"\n{DECODING}'
             write_lines(work / f"{architecture}-{size}.toml", recipe.split("\n")[:-1])
         recipe = (
             f'base = "{base}"\n[data]\ntask = "language-model"\ntrain = [{texts}]\nvalid = [{{ text = "val.de" }}]\n'
         )
-        recipe += f'normalize = ["blanks"]\nsequence_length = 64\ntokenizer = "subwords"\n{TRAINING}'
+        recipe += f'normalize = ["blanks"]\nsequence_length = 64\ntokenizer = "subwords"\n{TRAINING}{DECODING}'
         recipe += '[model]\narchitecture = "decoder"\ndropout = 0.1\n'
         write_lines(work / f"{architecture}-text.toml", recipe.split("\n")[:-1])
 
@@ -78,7 +80,7 @@ def nmtkit(*arguments: object) -> None:
 
 
 def train(recipe: Path, run: Path, settings: dict[str, object], common: list[object], threads: int) -> float:
-    """Prepare and train a run; return the best validation nll per token."""
+    """Prepare and train a run; return the lowest validation nll per token."""
     stated = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
     nmtkit("prepare", recipe, "--run-dir", run, *stated, *common)
     nmtkit("train", recipe, "--run-dir", run, *stated, "--threads", threads)
@@ -113,7 +115,7 @@ def main() -> None:
     write_text(work, arguments.mirror, sizes, arguments.text)
     nmtkit("prepare", BASES["encoder-decoder"], "--run-dir", work / "subwords", *common)
     print(
-        "| architecture | pairs | pre-trained | validation nll | BLEU | seeds |\n|---|---|---|---|---|---|", flush=True
+        "| architecture | pairs | pre-trained | lowest validation nll | BLEU | seeds |\n|---|---|---|---|---|---|", flush=True
     )
     for architecture in arguments.architectures.split(","):
         texts = {}
