@@ -255,7 +255,8 @@ class DataConfig(_Section):
     back-translation.md and distillation.md."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
-    x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less."""
+    x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less. With task =
+    "trajectories", episodes of equal return are in place of a corpus."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
     copies of them are removed as well."""
@@ -605,7 +606,10 @@ class DataConfig(_Section):
         "states", "actions",
     )  # fmt: skip
     """Keys that are for task = "trajectories" only."""
-    KEYS_OF_ALL: ClassVar = ("source_language", "target_language", "train", "valid", "test", "task", "sequence_length")
+    KEYS_OF_ALL: ClassVar = (
+        "source_language", "target_language", "train", "valid", "test", "task", "sequence_length",
+        "sampling_temperature",
+    )  # fmt: skip
     """Keys that are for this task as well as for others."""
     CORPUS_PATHS: ClassVar = ("treebank", "silver_trees")
     """Keys with paths of corpora; the data depend on the content of the files, not on the paths."""

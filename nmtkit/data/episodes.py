@@ -28,7 +28,7 @@ from nmtkit.config.schema import LocalPair, Recipe, corpus_name
 from nmtkit.console import counted, log, progress
 from nmtkit.corpora.corpus import StoredText, stored_text
 from nmtkit.data.batch import Batch, Lengths
-from nmtkit.data.shards import PairData, Part
+from nmtkit.data.shards import PairData, Part, tempered
 from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader
@@ -115,7 +115,8 @@ class EpisodeData(PairData):
     """Prepared episodes as sequences of at most `window` steps.
 
     Where all episodes are that short, each is a sequence. Otherwise one begins at every step, so that episodes occur
-    in proportion to their lengths, as published.
+    in proportion to their lengths, as published. With `data.sampling_temperature`, the sequences of episodes of equal
+    return are a part: which actions lead to a return does not depend on how often episodes with it are seen.
 
     Attributes:
         source_lengths, target_lengths: of each sequence, so that both joined are its tokens, and targets its steps.
@@ -142,6 +143,14 @@ class EpisodeData(PairData):
             self._stops = np.minimum(self._starts + window, np.repeat(ends, lengths))
             self.lines = np.repeat(numbers, lengths)
         self.parts = [Part(len(self._starts), 1.0)]
+        if (temperature := recipe.data.sampling_temperature) > 1:
+            of_sequence = np.searchsorted(ends, self._starts, side="right")
+            totals = returns[begins[of_sequence]].round(9)
+            order = np.argsort(totals, kind="stable")
+            self._starts, self._stops, self.lines = self._starts[order], self._stops[order], self.lines[order]
+            counts = np.unique(totals, return_counts=True)[1].tolist()
+            weights = tempered([1.0] * len(counts), counts, temperature)
+            self.parts = [Part(count, weight) for count, weight in zip(counts, weights, strict=True)]
         self.target_lengths = self._stops - self._starts
         self.source_lengths = (len(tokens_of_step(recipe.model)) - 1) * self.target_lengths + 1
 

@@ -17,6 +17,7 @@ from nmtkit.cli.main import app
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import make_batch
+from nmtkit.data.batching import pairs_of_epoch
 from nmtkit.data.episodes import EpisodeBatch, EpisodeData, Facts, episode_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import play as playing
@@ -587,6 +588,25 @@ def test_sequences_name_the_episodes_of_the_corpora(tmp_path: Path) -> None:
         states = [int(tokenizer.entries("source")[row]) for row in np.load(run.data / "train" / "states.npy")]
         assert [(int(line) - 1) % 6 for line in data.lines] == states
         assert len(set(data.lines.tolist())) == kept
+
+
+def test_a_temperature_makes_every_return_as_frequent(tmp_path: Path) -> None:
+    rows = [{"states": [n, n], "actions": [0, 1], "rewards": [0, int(n in (2, 5))]} for n in range(8)]
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.sampling_temperature=1000"])
+    run = Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    data = EpisodeData(run.data / "train", recipe, run.tokenizer())
+    assert data.lines.tolist() == [1, 2, 4, 5, 7, 8, 3, 6]
+    assert data.pairs_per_epoch == 8
+    counts = np.bincount(
+        np.concatenate([data.lines[pairs_of_epoch(data.parts, 1, epoch)] for epoch in range(30)]), minlength=9
+    )[1:]
+    assert counts.sum() == pytest.approx(240, abs=1)
+    assert set(counts[[2, 5]]) <= {59, 60, 61}
+    assert set(counts[[0, 1, 3, 4, 6, 7]]) <= {19, 20, 21}
+    batch = make_batch(data, np.arange(8))
+    assert isinstance(batch, EpisodeBatch)
+    assert batch.returns.tolist() == 6 * [[0, 0]] + 2 * [[1, 1]]
 
 
 def test_a_validation_corpus_without_episodes(tmp_path: Path) -> None:
