@@ -7,9 +7,9 @@ Models of the sizes of `multi30k-en-de-tiny` and `multi30k-en-de-decoder`, token
 same in all trainings, are learned from all 29,000 pairs. The language model reads the German side of all 29,000 pairs
 and of --text, also where the translation learns from fewer pairs; these are evenly spaced, the same for all seeds.
 A translation ends after --updates, or when the BLEU of the validation set (greedy search) has not improved in 3
-validations, 100 updates apart; its best checkpoint counts, with a beam of 5. By nll, that of a pre-trained model would often be one before it reads its
-source: the nll is low at once, and soon grows. A language model counts by its nll. The same command continues an
-interrupted measurement.
+validations, 100 updates apart; its best checkpoint counts, with a beam of 5. By nll, that of a pre-trained model would
+often be one before it reads its source: the nll is low at once, and soon grows. A language model counts by its nll. The
+same command continues an interrupted measurement.
 """
 
 import argparse
