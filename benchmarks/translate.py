@@ -8,9 +8,9 @@ Forced: beam 4, and every translation has exactly 15 pieces, so that weights do 
 are comparable. benchmarks/peers/ has the settings of the others.
 
 A rate is sentences a second without start-up and loading: the command is run on 1 line and on all, and the lines but
-one are divided by the difference of the wall times. Start-up is the time of the 1 line. With --model MODEL a model that
-was trained on plain text translates it at natural length instead; of the peers, transformers can read its weights. Run
-it on an idle machine; compare only what ran in one call.
+one are divided by the difference of the wall times. Start-up is the time of the 1 line. With --model MODEL a trained
+model translates text at natural length instead; of the peers, transformers reads its weights. Run it on an idle
+machine; compare only what ran in one call.
 """
 
 import argparse
@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="sentences at once")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--model", type=Path, help="a trained model, for natural lengths")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="text for --model, by default test2016 as published")
     parser.add_argument("--peers", nargs="+", default=[], metavar="PEER[:THREADS]", help=f"of {', '.join(PEERS)}")
     parser.add_argument(
         "--reference", nargs="+", default=[], metavar="PEER[:THREADS]", help="as --peers, but the ratios leave it out"
@@ -102,8 +103,9 @@ def main() -> None:
     for run in others:
         if peer_and_threads(run, arguments)[0] not in (["transformers"] if arguments.model else PEERS):
             parser.error(f"{run}: not a peer" + (" that reads nmtkit's weights" if arguments.model else ""))
-    test = arguments.work / "text" / (f"{TEST}.en" if arguments.model else f"{TEST}.bpe.en")
-    lines = test.read_text(encoding="utf-8").split("\n")[:-1][: arguments.lines]
+    text = arguments.work / "text"
+    source = (arguments.input or text / f"{TEST}.en") if arguments.model else text / f"{TEST}.bpe.en"
+    lines = source.read_text(encoding="utf-8").split("\n")[:-1][: arguments.lines]
     metric = f"{'' if arguments.model else f'forced{FORCED_LENGTH}_'}b{arguments.batch}"
     forced = ["--beam", "4", "--min-length", str(FORCED_LENGTH), "--max-length", str(FORCED_LENGTH)]
     fixed = ["--beam", "4"] if arguments.model else [*forced, "--max-length-offset", "1000"]

@@ -20,56 +20,26 @@ def train(text: Path, folder: Path, size: Size, updates: int) -> list[str]:
     vocabulary = folder / "vocabulary.txt"
     pieces = (text / "vocabulary").read_text(encoding="utf-8").split("\n")[:-1]
     vocabulary.write_text("".join(f"{piece}\t100\n" for piece in pieces), encoding="utf-8")
-    corpus = {f"path_{side}": str(text / f"train.bpe.{language}") for side, language in (("src", "en"), ("tgt", "de"))}
+    corpus = {"path_src": str(text / "train.bpe.en"), "path_tgt": str(text / "train.bpe.de")}
     configuration = {
-        # data
         "data": {"train": {**corpus, "transforms": ["filtertoolong"], "weight": 1}},
-        "src_seq_length": MAX_TOKENS,
-        "tgt_seq_length": MAX_TOKENS,
-        "src_vocab": str(vocabulary),
-        "tgt_vocab": str(vocabulary),
-        "share_vocab": True,
-        "skip_empty_level": "silent",
-        "n_sample": 0,
-        "num_workers": 0,
-        "bucket_size": 262144,
-        "batch_type": "tokens",
-        "batch_size": BATCH_TOKENS,
+        "src_seq_length": MAX_TOKENS, "tgt_seq_length": MAX_TOKENS, "skip_empty_level": "silent",
+        "src_vocab": str(vocabulary), "tgt_vocab": str(vocabulary), "share_vocab": True, "n_sample": 0,
+        "num_workers": 0, "bucket_size": 262144, "batch_type": "tokens", "batch_size": BATCH_TOKENS,
         # model
-        "encoder_type": "transformer",
-        "decoder_type": "transformer",
-        "position_encoding": True,
-        "layers": size.layers,
-        "hidden_size": size.d_model,
-        "word_vec_size": size.d_model,
-        "transformer_ff": size.d_ff,
-        "heads": size.heads,
-        "share_embeddings": True,
-        "share_decoder_embeddings": True,
-        "dropout": [0.1],
-        "attention_dropout": [0.1],
-        "dropout_steps": [0],
-        "param_init": 0,
-        "param_init_glorot": True,
-        "model_dtype": "fp32",
+        "encoder_type": "transformer", "decoder_type": "transformer", "position_encoding": True,
+        "layers": size.layers, "hidden_size": size.d_model, "word_vec_size": size.d_model,
+        "transformer_ff": size.d_ff, "heads": size.heads,
+        "share_embeddings": True, "share_decoder_embeddings": True,
+        "dropout": [0.1], "attention_dropout": [0.1], "dropout_steps": [0],
+        "param_init": 0, "param_init_glorot": True, "model_dtype": "fp32",
         # training
-        "save_model": str(folder / "model"),
-        "save_checkpoint_steps": updates,
-        "train_steps": updates,
-        "valid_steps": 10**6,
-        "report_every": 10,
-        "seed": 42,
-        "world_size": 1,
-        "accum_count": [1],
-        "normalization": "tokens",
-        "label_smoothing": 0.1,
-        "optim": "adam",
-        "adam_beta2": 0.98,
-        "max_grad_norm": 0,
-        "decay_method": "noam",
-        "warmup_steps": WARM_UP_UPDATES,
+        "save_model": str(folder / "model"), "save_checkpoint_steps": updates, "train_steps": updates,
+        "valid_steps": 10**6, "report_every": 10, "seed": 42, "world_size": 1, "accum_count": [1],
+        "normalization": "tokens", "label_smoothing": 0.1, "optim": "adam", "adam_beta2": 0.98, "max_grad_norm": 0,
+        "decay_method": "noam", "warmup_steps": WARM_UP_UPDATES,
         "learning_rate": size.peak_learning_rate * (size.d_model * WARM_UP_UPDATES) ** 0.5,
-    }
+    }  # fmt: skip
     (folder / "train.yaml").write_text(json.dumps(configuration))  # JSON is YAML
     return ["-m", "peers.opennmt", "-config", str(folder / "train.yaml")]
 

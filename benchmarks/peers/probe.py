@@ -28,7 +28,7 @@ def record(target_tokens: int) -> None:
     with Path(os.environ[FILE]).open("a") as file:
         file.write(f"{now} {int(target_tokens)}\n")
     if now - _first >= float(os.environ[SECONDS]):
-        raise SystemExit(0)
+        os._exit(0)  # toolkits catch SystemExit
 
 
 def watch(owner: Any, method: str, target_tokens: Callable[..., int]) -> None:

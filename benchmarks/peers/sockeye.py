@@ -21,46 +21,23 @@ def train(text: Path, folder: Path, size: Size, updates: int) -> list[str]:
     pieces = [*SPECIAL, *(text / "vocabulary").read_text(encoding="utf-8").split("\n")[:-1]]
     vocabulary.write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}), encoding="utf-8")
     options = {
-        # data
-        "source": text / "train.bpe.en",
-        "target": text / "train.bpe.de",
-        "validation-source": text / "val.bpe.en",
-        "validation-target": text / "val.bpe.de",
-        "source-vocab": vocabulary,
-        "target-vocab": vocabulary,
-        "max-seq-len": MAX_TOKENS,
-        "batch-type": "max-word",
-        "batch-size": BATCH_TOKENS,
+        "source": text / "train.bpe.en", "validation-source": text / "val.bpe.en", "source-vocab": vocabulary,
+        "target": text / "train.bpe.de", "validation-target": text / "val.bpe.de", "target-vocab": vocabulary,
+        "max-seq-len": MAX_TOKENS, "batch-type": "max-word", "batch-size": BATCH_TOKENS,
         "batch-sentences-multiple-of": 1,
         # model
-        "num-layers": f"{size.layers}:{size.layers}",
-        "transformer-model-size": size.d_model,
-        "transformer-feed-forward-num-hidden": size.d_ff,
-        "transformer-attention-heads": size.heads,
-        "transformer-preprocess": "n",
-        "transformer-postprocess": "dr",
-        "transformer-dropout-prepost": 0.1,
-        "transformer-dropout-attention": 0.1,
-        "transformer-dropout-act": 0.0,
-        "weight-tying-type": "src_trg_softmax",
+        "num-layers": f"{size.layers}:{size.layers}", "transformer-model-size": size.d_model,
+        "transformer-feed-forward-num-hidden": size.d_ff, "transformer-attention-heads": size.heads,
+        "transformer-preprocess": "n", "transformer-postprocess": "dr", "weight-tying-type": "src_trg_softmax",
+        "transformer-dropout-prepost": 0.1, "transformer-dropout-attention": 0.1, "transformer-dropout-act": 0.0,
         "dtype": "float32",
-        # training
-        "output": folder / "model",
-        "max-updates": updates,
-        "checkpoint-interval": updates,
-        "decode-and-evaluate": 0,
-        "keep-last-params": 1,
-        "seed": 42,
-        "update-interval": 1,
-        "label-smoothing": 0.1,
-        "label-smoothing-impl": "torch",
-        "optimizer": "adam",
-        "optimizer-betas": "0.9:0.98",
-        # Sockeye's rate is this / sqrt(max(update, warm-up))
+        # training; Sockeye's rate is initial-learning-rate / sqrt(max(update, warm-up))
+        "output": folder / "model", "max-updates": updates, "checkpoint-interval": updates,
+        "decode-and-evaluate": 0, "keep-last-params": 1, "seed": 42, "update-interval": 1,
+        "label-smoothing": 0.1, "label-smoothing-impl": "torch", "optimizer": "adam", "optimizer-betas": "0.9:0.98",
         "initial-learning-rate": size.peak_learning_rate * WARM_UP_UPDATES**0.5,
-        "learning-rate-scheduler-type": "inv-sqrt-decay",
-        "learning-rate-warmup": WARM_UP_UPDATES,
-    }
+        "learning-rate-scheduler-type": "inv-sqrt-decay", "learning-rate-warmup": WARM_UP_UPDATES,
+    }  # fmt: skip
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     return ["-m", "peers.sockeye", *arguments, "--shared-vocab", "--use-cpu"]
 
@@ -79,7 +56,9 @@ def main() -> None:
     from sockeye.train import main as sockeye_train
     from sockeye.training import EarlyStoppingTrainer
 
-    probe.watch(EarlyStoppingTrainer, "_forward_backward", lambda _, batch, *__: (batch.labels["target_label"] != 0).sum())
+    probe.watch(
+        EarlyStoppingTrainer, "_forward_backward", lambda _, batch, *__: (batch.labels["target_label"] != 0).sum()
+    )
     sockeye_train()
     weights = Path(sys.argv[sys.argv.index("--output") + 1]) / "params.best"
     parameters = torch.load(weights)
