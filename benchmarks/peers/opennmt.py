@@ -3,14 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from peers import probe
 from peers.rules import BATCH_TOKENS, MAX_TOKENS, WARM_UP_UPDATES, Size
 
 REQUIREMENTS = [
-    "torch", "configargparse", "ctranslate2", "fasttext-wheel", "flask", "pyahocorasick", "pyonmttok", "pyyaml",
-    "rapidfuzz", "sacrebleu", "sentencepiece", "setuptools<81", "six", "spacy", "subword-nmt", "tensorboard",
-    "waitress",
+    "torch", "configargparse==1.9.0", "ctranslate2==4.8.5", "fasttext-wheel==0.9.2", "flask==3.1.3",
+    "pyahocorasick==2.3.1", "pyonmttok==1.38.1", "pyyaml", "rapidfuzz==3.14.6", "sacrebleu", "sentencepiece",
+    "setuptools<81", "six", "spacy==3.8.18", "subword-nmt==0.3.8", "tensorboard==2.21.0", "waitress==3.0.2",
 ]  # fmt: skip
 WITHOUT_DEPENDENCIES = ["OpenNMT-py==3.5.1"]  # it demands torch<2.3
 
@@ -58,7 +59,7 @@ def main() -> None:
     from onmt.bin.train import main as onmt_train
     from onmt.trainer import Trainer
 
-    def target_tokens(trainer, batches, *_):
+    def target_tokens(trainer: Trainer, batches: list[Any], *_: Any) -> int:
         padding = trainer.train_loss.padding_idx
         return sum((batch["tgt"][:, 1:, 0] != padding).sum().item() for batch in batches)
 

@@ -8,7 +8,7 @@ from peers import probe
 from peers.rules import BATCH_TOKENS, MAX_TOKENS, WARM_UP_UPDATES, Size
 
 REQUIREMENTS = ["torch", "numpy", "pyyaml", "sacrebleu", "setuptools<81"]
-WITHOUT_DEPENDENCIES = ["sockeye==3.1.34"]  # it demands torch<1.14 and numpy<1.24
+WITHOUT_DEPENDENCIES = ["sockeye==3.1.34"]  # it demands torch<1.14 and numpy<2
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SENTENCES_AT_ONCE = 1000

@@ -5,12 +5,15 @@ import json
 import random
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from peers import probe
 from peers.rules import BATCH_TOKENS, MAX_TOKENS, WARM_UP_UPDATES, Size
 
 REQUIREMENTS = ["torch", "transformers==5.23.0", "accelerate", "sacremoses", "sentencepiece"]
 WITHOUT_DEPENDENCIES: list[str] = []
+
+Pair = tuple[list[int], list[int]]
 
 UNK, BOS, EOS, PAD = range(4)
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
@@ -40,7 +43,7 @@ def read_pieces(path: Path, vocabulary: list[str]) -> list[list[int]]:
     return [[*(ids.get(piece, UNK) for piece in line.split()), EOS] for line in lines]
 
 
-def padded(sequences: list[list[int]], padding: int = PAD):
+def padded(sequences: list[list[int]], padding: int = PAD) -> Any:
     """A tensor of the sequences."""
     import torch
 
@@ -48,9 +51,11 @@ def padded(sequences: list[list[int]], padding: int = PAD):
     return torch.tensor([[*sequence, *[padding] * (longest - len(sequence))] for sequence in sequences])
 
 
-def batches_of(pairs: list[tuple[list[int], list[int]]]) -> list[list[tuple[list[int], list[int]]]]:
+def batches_of(pairs: list[Pair]) -> list[list[Pair]]:
     """Pairs of similar length, up to BATCH_TOKENS with padding."""
-    batches, batch, longest = [], [], 0
+    batches: list[list[Pair]] = []
+    batch: list[Pair] = []
+    longest = 0
     for pair in sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[0]))):
         longest = max(longest, *map(len, pair))
         if batch and longest * (len(batch) + 1) > BATCH_TOKENS:
