@@ -1,6 +1,6 @@
 """Where the time of training goes, and what its matrix products alone would take.
 
-    python benchmarks/train_profile.py --data DIR --config base --precision float32
+    python benchmarks/train_profile.py --work DIR --config base --precision float32
 
 DIR and the sizes are those of benchmarks/train.py. Prints, for some updates after a warm-up: the rate; the share of the
 time in matrix products, attention's small products, the loss over the vocabulary, dropout, the optimiser, other
@@ -88,7 +88,7 @@ def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def main() -> None:
     """Reads the command line, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR")
     parser.add_argument("--config", choices=sorted(benchmark.SIZES), default="tiny")
     parser.add_argument("--precision", choices=["float32", "bf16"], default="float32")
     parser.add_argument("--attention-dropout", type=float, default=0.1)
