@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nmtkit.config.schema import ModelConfig
-from nmtkit.model.attention_window import AttentionWindow, Direction
+from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.dropout import Dropout
 
 MOST_SCORES = 2**26
@@ -131,10 +131,9 @@ class MultiHeadAttention(nn.Module):
             window = AttentionWindow(length, length)
         else:
             return self._attend(queries, keys, values, mask, causal)
-        direction = Direction(causal, prefix)
         if window.num_blocks(length) and self.watch is None:
-            return window.join(self._attend(*window.cut(queries, keys, values, mask, direction)), length)
-        return self._attend(queries, keys, values, window.mask(mask, length, queries.device, direction))
+            return window.join(self._attend(*window.cut(queries, keys, values, mask, causal, prefix)), length)
+        return self._attend(queries, keys, values, window.mask(mask, length, queries.device, causal, prefix))
 
     def memory(
         self, keys: Float[Tensor, "batch heads key d_k"], values: Float[Tensor, "batch heads key d_v"]

@@ -12,7 +12,6 @@ computed whole, with a mask.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,40 +20,6 @@ from torch import Tensor
 
 FEWEST_QUERIES = 64
 """Minimum number of queries per block, so that a small neighbourhood does not lead to many tiny products."""
-
-
-class Blocks(NamedTuple):
-    """Queries, keys, values and mask of all blocks of all sentences."""
-
-    queries: Float[Tensor, "blocks heads query d_k"]
-    keys: Float[Tensor, "blocks heads key d_k"]
-    values: Float[Tensor, "blocks heads key d_v"]
-    mask: Bool[Tensor, "blocks 1 query key"]
-
-
-@dataclass(frozen=True)
-class Direction:
-    """Which positions a query may see, whatever its neighbourhood.
-
-    Attributes:
-        causal: only itself and earlier ones.
-        prefix: lengths of the beginnings of the sequences whose positions all see each other nevertheless [batch].
-    """
-
-    causal: bool = False
-    prefix: Int[Tensor, " batch"] | None = None
-
-    def allows(
-        self, query: Int[Tensor, "#blocks query 1"], key: Int[Tensor, "#blocks 1 key"]
-    ) -> Bool[Tensor, "#batch blocks query key"]:
-        """Return whether queries may see keys at these positions."""
-        if not self.causal:
-            return torch.ones_like(key - query, dtype=torch.bool)[None]
-        allowed = (key <= query)[None]
-        if self.prefix is None:
-            return allowed
-        length = self.prefix[:, None, None, None]
-        return allowed | ((query < length) & (key < length))
 
 
 @dataclass(frozen=True)
@@ -89,14 +54,26 @@ class AttentionWindow:
         return self.local_block or max(FEWEST_QUERIES, self.before + 1 + self.after)
 
     def _sees(
-        self, query: Int[Tensor, "#blocks query 1"], key: Int[Tensor, "#blocks 1 key"]
-    ) -> Bool[Tensor, "blocks query key"]:
-        """Return whether the keys are in the neighbourhoods of the queries, given the positions of both."""
+        self,
+        query: Int[Tensor, "#blocks query 1"],
+        key: Int[Tensor, "#blocks 1 key"],
+        causal: bool,
+        prefix: Int[Tensor, " batch"] | None,
+    ) -> Bool[Tensor, "#batch blocks query key"]:
+        """Return whether queries may see keys, given the positions of both; other arguments as for `mask`."""
         if self.local_block is None:
             away = key - query
-            return (-self.before <= away) & (away <= self.after)
-        first = query // self.local_block * self.local_block
-        return (first - self.before <= key) & (key < first + self.local_block)
+            near = (-self.before <= away) & (away <= self.after)
+        else:
+            first = query // self.local_block * self.local_block
+            near = (first - self.before <= key) & (key < first + self.local_block)
+        if not causal:
+            return near[None]
+        allowed = (key <= query)[None]
+        if prefix is not None:
+            length = prefix[:, None, None, None]
+            allowed = allowed | ((query < length) & (key < length))
+        return near & allowed
 
     @property
     def keys_of_block(self) -> int:
@@ -118,17 +95,20 @@ class AttentionWindow:
         mask: Bool[Tensor, "batch 1 1 key"] | None,
         length: int,
         device: torch.device,
-        direction: Direction = Direction(),
+        causal: bool = False,
+        prefix: Int[Tensor, " batch"] | None = None,
     ) -> Bool[Tensor, "#batch 1 key key"]:
         """Return the mask of a whole sequence.
 
         Args:
             mask: True where a key is no padding. A position of padding still sees itself: softmax over nothing is not a
                 number, and results at padding are unused.
+            causal: a position sees only itself and earlier ones.
+            prefix: with ``causal``: lengths of the beginnings whose positions all see each other nevertheless.
         """
         key = torch.arange(length, device=device)[None, None]  # [blocks, 1, key]
         query = key.transpose(1, 2)
-        seen = self._sees(query, key) & direction.allows(query, key)
+        seen = self._sees(query, key, causal, prefix)
         return seen if mask is None else (seen & mask) | (key == query)
 
     def cut(
@@ -137,9 +117,15 @@ class AttentionWindow:
         keys: Float[Tensor, "batch heads length d_k"],
         values: Float[Tensor, "batch heads length d_v"],
         mask: Bool[Tensor, "batch 1 1 length"] | None,
-        direction: Direction = Direction(),
-    ) -> Blocks:
-        """Cut sequences into blocks, the last one padded."""
+        causal: bool = False,
+        prefix: Int[Tensor, " batch"] | None = None,
+    ) -> tuple[
+        Float[Tensor, "blocks heads query d_k"],
+        Float[Tensor, "blocks heads key d_k"],
+        Float[Tensor, "blocks heads key d_v"],
+        Bool[Tensor, "blocks 1 query key"],
+    ]:
+        """Return queries, keys, values and mask of all blocks; the last block of a sequence is padded."""
         batch, length, device = queries.size(0), queries.size(2), queries.device
         blocks = self.num_blocks(length)
         surplus = blocks * self.block - length
@@ -157,9 +143,9 @@ class AttentionWindow:
         first = self.block * torch.arange(blocks, device=device)[:, None, None]
         key = first - self.before + torch.arange(self.keys_of_block, device=device)  # [blocks, 1, key]
         query = first + torch.arange(self.block, device=device)[:, None]  # [blocks, query, 1]
-        near = self._sees(query, key) & direction.allows(query, key)
+        near = self._sees(query, key, causal, prefix)
         seen = (near & real[:, :, None]) | (key == query)  # [batch, blocks, query, key]
-        return Blocks(own, around(keys), around(values), seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None])
+        return own, around(keys), around(values), seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
 
     def join(
         self, blocks: Float[Tensor, "blocks heads query d_v"], length: int
