@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -36,17 +36,11 @@ _NEVER = sys.maxsize
 """A number of rows that is never reached."""
 
 
-@dataclass(frozen=True)
-class LinearMap:
-    """The weights of a linear layer.
+class LinearMap(NamedTuple):
+    """The weights of a linear layer."""
 
-    Attributes:
-        weight: [out, in].
-        bias: [out].
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"]
 
 
 def joined_by_head(num_heads: int, *maps: nn.Linear | LinearMap) -> LinearMap:

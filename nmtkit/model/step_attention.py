@@ -7,7 +7,6 @@ translation changed, and no log-probability differed by more than 1.6e-5.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,18 +18,6 @@ from nmtkit.model.packed_linear import LinearMap, PreparedLinear, joined_by_head
 _MOST_SCORES = 0.75
 """Number of scores of all heads per position, in multiples of d_model, up to which a source is folded. Folding was
 faster up to 1; from there on its two matrices are larger than what they replace."""
-
-
-class Attended(NamedTuple):
-    """The result of attention to the source.
-
-    Attributes:
-        result: the residual plus attention [rows, width].
-        looked: mean attention weights of the heads, if requested [rows, source].
-    """
-
-    result: Tensor
-    looked: Tensor | None
 
 
 def scaled_queries(attention: MultiHeadAttention) -> LinearMap:
@@ -104,13 +91,13 @@ class Folded:
 
     def __call__(
         self, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep: bool = False
-    ) -> Attended:
-        """Return ``residual`` plus attention to the source, and the weights if ``keep``."""
+    ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows source"] | None]:
+        """Return ``residual`` plus attention to the source, and if ``keep`` the mean weights of the heads."""
         rows = x.size(0)
         scores = torch.addmm(self.bias, x, self.to_scores)
         weights = torch.softmax(scores.view(rows, self.num_heads, -1), -1)
         result = torch.addmm(residual, weights.view(rows, -1), self.found)
-        return Attended(result, weights.mean(1) if keep else None)
+        return result, weights.mean(1) if keep else None
 
     def keep(self, heads: Tensor, bias: Tensor | None) -> "Folded":
         """Return this object: its one sentence is kept as long as there is any."""
@@ -136,8 +123,8 @@ class ByHead:
 
     def __call__(
         self, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep: bool = False
-    ) -> Attended:
-        """Return ``residual`` plus attention to the source, and the weights if ``keep``."""
+    ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows source"] | None]:
+        """Return ``residual`` plus attention to the source, and if ``keep`` the mean weights of the heads."""
         # The hypotheses of a sentence are queries to its one set of keys and values.
         rows, heads, sentences = x.size(0), self.maps.num_heads, self.sentences
         queries = self.maps.queries(x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
@@ -146,8 +133,8 @@ class ByHead:
         weights = torch.softmax(scores, -1)  # [sentences x heads, hypotheses, source]
         attended = torch.bmm(weights, self.values)
         joined = attended.view(sentences, heads, rows // sentences, -1).transpose(1, 2).reshape(rows, -1)
-        looked = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1) if keep else None
-        return Attended(self.maps.output.add(joined, residual), looked)
+        mean_weights = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1) if keep else None
+        return self.maps.output.add(joined, residual), mean_weights
 
     def keep(self, heads: Int[Tensor, " kept"], bias: Float[Tensor, "kept 1 source"] | None) -> "ByHead":
         """Return attention to the sources of some sentences only.

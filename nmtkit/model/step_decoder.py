@@ -180,9 +180,9 @@ class StepState:
         self, layer: int, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep_attention: bool
     ) -> Float[Tensor, "rows width"]:
         """Return ``residual`` plus attention to the source."""
-        result, looked = self.sources[layer](x, residual, keep_attention)
-        if looked is not None:
-            self.attention = looked
+        result, weights = self.sources[layer](x, residual, keep_attention)
+        if weights is not None:
+            self.attention = weights
         return result
 
     @property
