@@ -9,7 +9,7 @@ its keys and values are shared by the hypotheses of the sentence, and each hypot
     compressed   one per group of positions, and the positions of the group that is not complete
 """
 
-from abc import ABC, abstractmethod
+import sys
 from functools import partial
 from typing import NamedTuple
 
@@ -47,8 +47,8 @@ class Seen(NamedTuple):
         ]
 
 
-class _Cache(ABC):
-    """Keys and values of one layer.
+class _Cache:
+    """Keys and values of one layer: those of all positions, unless a subclass keeps fewer.
 
     Attributes:
         source: those of the sources, shared by the hypotheses of a sentence.
@@ -64,7 +64,6 @@ class _Cache(ABC):
         """Return what of the source the new token sees."""
         return self.source
 
-    @abstractmethod
     def add(
         self,
         keys: Float[Tensor, "rows heads d_k"],
@@ -73,6 +72,20 @@ class _Cache(ABC):
         step: int,
     ) -> Seen:
         """Add the new token of each hypothesis, number ``step`` of its own ones; return those that it sees."""
+        own_keys, own_values = self._store(keys, values, step)
+        return Seen(own_keys, own_values, torch.ones(len(keys), step + 1, dtype=torch.bool, device=keys.device))
+
+    def _store(self, keys: Tensor, values: Tensor, step: int, num_slots: int = sys.maxsize) -> list[Tensor]:
+        """Put a token into slot ``step`` modulo ``num_slots``; return keys and values of all slots in use."""
+        if not self._own:
+            capacity = min(_FIRST_CAPACITY, num_slots)
+            self._own = [new.new_empty(len(new), new.size(1), capacity, new.size(2)) for new in (keys, values)]
+        elif step == self._own[0].size(2) < num_slots:
+            room = min(step, num_slots - step)
+            self._own = [torch.cat([tensor, torch.empty_like(tensor[:, :, :room])], 2) for tensor in self._own]
+        for tensor, new in zip(self._own, (keys, values), strict=True):
+            tensor[:, :, step % num_slots] = new
+        return [tensor[:, :, : step + 1] for tensor in self._own]
 
     def on_source(self, weights: Float[Tensor, "rows key"], width: int) -> Float[Tensor, "rows source"]:
         """Return weights of `source_seen` as weights of the tokens of the source."""
@@ -83,20 +96,6 @@ class _Cache(ABC):
         self._own = [tensor.index_select(0, rows) for tensor in self._own]
         if sentences is not None:
             self.source = Seen(*(tensor.index_select(0, sentences) for tensor in self.source))
-
-
-class _AllCache(_Cache):
-    """Keys and values of all own tokens."""
-
-    def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
-        if not self._own:
-            self._own = [new.new_empty(len(new), new.size(1), _FIRST_CAPACITY, new.size(2)) for new in (keys, values)]
-        elif step == self._own[0].size(2):
-            self._own = [torch.cat([tensor, torch.empty_like(tensor)], 2) for tensor in self._own]
-        for tensor, new in zip(self._own, (keys, values), strict=True):
-            tensor[:, :, step] = new
-        all_keys, all_values = (tensor[:, :, : step + 1] for tensor in self._own)
-        return Seen(all_keys, all_values, torch.ones(len(keys), step + 1, dtype=torch.bool, device=keys.device))
 
 
 class _NearCache(_Cache):
@@ -124,19 +123,11 @@ class _NearCache(_Cache):
         return self.source._replace(mask=self.source.mask & (self._positions >= self._first_seen(position)[:, None]))
 
     def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
-        if not self._own:
-            capacity = min(_FIRST_CAPACITY, self._num_slots)
-            self._own = [new.new_empty(len(new), new.size(1), capacity, new.size(2)) for new in (keys, values)]
-        elif step == self._own[0].size(2) < self._num_slots:
-            room = min(step, self._num_slots - step)
-            self._own = [torch.cat([tensor, torch.empty_like(tensor[:, :, :room])], 2) for tensor in self._own]
-        for tensor, new in zip(self._own, (keys, values), strict=True):
-            tensor[:, :, step % self._num_slots] = new
+        own_keys, own_values = self._store(keys, values, step, self._num_slots)
         slots = torch.arange(min(step + 1, self._num_slots), device=keys.device)
         age = (step - slots) % self._num_slots  # how many tokens ago that of a slot came
         is_near = position[:, None] - age >= self._first_seen(position)[:, None]  # [sentences, slot]
-        latest_keys, latest_values = (tensor[:, :, : len(slots)] for tensor in self._own)
-        return Seen(latest_keys, latest_values, is_near.repeat_interleave(len(keys) // len(position), 0))
+        return Seen(own_keys, own_values, is_near.repeat_interleave(len(keys) // len(position), 0))
 
     def on_source(self, weights: Tensor, width: int) -> Tensor:
         positions = self._positions.clamp(max=width - 1).repeat_interleave(len(weights) // len(self._positions), 0)
@@ -257,7 +248,7 @@ class JoinedStepDecoder:
         config, attention, seen = self._model.config, self.layers[number].attention, Seen(keys, values, mask)
         kind = config.attention_kind(number)
         if kind == "full":
-            caches.append(_AllCache(seen))
+            caches.append(_Cache(seen))
         elif kind == "compressed":
             caches.append(_CompressedCache(seen, lengths, attention))
         elif kind == "local":
