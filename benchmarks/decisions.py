@@ -27,7 +27,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.console import print_table
 from nmtkit.data.episodes import Facts
 from nmtkit.data.prepare import prepare
-from nmtkit.decoding.play import Outcome, Played, PlayRequest, play, play_at_random
+from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random
 from nmtkit.distributed.workers import Workers
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import Run, find_model
@@ -132,11 +132,11 @@ def doors(arguments: argparse.Namespace) -> None:
                         "dt, greedy": replace(request, is_greedy=True),
                     }
                 for name, of_kind in kinds.items():
-                    rate = Outcome(play(loaded, of_kind)).as_json()["success_rate"]
+                    rate = outcome_of(play(loaded, of_kind))["success_rate"]
                     rates.setdefault(name, []).append(100 * rate)
                     print(f"{folder.name}: {name} {100 * rate:.1f}", file=sys.stderr, flush=True)
                 if arm == arguments.arms[0]:
-                    walks = Outcome(play_at_random(Facts.of(loaded.tokenizer), request)).as_json()
+                    walks = outcome_of(play_at_random(Facts.of(loaded.tokenizer), request))
                     rates.setdefault("random", []).append(100 * walks["success_rate"])
         for name, found in rates.items():
             spread = statistics.stdev(found) if len(found) > 1 else 0.0

@@ -25,7 +25,7 @@ from nmtkit.decoding.engine import Engine, TranslationRequest
 from nmtkit.decoding.engine_choice import exports_of
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.generation import generate_corpora
-from nmtkit.decoding.play import Outcome, PlayRequest, play, signature_of
+from nmtkit.decoding.play import PlayRequest, best_return_probabilities, outcome_of, play, signature_of
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache
@@ -288,8 +288,8 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
     run = Run(run_dir)
     request, loaded = PlayRequest(episodes=EPISODES), load_model(find_model(run_dir), choose_device(device))
     played = play(loaded, request)
-    found = Outcome(played).as_json()
-    write_json(run.play, {**found, "best_return_probabilities": Outcome(played).best_return_probabilities()})
+    found = outcome_of(played)
+    write_json(run.play, {**found, "best_return_probabilities": best_return_probabilities(played)})
     signature = f"{signature_of(loaded, request)}|version:nmtkit-{version('nmtkit')}"
     scores = {"success-rate": _share(found, "success_rate", signature)}
     if "shortest_rate" in found:

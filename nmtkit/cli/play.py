@@ -58,7 +58,7 @@ def command(
     """
     from nmtkit import console
     from nmtkit.data.episodes import Facts
-    from nmtkit.decoding.play import Outcome, PlayRequest, play, play_at_random
+    from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.distributed.workers import choose_device
     from nmtkit.files import write_json
@@ -80,14 +80,14 @@ def command(
         episodes=episodes, target=target, prior=prior, min_probability=min_probability, is_greedy=not sample,
         environment=environment, seed=seed, max_steps=max_steps,
     )  # fmt: skip
-    outcomes: dict[str, Outcome] = {}
+    played: dict[str, list[Played]] = {}
     for model in models:
         loaded = load_model(find_model(model), choose_device(device))
-        outcomes[str(model)] = Outcome(play(loaded, request))
+        played[str(model)] = play(loaded, request)
     if random:
         facts = Facts.of(loaded.tokenizer)
-        outcomes["random actions"] = Outcome(play_at_random(facts, request, loaded.model.config.max_positions))
-    found = {name: outcome.as_json() for name, outcome in outcomes.items()}
+        played["random actions"] = play_at_random(facts, request, loaded.model.config.max_positions)
+    found = {name: outcome_of(each) for name, each in played.items()}
     rows = []
     for name, entry in found.items():
         low, high = entry["success_rate_interval"]
@@ -105,7 +105,7 @@ def command(
     shown = 5 if any(row[4] for row in rows) else 4
     console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])
     if json_ is not None:
-        for name, outcome in outcomes.items():
-            found[name]["rewards"] = [episode.rewards for episode in outcome.episodes]
+        for name, entry in found.items():
+            entry["rewards"] = [episode.rewards for episode in played[name]]
         first = found[str(models[0])]
         write_json(json_, {**first, "request": asdict(request), "models": {**found}})

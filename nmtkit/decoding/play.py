@@ -2,7 +2,7 @@
 
     play            episodes of a model, many at a time
     play_at_random  episodes of random actions
-    Outcome         success rate, returns, lengths, with 95 % intervals
+    outcome_of      success rate, returns, lengths, with 95 % intervals
 
 Random numbers of an episode depend on its number and the seed, not on how many are played at a time.
 """
@@ -94,54 +94,49 @@ class Played:
             self.is_shortest = self.is_success and len(self.rewards) == self.shortest
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Statistics of episodes."""
+def outcome_of(episodes: Sequence[Played]) -> dict[str, Any]:
+    """Return success rate and mean return with intervals, shares of shortest paths, and the count of each length.
 
-    episodes: Sequence[Played]
+    The interval of a rate is Wilson's, that of the mean return 1.96 standard errors; both 95 %.
+    """
+    number = len(episodes)
+    returns = np.array([episode.total for episode in episodes])
+    lengths = [len(episode.rewards) for episode in episodes if episode.is_success]
+    half = _Z * float(returns.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
+    found: dict[str, Any] = {
+        "episodes": number,
+        "success_rate": len(lengths) / number,
+        "success_rate_interval": wilson(len(lengths), number),
+        "mean_return": float(returns.mean()),
+        "mean_return_interval": [float(returns.mean()) - half, float(returns.mean()) + half],
+        "mean_length": float(np.mean(lengths)) if lengths else None,
+        "mean_length_half_width": _Z * float(np.std(lengths, ddof=1)) / math.sqrt(len(lengths))
+        if len(lengths) > 1
+        else None,
+        "lengths": {str(length): lengths.count(length) for length in sorted(set(lengths))},
+    }
+    if any(episode.shortest is not None for episode in episodes):
+        num_shortest = sum(bool(episode.is_shortest) for episode in episodes)
+        possible = [episode.shortest for episode in episodes if episode.shortest is not None]
+        found["shortest_rate"] = num_shortest / number
+        found["shortest_rate_interval"] = wilson(num_shortest, number)
+        found["shortest_lengths"] = {f"{length:g}": possible.count(length) for length in sorted(set(possible))}
+    return found
 
-    def as_json(self) -> dict[str, Any]:
-        """Return success rate and mean return with intervals, shares of shortest paths, and the count of each length.
 
-        The interval of a rate is Wilson's, that of the mean return 1.96 standard errors; both 95 %.
-        """
-        number = len(self.episodes)
-        returns = np.array([episode.total for episode in self.episodes])
-        lengths = [len(episode.rewards) for episode in self.episodes if episode.is_success]
-        half = _Z * float(returns.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
-        found: dict[str, Any] = {
-            "episodes": number,
-            "success_rate": len(lengths) / number,
-            "success_rate_interval": wilson(len(lengths), number),
-            "mean_return": float(returns.mean()),
-            "mean_return_interval": [float(returns.mean()) - half, float(returns.mean()) + half],
-            "mean_length": float(np.mean(lengths)) if lengths else None,
-            "mean_length_half_width": _Z * float(np.std(lengths, ddof=1)) / math.sqrt(len(lengths))
-            if len(lengths) > 1
-            else None,
-            "lengths": {str(length): lengths.count(length) for length in sorted(set(lengths))},
-        }
-        if any(episode.shortest is not None for episode in self.episodes):
-            num_shortest = sum(bool(episode.is_shortest) for episode in self.episodes)
-            possible = [episode.shortest for episode in self.episodes if episode.shortest is not None]
-            found["shortest_rate"] = num_shortest / number
-            found["shortest_rate_interval"] = wilson(num_shortest, number)
-            found["shortest_lengths"] = {f"{length:g}": possible.count(length) for length in sorted(set(possible))}
-        return found
+def best_return_probabilities(episodes: Sequence[Played]) -> dict[str, list[float]]:
+    """Return the mean probability of the highest return before each step, of episodes with and without success.
 
-    def best_return_probabilities(self) -> dict[str, list[float]]:
-        """Return the mean probability of the highest return before each step, of episodes with and without success.
-
-        Source: figure 5, on the left. Each mean ends where fewer than half of its episodes go on.
-        """
-        found = {}
-        for name, is_success in (("success", True), ("no success", False)):
-            rows = [each.values for each in self.episodes if each.is_success == is_success]
-            rows = [values for values in rows if values and len(values[0]) > 1]
-            steps = int(np.median([len(values) for values in rows])) if rows else 0
-            means = [[values[step][-1] for values in rows if len(values) > step] for step in range(steps)]
-            found[name] = [float(np.mean(probabilities)) for probabilities in means]
-        return {name: means for name, means in found.items() if means}
+    Source: figure 5, on the left. Each mean ends where fewer than half of its episodes go on.
+    """
+    found = {}
+    for name, is_success in (("success", True), ("no success", False)):
+        rows = [each.values for each in episodes if each.is_success == is_success]
+        rows = [values for values in rows if values and len(values[0]) > 1]
+        steps = int(np.median([len(values) for values in rows])) if rows else 0
+        means = [[values[step][-1] for values in rows if len(values) > step] for step in range(steps)]
+        found[name] = [float(np.mean(probabilities)) for probabilities in means]
+    return {name: means for name, means in found.items() if means}
 
 
 def _target_of(config: ModelConfig, request: PlayRequest) -> float | str:

@@ -75,7 +75,7 @@ class DecisionTransformer(Transformer):
         tokens = {"states": self.inputs["states"](states), "actions": self.inputs["actions"](actions)}
         if self.config.returns:
             tokens["returns"] = self.inputs["returns"](returns if self.config.return_values else returns[..., None])
-        order = self.order
+        order = tokens_of_step(self.config)
         x = torch.stack([tokens[name] + position for name in order], 2).flatten(1, 2)
         x = self.dropout(self.input_norm(x))
         for layer in self.decoder:
@@ -84,11 +84,6 @@ class DecisionTransformer(Transformer):
         output = self.head(x[:, :, len(order) - 2])  # before the action
         values = self.return_head(x[:, :, 0]) if self.config.return_values else None
         return output.tanh() if self.config.head == "vector-action" else output, values
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """The tokens of a step."""
-        return tokens_of_step(self.config)
 
 
 def tokens_of_step(config: ModelConfig) -> tuple[str, ...]:

@@ -21,12 +21,20 @@ from nmtkit.data.batching import pairs_of_epoch
 from nmtkit.data.episodes import EpisodeBatch, EpisodeData, Facts, episode_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import play as playing
-from nmtkit.decoding.play import Outcome, Played, PlayRequest, play, play_at_random, wilson
+from nmtkit.decoding.play import (
+    Played,
+    PlayRequest,
+    best_return_probabilities,
+    outcome_of,
+    play,
+    play_at_random,
+    wilson,
+)
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import count_parameters, forward_flops
-from nmtkit.model.trajectory import DecisionTransformer
+from nmtkit.model.trajectory import DecisionTransformer, tokens_of_step
 from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.reports.played import figures_of
@@ -219,7 +227,7 @@ def test_parameters_and_operations_are_counted_exactly(kind: dict[str, Any]) -> 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         action_loss(model, batch, 0.0)
     steps = np.array([4, 4])
-    lengths = (len(model.order) - 1) * steps + 1, steps
+    lengths = (len(tokens_of_step(model.config)) - 1) * steps + 1, steps
     counted = forward_flops(model.config, 7, *lengths, source_outputs=True, head_size=model.head_size)
     assert counter.get_total_flops() == counted.flops
 
@@ -445,7 +453,7 @@ def test_intervals() -> None:
     episodes = [Played(rewards=[0.0, 1.0], is_success=True, is_shortest=True, shortest=2.0),
                 Played(rewards=[0.0, 0.0, 1.0], is_success=True, is_shortest=False, shortest=2.0),
                 Played(rewards=[0.0], shortest=1.0), Played(rewards=[0.0], shortest=1.0)]  # fmt: skip
-    found = Outcome(episodes).as_json()
+    found = outcome_of(episodes)
     assert (found["success_rate"], found["shortest_rate"], found["mean_length"]) == (0.5, 0.25, 2.5)
     assert found["lengths"] == {"2": 1, "3": 1}
     assert found["shortest_lengths"] == {"1": 2, "2": 2}
@@ -633,14 +641,14 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     prepare(recipe, run.folder)
     train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    found = Outcome(play(load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, target=0.0)))
-    means = found.best_return_probabilities()
+    played = play(load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, target=0.0))
+    means = best_return_probabilities(played)
     # The first action decides, so the prediction changes after it.
     assert means["success"][0] == pytest.approx(1 / 3, abs=0.15)
     assert means["no success"][0] == pytest.approx(1 / 3, abs=0.15)
     assert means["success"][1] > means["success"][0] + 0.15
     assert means["no success"][1] < means["no success"][0] - 0.05
-    figure = figures_of({**found.as_json(), "best_return_probabilities": means})[1]
+    figure = figures_of({**outcome_of(played), "best_return_probabilities": means})[1]
     assert "Mean predicted probability of the highest return" in figure
     assert figure.count("<polyline") == 2
 
