@@ -33,7 +33,7 @@ def import_model(
     path = folder / "config.json"
     try:
         if (folder / "params_shapes.json").is_file():
-            imported = openai_gpt.read_released(folder, target_language)
+            imported = openai_gpt.read(folder, None, target_language)
         elif (folder / "model.bin").is_file():
             raise ModelError(f"{folder}: a model for CTranslate2, with fused weights; import the original model")
         elif not path.is_file():
@@ -42,7 +42,7 @@ def import_model(
             stated = read_json(path, dict)
             kind = str(stated.get("model_type"))
             if kind == "openai-gpt":
-                imported = openai_gpt.read_transformers(folder, stated, target_language)
+                imported = openai_gpt.read(folder, stated, target_language)
             elif kind in seq2seq.KINDS:
                 imported = seq2seq.read(folder, stated, source_language, target_language)
             else:

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from nmtkit.config.schema import LANGUAGE_MODEL, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
-from nmtkit.export.weight_files import ImportedModel, check_shape, read_weights
+from nmtkit.export.weight_files import ImportedModel, check_shape, checked, read_weights
 from nmtkit.files import content_of, read_json
 from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 
@@ -33,40 +32,31 @@ _HEAD_WIDTH = 64
 """Width of an attention head in the released model; its files do not state the number of heads."""
 _HEADS = ("multiple_choice_head.", "score.")
 """Beginnings of the names of classification heads in transformers."""
-_NORMS = {"ln_1": "residuals.0.norm", "ln_2": "residuals.1.norm"}
-_LINEAR_LAYERS = {
+_LAYERS = {
     "attn.c_proj": "self_attention.output", "mlp.c_fc": "feed_forward.inner", "mlp.c_proj": "feed_forward.outer",
+    "ln_1": "residuals.0.norm", "ln_2": "residuals.1.norm",
 }  # fmt: skip
+"""Their names of parts of a layer, and nmtkit's, where only the order of inputs and outputs may differ."""
 _JOINED = ("query", "key", "value")
 
 Shape = tuple[int, ...]
 
 
-def read_transformers(folder: Path, stated: dict[str, Any], language: str | None) -> ImportedModel:
-    """Return the model in a folder of transformers.
+def read(folder: Path, stated: dict[str, Any] | None, language: str | None) -> ImportedModel:
+    """Return the model in a folder, with nmtkit's names and vocabulary.
+
+    The special entries of nmtkit's vocabulary come first, where GPT has only <unk>. The rows of <pad>, <s> and </s> are
+    copies of that of <unk>, which is hardly ever a target in training: their probabilities are as small.
 
     Args:
-        stated: content of config.json.
+        stated: content of config.json of a folder of transformers; None for OpenAI's files.
         language: language code of the model's text; None: English.
 
     Raises:
         ModelError: the folder is no GPT, is damaged, or its files contradict each other.
         DataError: a file cannot be read.
     """
-    return _imported(folder, *_read_transformers(folder, stated), language)
-
-
-def read_released(folder: Path, language: str | None) -> ImportedModel:
-    """Return the model in OpenAI's files; arguments and exceptions as in `read_transformers`."""
-    return _imported(folder, *_read_released(folder), language)
-
-
-def _imported(folder: Path, config: ModelConfig, theirs: dict[str, Tensor], language: str | None) -> ImportedModel:
-    """Return the model with nmtkit's names and vocabulary.
-
-    The special entries of nmtkit's vocabulary come first, where GPT has only <unk>. The rows of <pad>, <s> and </s> are
-    copies of that of <unk>, which is hardly ever a target in training: their probabilities are as small.
-    """
+    config, theirs = _read_released(folder) if stated is None else _read_transformers(folder, stated)
     tokenizer, rows = _read_tokenizer(folder, language or "en", theirs["tokens_embed.weight"].size(0))
     lengths = TrainingLengths(longest_source=config.max_positions, target_ratio=1.0, multi_sentence_share=0.0)
     weights = our_weights(theirs, config, rows)
@@ -92,9 +82,7 @@ def our_weights(theirs: Mapping[str, Tensor], config: ModelConfig, rows: Sequenc
     for number in range(config.decoder_layers):
         layer, other = f"decoder.{number}", f"h.{number}"
         for kind in ("weight", "bias"):
-            for their, our in _NORMS.items():
-                ours[f"{layer}.{our}.{kind}"] = theirs[f"{other}.{their}.{kind}"]
-            for their, our in _LINEAR_LAYERS.items():
+            for their, our in _LAYERS.items():
                 ours[f"{layer}.{our}.{kind}"] = theirs[f"{other}.{their}.{kind}"].t()
             joined = theirs[f"{other}.attn.c_attn.{kind}"].t().chunk(3)
             ours |= {f"{layer}.self_attention.{our}.{kind}": part for our, part in zip(_JOINED, joined, strict=True)}
@@ -116,10 +104,8 @@ def their_weights_of_gpt(ours: Mapping[str, Tensor], config: ModelConfig, rows: 
         for kind in ("weight", "bias"):
             joined = torch.cat([ours[f"{layer}.self_attention.{part}.{kind}"] for part in _JOINED])
             theirs[f"{other}.attn.c_attn.{kind}"] = joined.t()
-            for their, our in _LINEAR_LAYERS.items():
+            for their, our in _LAYERS.items():
                 theirs[f"{other}.{their}.{kind}"] = ours[f"{layer}.{our}.{kind}"].t()
-            for their, our in _NORMS.items():
-                theirs[f"{other}.{their}.{kind}"] = ours[f"{layer}.{our}.{kind}"]
     return {name: theirs[name].contiguous() for name in _shapes(config, len(rows))}
 
 
@@ -146,12 +132,7 @@ def _config(path: Path, layers: int, width: int, heads: int, positions: int, **c
         "max_positions": positions, "positions": "learned", "norm": "post", "activation": "gelu",
         "embedding_scale": False, "initialization": "normal", "dropout": 0.1, "attention_dropout": 0.1, **changes,
     }  # fmt: skip
-    try:
-        config = ModelConfig.model_validate(values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = "".join(f"{part}: " for part in fault["loc"])
-        raise ModelError(f"{path}: no sizes of a GPT ({key}{fault['msg'].removeprefix('Value error, ')})") from None
+    config = checked(ModelConfig, values, path, "no sizes of a GPT")
     if width % heads:
         raise ModelError(f"{path}: a width of {width} cannot be divided into {heads} attention heads")
     return config

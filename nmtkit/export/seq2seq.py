@@ -10,17 +10,16 @@ of <s>. The row of nmtkit's <pad> is made up then, and its output bias leaves it
 """
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary
-from nmtkit.export.weight_files import ImportedModel, check_shape, read_weights
+from nmtkit.export.weight_files import ImportedModel, check_shape, checked, read_weights
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
@@ -35,7 +34,6 @@ _NO_PROBABILITY = -100.0
 _MADE_UP = -1
 _TARGET_RATIO = 2.0
 """`max_length_ratio` of imported models, whose files state a maximum length but none relative to the source."""
-_S = TypeVar("_S", ModelConfig, DecodingConfig, TrainingLengths)
 _NEUTRAL: dict[str, Any] = {
     "do_sample": False, "num_beam_groups": 1, "repetition_penalty": 1.0, "diversity_penalty": 0.0,
     "suppress_tokens": [], "begin_suppress_tokens": [], "sequence_bias": {}, "forced_decoder_ids": [],
@@ -129,7 +127,7 @@ def read(
     # Translation models learn from sentences, and none longer than the positions that transformers has.
     longest = _count(path, stated, "max_position_embeddings") - 1
     values = {"longest_source": longest, "target_ratio": 1.0, "multi_sentence_share": 0.0}
-    lengths = _checked(TrainingLengths, values, path)
+    lengths = checked(TrainingLengths, values, path)
     decoding = _decoding(folder, num_forced=1 if config.decoder_start == "eos" else 0)
     return ImportedModel(weights, config, tokenizer, decoding, lengths)
 
@@ -171,7 +169,7 @@ def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
         "attention_dropout": stated.get("attention_dropout", 0.0),
         "ffn_dropout": stated.get("activation_dropout", 0.0),
     }
-    return _checked(ModelConfig, values, path)
+    return checked(ModelConfig, values, path)
 
 
 def _rows(path: Path, stated: dict[str, Any], entries: list[str]) -> list[int]:
@@ -255,14 +253,4 @@ def _decoding(folder: Path, num_forced: int) -> DecodingConfig:
         "no_repeat_ngram": search["no_repeat_ngram_size"],
         "average_last": 1,
     }
-    return _checked(DecodingConfig, values, path)
-
-
-def _checked(section: type[_S], values: dict[str, Any], path: Path) -> _S:
-    """Return settings from the values of a file; raise ModelError if nmtkit does not support them."""
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        name = "".join(f"{part}: " for part in fault["loc"])
-        raise ModelError(f"{path}: not supported ({name}{fault['msg'].removeprefix('Value error, ')})") from None
+    return checked(DecodingConfig, values, path)

@@ -5,9 +5,10 @@ The only code that reads a pickle; torch does it with ``weights_only=True``, whi
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
@@ -15,6 +16,8 @@ from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_tensors
 from nmtkit.text.tokenizer import Tokenizer
+
+_S = TypeVar("_S", ModelConfig, DecodingConfig, TrainingLengths)
 
 
 class ImportedModel(NamedTuple):
@@ -57,6 +60,16 @@ def check_shape(file: Path, name: str, tensor: Tensor, shape: Sequence[int]) -> 
         raise ModelError(
             f"{file}: {name} is {found}, but config.json needs floating-point numbers of shape {list(shape)}"
         )
+
+
+def checked(section: type[_S], values: dict[str, Any], path: Path, fault: str = "not supported") -> _S:
+    """Return settings from the values of a file; raise ModelError if nmtkit does not support them."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "".join(f"{part}: " for part in first["loc"])
+        raise ModelError(f"{path}: {fault} ({name}{first['msg'].removeprefix('Value error, ')})") from None
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
