@@ -39,7 +39,10 @@ class Sampling:
     """Parameters of sampling.
 
     Attributes:
-        temperature, top_k, top_p: see `sampled_continuations`.
+        temperature: divisor of the log-probabilities.
+        top_k: number of most probable tokens to sample from; 0: all.
+        top_p: sample only from the most probable tokens that together have at least this probability (nucleus
+            sampling, Holtzman et al. 2020, arXiv 1904.09751); 1: all. Applied after temperature and top_k.
         seed: random seed; together with the number of a line it decides which translations are sampled.
     """
 
@@ -336,13 +339,8 @@ class Engine(ABC):
                 has_prefix = bool(request.prefixes and request.prefixes[number].strip())
                 is_constrained = has_prefix or bool(request.required and request.required[number])
                 empty = () if request.attention else None
-                of_blank: dict[str, float] | None = {} if self.tokenizer.labels else None
-                joined = [
-                    Translation(
-                        "", 0.0, 0.0, (), (), empty, is_unsatisfied=is_constrained, source_pieces=empty,
-                        probabilities=of_blank,
-                    )
-                ]  # fmt: skip
+                blank = Translation("", 0.0, 0.0, alignment=empty, source_pieces=empty, is_unsatisfied=is_constrained)
+                joined = [dataclasses.replace(blank, probabilities={} if self.tokenizer.labels else None)]
             results.append([dataclasses.replace(best, **vars(self.task.output(line, best.text))) for best in joined])
         return results
 

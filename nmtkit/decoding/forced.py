@@ -89,10 +89,10 @@ class ForcedDecoder:
         self._lengths = lengths
         self.tokenizer = tokenizer
         self.decoding = decoding
-        self._longest_sequence = None if lengths is None else lengths.longest_sequence
         self._device = models[0].output_embedding.device
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
         self._max_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
+        self._is_joined = any(model.config.is_joined for model in models)
 
     @classmethod
     def load(
@@ -121,8 +121,7 @@ class ForcedDecoder:
         loaded = load_ensemble(models, device)
         if precision is None:
             precision = "float64" if device.type == "cpu" else "float32"
-        dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
-        first = loaded[0]
+        dtype, first = {"float64": torch.float64, "float32": torch.float32}[precision], loaded[0]
         tokenizer = first.tokenizer.in_direction(target_language, source_language)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
 
@@ -167,7 +166,7 @@ class ForcedDecoder:
         tokenizer, sides = self.tokenizer, self.tokenizer.context_sides
         separators = [tokenizer.separator_id(side) for side in sides]
         limit = self._limit(max_tokens)
-        longest = [min(limit, self._longest_sequence or limit), limit][: len(sides)]
+        longest = [min(limit, (self._lengths and self._lengths.longest_sequence) or limit), limit][: len(sides)]
         found: list[list[list[int]]] = [[] for _ in sides]
         for pairs, *row in zip(before, *ids[: len(sides)], strict=True):
             known = pairs[-tokenizer.context :] if row[0] else ()
@@ -184,8 +183,7 @@ class ForcedDecoder:
     def _limit(self, max_tokens: int) -> int:
         """Return the maximum length of a side."""
         limit = min(max_tokens, self._max_tokens or max_tokens)
-        is_joined = any(model.config.is_joined for model in self._models)
-        if is_joined and self._max_tokens is not None:  # both sides share the positions
+        if self._is_joined and self._max_tokens is not None:  # both sides share the positions
             limit = min(limit, self._max_tokens // 2)
         return limit
 
@@ -209,8 +207,7 @@ class ForcedDecoder:
         Raises:
             ModelError: a probability is not a number.
         """
-        limit, is_joined = self._limit(max_tokens), any(model.config.is_joined for model in self._models)
-        most_read = limit  # tokens of a source
+        limit = most_read = self._limit(max_tokens)  # of both sides, and of what is read of a source
         if not task_of(self.tokenizer).splits_sources:
             most_read = self._limit(source_limit(None, self._lengths))
         elif self._lengths is not None and self._lengths.max_source_tokens:
@@ -219,16 +216,12 @@ class ForcedDecoder:
         pairs = [(source[:most_read], hypothesis[:limit]) for source, hypothesis in sides]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
-        longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=is_joined)  # positions of each pair
+        longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=self._is_joined)  # positions of each pair
         log_probs: dict[int, list[float]] = {}
         for start, stop in cut_by_padded_tokens(longest, batch_tokens, limit_padding=True):
             indices = order[start:stop]
             batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices])
             values = token_log_probs(self._models, batch.to(self._device)).cpu()
-            if not bool(values.isfinite().all()):
-                raise ModelError(
-                    "the model's probabilities are not finite: its weights are damaged or its training diverged"
-                )
             by_pair = values.split(batch.target_lengths.tolist())
             log_probs.update((index, pair.tolist()) for index, pair in zip(indices, by_pair, strict=True))
         scores = []
@@ -251,9 +244,15 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
     """Return the log-probability of each target token with end symbols, sentence by sentence without padding.
 
     The probabilities of several models are averaged, as in decoding.
+
+    Raises:
+        ModelError: a probability is not a number.
     """
-    log_probs = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
-    return log_probs[0] if len(models) == 1 else torch.logsumexp(log_probs, dim=0) - math.log(len(models))
+    of_models = torch.stack([_log_probs(model, batch) for model in models])  # [models, tokens]
+    log_probs = of_models[0] if len(models) == 1 else torch.logsumexp(of_models, dim=0) - math.log(len(models))
+    if not log_probs.isfinite().all():
+        raise ModelError("the model's probabilities are not finite: its weights are damaged or its training diverged")
+    return log_probs
 
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:

@@ -87,8 +87,6 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         batch = batch_of_texts(np.concatenate(chosen), sizes[first:stop])
         log_probs = token_log_probs([loaded.model], batch.to(device))
         total -= float(log_probs.double().sum())
-    if not math.isfinite(total):
-        raise ModelError("the model's probabilities are not finite: its weights are damaged or its training diverged")
     characters = sum(len(line) + 1 for line in lines)
     return TextScore(total, len(ids) - 1, sum(len(line.split()) for line in lines), characters, int((ids == UNK).sum()))
 
@@ -150,10 +148,6 @@ class ContinuationScorer:
             sizes = np.array([len(rows[row]) for row in chosen], np.int64)
             batch = batch_of_texts(np.concatenate([rows[row] for row in chosen]), sizes)
             log_probs = token_log_probs([self._model], batch.to(self._model.output_embedding.device)).tolist()
-            if not all(map(math.isfinite, log_probs)):
-                raise ModelError(
-                    "the model's probabilities are not finite: its weights are damaged or its training diverged"
-                )
             for row, end in zip(chosen, np.cumsum(sizes - 1).tolist(), strict=True):
                 scores[row] = tuple(log_probs[end - len(found[row]) : end])
         by_row = zip(found, scores, remarks, strict=True)
@@ -226,10 +220,7 @@ class Generator:
                 if len(context) >= self._length:  # the model goes on from the second half
                     context = context[-max(1, self._length // 2) :]
                 room = max(1, min(max_tokens - len(written), self._length - len(context)))
-                seeds = [(sampling.seed, number, len(written))]
-                select = sampled_continuations(
-                    seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
-                )
+                select = sampled_continuations([(sampling.seed, number, len(written))], sampling)
                 added = self._search(context, written, room, select)[0]
                 written += added
                 if len(added) < room:

@@ -9,23 +9,19 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.search import Candidates, CandidateSelection
 
 Utility = Callable[[str, str], float]
 """The quality of a hypothesis, given a reference; higher is better."""
 
 
-def sampled_continuations(
-    seeds: Sequence[tuple[int, ...]], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> CandidateSelection:
+def sampled_continuations(seeds: Sequence[tuple[int, ...]], sampling: Sampling) -> CandidateSelection:
     """Select, for each hypothesis, a next token sampled from the model's distribution.
 
     Args:
         seeds: random seed of each sentence; separate random numbers make samples independent of the batch.
-        temperature: divisor of the log-probabilities.
-        top_k: number of most probable tokens to sample from; 0: all.
-        top_p: sample only from the most probable tokens that together have at least this probability (nucleus
-            sampling, Holtzman et al. 2020, arXiv 1904.09751); 1: all. Applied after temperature and top_k.
+        sampling: parameters; its own seed is not used.
     """
     generators = [np.random.default_rng(seed) for seed in seeds]
 
@@ -34,7 +30,7 @@ def sampled_continuations(
         if log_probs.size(1) == 1:  # the first step: all samples continue the empty hypothesis
             origins = torch.zeros_like(origins)
         rows = torch.arange(len(sentences), device=step.device)[:, None]
-        likely = _truncated(step / temperature, top_k, top_p)  # [sentences, live, vocab]
+        likely = _truncated(step / sampling.temperature, sampling.top_k, sampling.top_p)  # [sentences, live, vocab]
         cumulative = likely.double().softmax(2).cumsum(2)[rows, origins]  # [sentences, beam, vocab]
         uniform = torch.from_numpy(np.stack([generators[sentence].random(beam) for sentence in sentences]))
         # A threshold strictly below the sum, so that the token at which it is exceeded has a positive probability.

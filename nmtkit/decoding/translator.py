@@ -157,9 +157,7 @@ class Translator(Engine):
         select: CandidateSelection = best_continuations
         if sampling is not None:
             seeds = [(sampling.seed, request.first_line + segment.line, segment.number) for segment in segments]
-            select = sampled_continuations(
-                seeds, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
-            )
+            select = sampled_continuations(seeds, sampling)
         elif any(segment.phrases for segment in segments):
             select = required_phrases([segment.phrases for segment in segments], max_lengths, no_repeat_ngram)
         start = self.tokenizer.target_start

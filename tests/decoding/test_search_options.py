@@ -20,6 +20,7 @@ from nmtkit.decoding.constraints import (
     progress,
     required_phrases,
 )
+from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search
@@ -406,8 +407,8 @@ def test_a_sentence_that_loses_its_last_hypothesis_keeps_those_that_have_ended(s
     [
         SearchOptions(n_best=3),
         SearchOptions(n_best=3, select=required_phrases([[((5,),)]], [9])),
-        SearchOptions(select=sampled_continuations([(1,)], temperature=1.0, top_k=0, top_p=1.0), sampled=True),
-        SearchOptions(select=sampled_continuations([(1,)], temperature=3.0, top_k=3, top_p=0.99), sampled=True),
+        SearchOptions(select=sampled_continuations([(1,)], Sampling()), sampled=True),
+        SearchOptions(select=sampled_continuations([(1,)], Sampling(3.0, 3, 0.99)), sampled=True),
     ],
     ids=["beam", "phrases", "samples", "few samples"],
 )
@@ -514,7 +515,7 @@ def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
 def samples(
     table: Table, count: int, seed: int, sentences: Sequence[int] = (0,), **options: float
 ) -> list[list[Hypothesis]]:
-    select = sampled_continuations([(seed, sentence) for sentence in sentences], **options)  # type: ignore[arg-type]
+    select = sampled_continuations([(seed, sentence) for sentence in sentences], Sampling(**options))  # type: ignore[arg-type]
     return find(table, [3] * len(sentences), count, SearchOptions(select=select, sampled=True), sentences=sentences)
 
 
@@ -591,7 +592,7 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
 
 
 def test_rules_hold_for_samples_too() -> None:
-    select = sampled_continuations([(1, 0)])
+    select = sampled_continuations([(1, 0)], Sampling())
     options = SearchOptions(select=select, sampled=True, min_tokens=2, constraints=(no_repeated_ngrams(1),))
     [found] = find(history_table(1, sharpness=0.5), [3], 200, options)
     assert all(len(one.ids) >= 2 and not repeats(one.ids, 1) for one in found)
