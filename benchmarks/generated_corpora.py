@@ -27,9 +27,8 @@ from pathlib import Path
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry
-from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
 from nmtkit.decoding.engine import Engine
-from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.evaluation.metrics import score

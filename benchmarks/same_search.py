@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, exports_of
 from nmtkit.decoding.engine import TranslationRequest
-from nmtkit.decoding.engine_choice import exports_of
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.files import read_lines

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import ctranslate2
 
-from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
 from nmtkit.decoding.engine import Batching
-from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.lengths import longest_translation
 from nmtkit.files import read_lines
 

@@ -21,8 +21,8 @@ from nmtkit.console import counted, log
 from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
+from nmtkit.decoding.ctranslate2_engine import exports_of
 from nmtkit.decoding.engine import Engine, TranslationRequest
-from nmtkit.decoding.engine_choice import exports_of
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import PlayRequest, best_return_probabilities, outcome_of, play, signature_of

@@ -203,8 +203,8 @@ def command(
     }  # fmt: skip
 
     from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
+    from nmtkit.decoding.engine_choice import load_engine
     from nmtkit.decoding.file_translation import TranslationJob
-    from nmtkit.decoding.loading import load_engine
     from nmtkit.run import set_translated_as
     from nmtkit.text.terms import Glossary
 

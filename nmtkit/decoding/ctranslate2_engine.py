@@ -5,16 +5,22 @@ that of finished = "beside" in decoding/search.py, whatever the setting is (docs
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmtkit.config.schema import DecodingConfig
+from pydantic import ValidationError
+
+from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
+from nmtkit.console import log
 from nmtkit.data.processes import default_workers
 from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
-from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import sha256_of
+from nmtkit.files import positive, read_json, sha256_of
+from nmtkit.model_folder import read_description, read_provenance
+from nmtkit.run import find_model
 from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
 
 if TYPE_CHECKING:
@@ -23,6 +29,98 @@ if TYPE_CHECKING:
 _NO_PENALTY = 1e-9
 """Exponent so small that CTranslate2 divides by exactly 1 in float32. With 0 it would also stop at the first step whose
 best continuation ends."""
+
+
+FORMAT = 1
+"""Format of an export's manifest.json, which export/export.py writes."""
+_SHAPE = {
+    "quantization": str, "decoding": dict, "max_positions": positive, "has_learned_positions": bool,
+    "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
+    "training_lengths?": read_lengths,
+}  # fmt: skip
+"""Entries of that manifest that an engine needs."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A folder that `nmtkit export --format ctranslate2` wrote.
+
+    Attributes:
+        manifest: the content of its manifest.json.
+        model: model folder beside which the export was found; its decoding settings apply, as they can change without
+            the weights. None if the export itself was given as MODEL.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    model: Path | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Export":
+        """Read a folder; raise ModelError if it is no such export."""
+        manifest = read_json(folder / "manifest.json", dict, ModelError)
+        if manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
+            raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
+        return cls(folder, read_json(folder / "manifest.json", _SHAPE, ModelError))
+
+    @property
+    def quantization(self) -> str:
+        """Number format of the weights."""
+        return str(self.manifest["quantization"])
+
+    @property
+    def lengths(self) -> TrainingLengths | None:
+        """Lengths of the model's training pairs, if known."""
+        return read_lengths(self._description()[1].get("training_lengths"))
+
+    def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
+        """Return the decoding settings of the model, with the given values replaced."""
+        path, description = self._description()
+        try:
+            return DecodingConfig.model_validate({**description["decoding"], **overrides})
+        except ValidationError as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{path}: its decoding settings are not valid ({reason})") from None
+
+    def _description(self) -> tuple[Path, dict[str, Any]]:
+        """Return the file that describes the model, and its content."""
+        if self.model is None:
+            return self.folder / "manifest.json", self.manifest
+        return self.model / "model.json", read_description(self.model)
+
+    def is_made_from(self, model_folder: Path) -> bool:
+        """Return whether weights and tokenizer are those of a model folder, by the checksums that both record."""
+        tokenizer = read_description(model_folder)["tokenizer_sha256"]
+        try:
+            weights = read_provenance(model_folder)["files"]["model.safetensors"]
+        except (DataError, ModelError):
+            return False
+        return (weights, tokenizer) == (self.manifest["model_sha256"], self.manifest["tokenizer_sha256"])
+
+
+def is_export(folder: Path) -> bool:
+    """Return whether a folder looks like an export for CTranslate2."""
+    return (folder / "manifest.json").is_file() and (folder / "model.bin").is_file()
+
+
+def exports_of(path: Path) -> list[Export]:
+    """Return the exports that are made from exactly the model of a MODEL argument, float32 first.
+
+    They are searched in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
+    """
+    path = path.resolve()  # the parent of "." would be "."
+    model = find_model(path)
+    exports = []
+    for parent in dict.fromkeys((path, model, model.parent, model.parent.parent)):
+        for folder in filter(is_export, sorted(parent.glob("export/ctranslate2*"))):
+            try:
+                export = Export.read(folder)
+            except ModelError as error:
+                log.warning("%s; this export is not used", error)
+                continue
+            if export.is_made_from(model):
+                exports.append(replace(export, model=model))
+    return sorted(exports, key=lambda export: export.quantization != "float32")
 
 
 def check_installed() -> None:

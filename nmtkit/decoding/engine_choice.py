@@ -1,4 +1,4 @@
-"""The choice of the engine: torch, or CTranslate2 with an export of the model.
+"""The engine that a command translates with: CTranslate2 with an export of the model, or torch.
 
     translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
                                            --> None:      decoding/translator.py
@@ -6,113 +6,22 @@
 This module imports neither torch nor CTranslate2.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import ValidationError
-
-from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import log
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of, is_export
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import longest_translation, source_limit
-from nmtkit.errors import DataError, ModelError
-from nmtkit.files import positive, read_json
-from nmtkit.model_folder import is_model_folder, read_description, read_provenance
-from nmtkit.run import find_model
+from nmtkit.errors import ModelError
+from nmtkit.model_folder import is_model_folder
 from nmtkit.text.tokenizer import Tokenizer
 
-FORMAT = 1
-"""Format of an export's manifest.json, which export/export.py writes."""
-_SHAPE = {
-    "quantization": str, "decoding": dict, "max_positions": positive, "has_learned_positions": bool,
-    "model_sha256": str, "tokenizer_sha256": str, "files": {str: str, "model.bin": str},
-    "training_lengths?": read_lengths,
-}  # fmt: skip
-"""Entries of that manifest that an engine needs."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """A folder that `nmtkit export --format ctranslate2` wrote.
-
-    Attributes:
-        manifest: the content of its manifest.json.
-        model: model folder beside which the export was found; its decoding settings apply, as they can change without
-            the weights. None if the export itself was given as MODEL.
-    """
-
-    folder: Path
-    manifest: dict[str, Any]
-    model: Path | None = None
-
-    @classmethod
-    def read(cls, folder: Path) -> "Export":
-        """Read a folder; raise ModelError if it is no such export."""
-        manifest = read_json(folder / "manifest.json", dict, ModelError)
-        if manifest.get("format") != FORMAT or manifest.get("to") != "ctranslate2":
-            raise ModelError(f"{folder}: not an export for CTranslate2 of format {FORMAT} (see its manifest.json)")
-        return cls(folder, read_json(folder / "manifest.json", _SHAPE, ModelError))
-
-    @property
-    def quantization(self) -> str:
-        """Number format of the weights."""
-        return str(self.manifest["quantization"])
-
-    @property
-    def lengths(self) -> TrainingLengths | None:
-        """Lengths of the model's training pairs, if known."""
-        return read_lengths(self._description()[1].get("training_lengths"))
-
-    def decoding(self, overrides: dict[str, object]) -> DecodingConfig:
-        """Return the decoding settings of the model, with the given values replaced."""
-        path, description = self._description()
-        try:
-            return DecodingConfig.model_validate({**description["decoding"], **overrides})
-        except ValidationError as error:
-            reason = " ".join(str(error).split())
-            raise ModelError(f"{path}: its decoding settings are not valid ({reason})") from None
-
-    def _description(self) -> tuple[Path, dict[str, Any]]:
-        """Return the file that describes the model, and its content."""
-        if self.model is None:
-            return self.folder / "manifest.json", self.manifest
-        return self.model / "model.json", read_description(self.model)
-
-    def is_made_from(self, model_folder: Path) -> bool:
-        """Return whether weights and tokenizer are those of a model folder, by the checksums that both record."""
-        tokenizer = read_description(model_folder)["tokenizer_sha256"]
-        try:
-            weights = read_provenance(model_folder)["files"]["model.safetensors"]
-        except (DataError, ModelError):
-            return False
-        return (weights, tokenizer) == (self.manifest["model_sha256"], self.manifest["tokenizer_sha256"])
-
-
-def is_export(folder: Path) -> bool:
-    """Return whether a folder looks like an export for CTranslate2."""
-    return (folder / "manifest.json").is_file() and (folder / "model.bin").is_file()
-
-
-def exports_of(path: Path) -> list[Export]:
-    """Return the exports that are made from exactly the model of a MODEL argument, float32 first.
-
-    They are searched in ``export/ctranslate2*`` of the argument, of the model folder and of its run.
-    """
-    path = path.resolve()  # the parent of "." would be "."
-    model = find_model(path)
-    exports = []
-    for parent in dict.fromkeys((path, model, model.parent, model.parent.parent)):
-        for folder in filter(is_export, sorted(parent.glob("export/ctranslate2*"))):
-            try:
-                export = Export.read(folder)
-            except ModelError as error:
-                log.warning("%s; this export is not used", error)
-                continue
-            if export.is_made_from(model):
-                exports.append(replace(export, model=model))
-    return sorted(exports, key=lambda export: export.quantization != "float32")
+if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
+    from nmtkit.distributed.workers import Workers
 
 
 def choose_export(
@@ -186,3 +95,43 @@ def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: 
     """Return whether an export has enough positions; learned positions limit its model in the same way."""
     longest = max(max_source_tokens + 1, longest_translation(decoding, max_source_tokens))
     return bool(export.manifest["has_learned_positions"] or longest <= export.manifest["max_positions"])
+
+
+def load_engine(
+    models: Sequence[Path],
+    engine: Literal["auto", "torch", "ctranslate2"],
+    search: dict[str, object],
+    unsupported: Sequence[str],
+    start: "Callable[[], Workers]",
+    *,
+    precision: Literal["float32", "bf16", "fp16"] = "float32",
+    max_source_tokens: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Engine:
+    """Load an engine.
+
+    Args:
+        search: values of [decoding] that replace those of the model.
+        start: function that starts the process group; it is called for torch only.
+        engine, unsupported, max_source_tokens, device: see `choose_export`.
+        precision: of the torch engine.
+        threads: CPU threads of CTranslate2, by default all cores.
+
+    Raises:
+        ModelError: a model cannot be used, or the engine does not support the request.
+    """
+    export = choose_export(models, engine, search, unsupported, max_source_tokens=max_source_tokens, device=device)
+    if export is not None:
+        try:
+            return CTranslate2Translator.load(export, search, device, threads)
+        except ModelError as error:
+            if engine != "auto" or export.model is None:
+                raise
+            log.warning("using the torch engine, because the export cannot be used: %s", error)
+    workers = start()
+    from nmtkit.decoding.translator import Translator
+
+    translator = Translator.load(models, workers.device, precision)
+    translator.decoding = translator.decoding.model_copy(update=search)
+    return translator

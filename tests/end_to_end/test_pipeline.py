@@ -15,7 +15,7 @@ import pytest
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.corpora.synthetic import generate
-from nmtkit.decoding.engine_choice import exports_of
+from nmtkit.decoding.ctranslate2_engine import exports_of
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import Score

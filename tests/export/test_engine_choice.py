@@ -11,7 +11,8 @@ import pytest
 from tiny_models import VALID, make_run
 
 from nmtkit.decoding import engine_choice
-from nmtkit.decoding.engine_choice import Export, choose_export, exports_of
+from nmtkit.decoding.ctranslate2_engine import Export, exports_of
+from nmtkit.decoding.engine_choice import choose_export
 from nmtkit.errors import ModelError
 from nmtkit.export.export import export
 from nmtkit.files import read_json, write_json
