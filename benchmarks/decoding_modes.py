@@ -85,7 +85,7 @@ def rest_of_layer(
 ) -> Tensor:  # fmt: skip
     """A post-norm decoder layer from its self-attention on, as in `StepDecoder`."""
     attended = torch.bmm(torch.softmax(torch.bmm(queries, keys), -1), values).view(x.size(0), -1)
-    x = layer.norms[0](x + layer.self_output(attended))
+    x = layer.norms[0](x + layer.output(attended))
     sentences = source_keys.size(0) // heads
     queries = layer.source.queries(x).view(sentences, -1, heads, source_keys.size(1)).transpose(1, 2)
     queries = queries.reshape(source_keys.size(0), -1, source_keys.size(1))

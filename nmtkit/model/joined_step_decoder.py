@@ -21,7 +21,7 @@ from torch import Tensor
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.decoder_only import DecoderOnly
-from nmtkit.model.packed_encoder import prepared_layers
+from nmtkit.model.packed_layer import prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear, for_inference
 
 _FIRST_CAPACITY = 16
@@ -323,15 +323,13 @@ class JoinedState:
         of_source = torch.matmul(on_source.view(*shape, width).transpose(1, 2), source.values)
         of_own = torch.matmul(on_own[:, :, None], own.values)
         if keep:
-            self._keep_attention(cache.on_source(on_source.mean(1), self.source_width))
+            weights = cache.on_source(on_source.mean(1), self.source_width)  # [rows, source]
+            total = weights.sum(1, keepdim=True)
+            lengths = self.lengths.repeat_interleave(rows // sentences)[:, None]
+            is_source = torch.arange(self.source_width, device=weights.device) <= lengths
+            # Where a layer sees nothing of the source, all of its tokens alike.
+            self.attention = torch.where(total > 0, weights / total, is_source / (lengths + 1))
         return of_source.transpose(1, 2).reshape(of_own.shape) + of_own
-
-    def _keep_attention(self, weights: Float[Tensor, "rows source"]) -> None:
-        total = weights.sum(1, keepdim=True)
-        lengths = self.lengths.repeat_interleave(len(weights) // len(self.lengths))[:, None]
-        is_source = torch.arange(self.source_width, device=weights.device) <= lengths
-        # Where a layer sees nothing of the source, all of its tokens alike.
-        self.attention = torch.where(total > 0, weights / total, is_source / (lengths + 1))
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Keep, drop or repeat hypotheses, as `StepState.select`."""

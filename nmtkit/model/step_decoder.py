@@ -6,47 +6,19 @@ reordered by one copy per step; attention to the source is prepared once per sen
 are packed (packed_linear.py).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.packed_encoder import PreparedEncoder
-from nmtkit.model.packed_linear import PreparedLinear, PreparedNorm, for_inference, joined_by_head
-from nmtkit.model.step_attention import ByHead, Folded, SourceMaps, scaled_queries
-from nmtkit.model.transformer import DecoderLayer, Residual, Transformer
+from nmtkit.model.packed_layer import PreparedLayer, encode_with, prepared_layers
+from nmtkit.model.packed_linear import PreparedLinear, for_inference
+from nmtkit.model.step_attention import ByHead, Folded
+from nmtkit.model.transformer import Transformer
 
 _FIRST_CAPACITY = 16
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The linear layers and norms of one decoder layer."""
-
-    queries_keys_values: PreparedLinear
-    self_output: PreparedLinear
-    source: SourceMaps
-    inner: Callable[[Tensor], Tensor]
-    outer: PreparedLinear
-    norms: tuple[PreparedNorm, ...]
-
-    @classmethod
-    def of(cls, layer: DecoderLayer, dtype: torch.dtype | None) -> "_Layer":
-        attention = layer.self_attention
-        joined = joined_by_head(attention.num_heads, scaled_queries(attention), attention.key, attention.value)
-        inner = PreparedLinear.of(layer.feed_forward.inner, dtype)
-        return cls(
-            PreparedLinear.of(joined, dtype),
-            PreparedLinear.of(attention.output, dtype),
-            SourceMaps(layer.source_attention, dtype),
-            inner.activated(layer.feed_forward.activation),
-            PreparedLinear.of(layer.feed_forward.outer, dtype),
-            tuple(PreparedNorm.of(cast(Residual, residual).norm) for residual in layer.residuals),
-        )
 
 
 class StepDecoder:
@@ -57,10 +29,10 @@ class StepDecoder:
         dtype: type of the matrix products, and on devices other than a CPU of everything else; by default the model's.
         """
         self._model = model = for_inference(model, dtype)
-        self._encode = PreparedEncoder(model, dtype)
+        self._encoder = prepared_layers(model.encoder, dtype)
         self._num_heads, self._d_k = model.config.num_heads, model.config.key_width
         self._is_pre_norm = model.config.norm == "pre"
-        self.layers = [_Layer.of(cast(DecoderLayer, layer), dtype) for layer in model.decoder]
+        self.layers = prepared_layers(model.decoder, dtype)
         self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
 
     def start(
@@ -73,14 +45,14 @@ class StepDecoder:
             source_lengths: their tokens, on the CPU.
             fold: fold attention to one short source (see step_attention.py).
         """
-        states, mask = self._encode(source, source_lengths)
+        states, mask = encode_with(self._encoder, self._model, source, source_lengths)
         bias = None
         if mask is not None:
             bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
             bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
         window = self._model.config.attention_window
         before = AttentionWindow.of(window, causal=True).before if window is not None else None
-        sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers]
+        sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers if layer.source]
         d_v = self._model.config.value_width
         empty = states.new_empty(_FIRST_CAPACITY, len(sources), len(states), self._num_heads * (self._d_k + d_v))
         return StepState(sources, bias, empty, self._num_heads, self._d_k, before)
@@ -116,7 +88,7 @@ class StepDecoder:
         return torch.add(row.to(table.dtype), read, alpha=self._model.embedding_factor)
 
     def _attend_to_self(
-        self, x: Float[Tensor, "rows width"], residual: Tensor, layer: _Layer, position: "_Position"
+        self, x: Float[Tensor, "rows width"], residual: Tensor, layer: PreparedLayer, position: "_Position"
     ) -> Float[Tensor, "rows width"]:
         """Return ``residual`` plus attention to earlier positions."""
         joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # grouped by head
@@ -124,7 +96,7 @@ class StepDecoder:
         position.place.copy_(keys_values)
         scores = torch.bmm(queries.unsqueeze(1), position.keys)  # [rows x heads, 1, length]
         attended = torch.bmm(torch.softmax(scores, -1), position.values)
-        return layer.self_output.add(attended.view(x.size(0), -1), residual)
+        return layer.output.add(attended.view(x.size(0), -1), residual)
 
 
 class _Position(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 
 from nmtkit.config.schema import ModelConfig
 from nmtkit.model import packed_linear as prepared
-from nmtkit.model.packed_encoder import PreparedEncoder
+from nmtkit.model.packed_layer import encode_with, prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear
 from nmtkit.model.transformer import Transformer
 
@@ -134,7 +134,7 @@ def test_a_prepared_encoder_gives_the_same_states(changes: dict[str, Any], given
             torch.nn.init.normal_(parameter, std=0.3)
     source, lengths = torch.randint(4, 23, (len(given), max(given))), torch.tensor(given)
     expected, expected_mask = model.encode(source, lengths)
-    states, mask = PreparedEncoder(model)(source, lengths)
+    states, mask = encode_with(prepared_layers(model.encoder, None), model, source, lengths)
     torch.testing.assert_close(mask, expected_mask)
     for row, length in enumerate(given):
         torch.testing.assert_close(states[row, :length], expected[row, :length], rtol=1e-4, atol=1e-5)

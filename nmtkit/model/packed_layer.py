@@ -1,4 +1,4 @@
-"""Layers of self-attention for inference, with packed linear layers; the encoder of `Transformer.encode` is a stack.
+"""Layers for inference, with packed linear layers; the encoder of `Transformer.encode` is a stack of them.
 
 Weights and sums are those of ``transformer.py``; queries, keys and values come from one product.
 """
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.packed_linear import PreparedLinear, PreparedNorm, joined_by_head
-from nmtkit.model.transformer import Residual, SelfAttentionLayer, Transformer
+from nmtkit.model.step_attention import SourceMaps, scaled_queries
+from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer, Transformer
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class PreparedLayer:
 
     Attributes:
         inner: first linear layer of the feed-forward sub-layer, with the activation.
+        source: attention to the source; None in a layer of self-attention only. With it, the queries of self-attention
+            are divided by sqrt(d_k) already.
     """
 
     attention: MultiHeadAttention
@@ -31,12 +34,15 @@ class PreparedLayer:
     outer: PreparedLinear
     norms: tuple[PreparedNorm, ...]
     is_pre: bool
+    source: SourceMaps | None
 
     @classmethod
-    def of(cls, layer: SelfAttentionLayer, dtype: torch.dtype | None) -> "PreparedLayer":
+    def of(cls, layer: SelfAttentionLayer | DecoderLayer, dtype: torch.dtype | None) -> "PreparedLayer":
         """Copy a layer; see `PreparedLinear` for ``dtype``."""
         attention = layer.self_attention
-        joined = joined_by_head(attention.num_heads, attention.query, attention.key, attention.value)
+        source = SourceMaps(layer.source_attention, dtype) if isinstance(layer, DecoderLayer) else None
+        query = attention.query if source is None else scaled_queries(attention)
+        joined = joined_by_head(attention.num_heads, query, attention.key, attention.value)
         inner = PreparedLinear.of(layer.feed_forward.inner, dtype)
         residuals = [cast(Residual, residual) for residual in layer.residuals]
         return cls(
@@ -47,12 +53,13 @@ class PreparedLayer:
             PreparedLinear.of(layer.feed_forward.outer, dtype),
             tuple(PreparedNorm.of(residual.norm) for residual in residuals),
             residuals[0].pre,
+            source,
         )
 
     def __call__(
         self, x: Float[Tensor, "batch length width"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Float[Tensor, "batch length width"]:
-        """Return the output of the layer.
+        """Return the output of a layer of self-attention only.
 
         Args:
             attend: from queries, keys and values [batch, heads, length, d_k or d_v] to the results of the heads.
@@ -70,26 +77,18 @@ class PreparedLayer:
 
 def prepared_layers(layers: Iterable[nn.Module], dtype: torch.dtype | None) -> list[PreparedLayer]:
     """Copy the layers of a stack. Later changes of the weights have no defined effect."""
-    return [PreparedLayer.of(cast(SelfAttentionLayer, layer), dtype) for layer in layers]
+    return [PreparedLayer.of(cast(SelfAttentionLayer | DecoderLayer, layer), dtype) for layer in layers]
 
 
-class PreparedEncoder:
-    """A model's encoder for inference. Later changes of the weights have no defined effect."""
-
-    def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
-        """Args:
-        model: a model for inference only (`for_inference`).
-        dtype: see `PreparedLinear`.
-        """
-        self._model = model
-        self._layers = prepared_layers(model.encoder, dtype)
-
-    def __call__(
-        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
-        """Return the result of `Transformer.encode`."""
-        x, mask = self._model.begin_encoding(source, source_lengths)
-        for layer in self._layers:
-            heads = layer.attention.heads
-            x = layer(x, lambda queries, keys, values, heads=heads: heads(queries, keys, values, mask))  # type: ignore[misc]
-        return self._model.encoder_norm(x), mask
+def encode_with(
+    layers: Iterable[PreparedLayer],
+    model: Transformer,
+    source: Int[Tensor, "batch source"],
+    source_lengths: Int[Tensor, " batch"],
+) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
+    """Return the result of `Transformer.encode`, with prepared layers instead of the model's."""
+    x, mask = model.begin_encoding(source, source_lengths)
+    for layer in layers:
+        heads = layer.attention.heads
+        x = layer(x, lambda queries, keys, values, heads=heads: heads(queries, keys, values, mask))  # type: ignore[misc]
+    return model.encoder_norm(x), mask
