@@ -79,8 +79,7 @@ def forbidden_phrases(phrases: Sequence[Ids]) -> Constraint:
 def forced_prefixes(prefixes: Sequence[Ids], certain: int = 0) -> Constraint:
     """Force the translation of each sentence to begin with its prefix, which may be empty.
 
-    Args:
-        certain: number of tokens at the beginning of each prefix that have the probability 1, also if suppressed.
+    The first ``certain`` tokens of each prefix have the probability 1, also if suppressed.
     """
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
@@ -96,11 +95,7 @@ def forced_prefixes(prefixes: Sequence[Ids], certain: int = 0) -> Constraint:
 
 
 def ended_words(lengths: Sequence[int], continuing: Tensor) -> Constraint:
-    """Forbid tokens that continue a word after the first ``lengths`` tokens of each sentence's translation; 0: none.
-
-    Args:
-        continuing: True for these tokens [vocab].
-    """
+    """Forbid tokens that continue a word (``continuing`` [vocab]) after the first ``lengths`` tokens; 0: none."""
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         position = tokens.size(2) - 1
@@ -257,11 +252,8 @@ def _suppress_early_ends(
 ) -> int:
     """Drop hypotheses that can no longer contain the most phrase tokens, and suppress early ends of the others.
 
-    Args:
-        ended: maximum number of phrase tokens in a finished hypothesis.
-
-    Returns:
-        The maximum number of phrase tokens that a live or finished hypothesis can contain.
+    Return the maximum number of phrase tokens that a live or finished hypothesis can contain; ``ended``: the maximum in
+    a finished one.
     """
     alive = (log_probs > -math.inf).tolist()
     reach = [slot.held + slot.possible for slot in slots]

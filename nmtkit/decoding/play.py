@@ -343,11 +343,7 @@ def environment_of(facts: Facts, request: PlayRequest) -> Environment:
 
 
 def play_at_random(facts: Facts, request: PlayRequest, positions: int = 1000) -> list[Played]:
-    """Play episodes of random actions.
-
-    Args:
-        positions: of the model beside which they are played, see `is_cut`.
-    """
+    """Play episodes of random actions; ``positions``: of the model beside which they are played, see `is_cut`."""
     found = []
     for number in range(request.episodes):
         random = np.random.default_rng([request.seed, number])

@@ -183,10 +183,7 @@ def write_language_model(folder: Path, loaded: LoadedModel) -> None:
 def largest_difference(folder: Path, loaded: LoadedModel, sequences: Sequence[list[int]]) -> float:
     """Return the largest difference of logits between nmtkit and transformers, which reads ``folder`` as a user does.
 
-    Both compute in float64, so that rounding does not count.
-
-    Args:
-        sequences: nmtkit's ids.
+    Both compute in float64, so that rounding does not count. ``sequences`` are nmtkit's ids.
     """
     from transformers import AutoModelForCausalLM
 

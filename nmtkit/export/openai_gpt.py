@@ -70,11 +70,7 @@ def their_rows(tokenizer: Tokenizer) -> list[int]:
 
 
 def our_weights(theirs: Mapping[str, Tensor], config: ModelConfig, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Return the weights with nmtkit's names.
-
-    Args:
-        rows: their id of each entry of nmtkit's vocabulary.
-    """
+    """Return the weights with nmtkit's names; ``rows``: their id of each entry of nmtkit's vocabulary."""
     ours = {
         "embeddings.shared": theirs["tokens_embed.weight"][torch.tensor(rows)],
         "positions.target": theirs["positions_embed.weight"],
@@ -90,11 +86,7 @@ def our_weights(theirs: Mapping[str, Tensor], config: ModelConfig, rows: Sequenc
 
 
 def their_weights_of_gpt(ours: Mapping[str, Tensor], config: ModelConfig, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Return the weights with the names of transformers, in the order of OpenAI's files.
-
-    Args:
-        rows: nmtkit's id of each of their entries.
-    """
+    """Return the weights with the names of transformers, in the order of OpenAI's files; ``rows`` as `their_rows`."""
     theirs = {
         "positions_embed.weight": ours["positions.target"],
         "tokens_embed.weight": ours["embeddings.shared"][torch.tensor(rows)],
@@ -219,11 +211,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 def _read_tokenizer(folder: Path, language: str, vocab_size: int) -> tuple[Tokenizer, list[int]]:
-    """Return the tokenizer of a folder, and their id of each of its entries.
-
-    Args:
-        vocab_size: rows of the embeddings.
-    """
+    """Return the tokenizer of a folder, and their id of each of its entries; ``vocab_size``: rows of the embeddings."""
     if (folder / "tokenizer" / "tokenizer.json").is_file():  # nmtkit's own, in its export
         tokenizer = Tokenizer.load(folder / "tokenizer")
         path, ids = folder / "tokenizer", list(range(tokenizer.vocab_size("target")))

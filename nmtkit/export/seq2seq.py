@@ -99,10 +99,7 @@ def width_order(config: ModelConfig) -> Tensor:
 def read(
     folder: Path, stated: dict[str, Any], source_language: str | None, target_language: str | None
 ) -> ImportedModel:
-    """Return the model in a folder of transformers; arguments as of `import_model`.
-
-    Args:
-        stated: content of config.json.
+    """Return the model in a folder of transformers; arguments as of `import_model`, and the content of config.json.
 
     Raises:
         ModelError: the folder is damaged, or its files contradict each other or have what nmtkit lacks.
@@ -231,8 +228,7 @@ def _check_rest(file: Path, rest: dict[str, Tensor], config: ModelConfig) -> Non
 def _decoding(folder: Path, num_forced: int) -> DecodingConfig:
     """Return the search settings of generation_config.json, or of config.json in older folders.
 
-    Args:
-        num_forced: number of tokens at the beginning of each translation that are no part of it.
+    Each translation begins with ``num_forced`` tokens that are no part of it.
     """
     path = folder / "generation_config.json"
     path = path if path.is_file() else folder / "config.json"

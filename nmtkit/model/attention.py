@@ -239,10 +239,9 @@ def _weights(
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:
-    """Return True for the tokens of each sentence and False for padding; None if there is no padding.
+    """Return True for the tokens of each sentence and False for padding, given the lengths [batch] on the CPU.
 
-    Args:
-        lengths: tokens of each sentence, on the CPU [batch].
+    The mask is None if there is no padding.
     """
     longest = int(lengths.max())
     if bool((lengths == longest).all()):

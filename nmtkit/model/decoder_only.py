@@ -57,11 +57,7 @@ class DecoderOnly(Transformer):
         source: Int[Tensor, "batch source"],
         lengths: Int[Tensor, " batch"],
     ) -> "Joined":
-        """Compute whole sequences.
-
-        Args:
-            lengths: tokens of each source without end symbol, on the device.
-        """
+        """Compute whole sequences; ``lengths``: tokens of each source without end symbol, on the device."""
         batch, target = target_in.shape
         width = source.size(1) - 1 + target
         position = torch.arange(width, device=source.device)

@@ -263,11 +263,7 @@ class JoinedStepDecoder:
     def step(
         self, last_ids: Int[Tensor, " rows"], state: "JoinedState", *, keep_attention: bool = False
     ) -> Float[Tensor, "rows vocab"]:
-        """Return the logits of the token after ``last_ids``.
-
-        Args:
-            keep_attention: keep attention to the source in the state.
-        """
+        """Return the logits of the token after ``last_ids``; keep attention to the source in the state if requested."""
         state.num_hypotheses = len(last_ids)
         position = state.lengths + state.length  # [sentences]
         of_rows = position.repeat_interleave(len(last_ids) // len(position))[:, None]

@@ -61,8 +61,7 @@ class PreparedLayer:
     ) -> Float[Tensor, "batch length width"]:
         """Return the output of a layer of self-attention only.
 
-        Args:
-            attend: from queries, keys and values [batch, heads, length, d_k or d_v] to the results of the heads.
+        ``attend`` goes from queries, keys and values [batch, heads, length, d_k or d_v] to the results of the heads.
         """
         normed = self.norms[0](x) if self.is_pre else x
         joined = self.queries_keys_values(normed).unflatten(2, (self.attention.num_heads, -1)).transpose(1, 2)

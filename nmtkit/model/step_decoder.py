@@ -62,8 +62,7 @@ class StepDecoder:
     ) -> Float[Tensor, "rows vocab"]:
         """Return the logits of the token after ``last_ids``.
 
-        Args:
-            keep_attention: keep the weights of the last layer's attention to the source in the state.
+        ``keep_attention``: keep the weights of the last layer's attention to the source in the state.
         """
         x = self._embed(last_ids, state.length)
         positions = state.open_position()
