@@ -74,10 +74,8 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     spec = specs.TransformerSpec(encoder, decoder)
 
     shared = weights.get("embeddings.shared")
-    source = shared if shared is not None else weights["embeddings.source"]
-    target = shared if shared is not None else weights["embeddings.target"]
-    encoder.embeddings[0].weight = source
-    decoder.embeddings.weight = target
+    encoder.embeddings[0].weight = weights.get("embeddings.source", shared)
+    decoder.embeddings.weight = target = weights.get("embeddings.target", shared)
     decoder.projection.weight = weights.get("embeddings.output", target)
     if config.output_bias:
         decoder.projection.bias = weights["output_bias"]

@@ -206,36 +206,27 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#batch 1 #query key"] | None,
         causal: bool = False,
     ) -> Float[Tensor, "batch heads query d_v"]:
-        """Compute `heads` without windows, on a CPU by plain matrix products.
+        """Return softmax(Q K^T / sqrt(d_k)) V of each head without windows, on a CPU by plain matrix products.
 
         These are several times faster there for sentences than torch's fused attention, which is used elsewhere and
         where the scores would take too much memory.
         """
         num_scores = queries.shape[:3].numel() * keys.size(2)
-        if self.watch is not None or (queries.device.type == "cpu" and num_scores <= MOST_SCORES):
-            weights = _weights(queries, keys, mask, causal)
-            if self.watch is not None:
-                self.watch(weights)
-            weights = self.dropout(weights)
-            return torch.matmul(weights.to(values.dtype), values)
-        rate = self.dropout.rate if self.training else 0.0
-        return F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
-
-
-def _weights(
-    queries: Float[Tensor, "batch heads query d_k"],
-    keys: Float[Tensor, "batch heads key d_k"],
-    mask: Bool[Tensor, "#batch 1 #query key"] | None,
-    causal: bool,
-) -> Float[Tensor, "batch heads query key"]:
-    """Return softmax(Q K^T / sqrt(d_k)) of each head."""
-    scores = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
-    if causal:
-        later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu_(1)
-        scores = scores.masked_fill(later, float("-inf"))
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return torch.softmax(scores, dim=-1)
+        if self.watch is None and (queries.device.type != "cpu" or num_scores > MOST_SCORES):
+            rate = self.dropout.rate if self.training else 0.0
+            return F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
+        # One name for scores and weights, so that only one of these large tensors is held at a time.
+        weights = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
+        if causal:
+            later = torch.ones(weights.shape[2:], dtype=torch.bool, device=weights.device).triu_(1)
+            weights = weights.masked_fill(later, float("-inf"))
+        if mask is not None:
+            weights = weights.masked_fill(~mask, float("-inf"))
+        weights = torch.softmax(weights, dim=-1)
+        if self.watch is not None:
+            self.watch(weights)
+        weights = self.dropout(weights)
+        return torch.matmul(weights.to(values.dtype), values)
 
 
 def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch 1 1 source"] | None:

@@ -61,16 +61,14 @@ class SourceMaps:
         keys, values = joined[..., : self._d_k], joined[..., self._d_k :]  # [sentences, source, heads, d_k or d_v]
         is_short = self.num_heads * source <= _MOST_SCORES * width
         if fold and is_short and sentences == 1 and not self._rounds:
-            return self._folded(keys[0].transpose(0, 1), values[0].transpose(0, 1))
+            keys, values = keys[0].transpose(0, 1), values[0].transpose(0, 1)  # [heads, source, d_k or d_v]
+            scores = torch.bmm(keys, self._to_queries).flatten(0, 1).t().contiguous()  # [width + 1, heads x source]
+            # The weights of each head add up to 1, so the bias may stand in what they are multiplied by.
+            found = torch.baddbmm(self._share_of_bias, values, self._from_values)  # [heads, source, width]
+            return Folded(scores[:-1], scores[-1], found.flatten(0, 1), self.num_heads)
         return ByHead(
             self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias, sentences
         )
-
-    def _folded(self, keys: Float[Tensor, "heads source d_k"], values: Float[Tensor, "heads source d_v"]) -> "Folded":
-        scores = torch.bmm(keys, self._to_queries).flatten(0, 1).t().contiguous()  # [width + 1, heads x source]
-        # The weights of each head add up to 1, so the bias may stand in what they are multiplied by.
-        found = torch.baddbmm(self._share_of_bias, values, self._from_values)  # [heads, source, width]
-        return Folded(scores[:-1], scores[-1], found.flatten(0, 1), self.num_heads)
 
 
 @dataclass(frozen=True)

@@ -218,10 +218,7 @@ class Transformer(nn.Module):
     @property
     def output_embedding(self) -> Float[Tensor, "vocab width"]:
         """Matrix that turns decoder states into logits."""
-        for name in ("output", "target"):
-            if name in self.embeddings:
-                return self.embeddings[name]
-        return self.embeddings["shared"]
+        return next(self.embeddings[name] for name in ("output", "target", "shared") if name in self.embeddings)
 
     def output_product(
         self, states: Float[Tensor, "tokens width"]
