@@ -21,7 +21,7 @@ from torch import Tensor
 from nmtkit.config.schema import LANGUAGE_MODEL, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
-from nmtkit.export.weight_files import ImportedModel, check_shape, checked, read_weights
+from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
 from nmtkit.files import content_of, read_json
 from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 
@@ -133,23 +133,22 @@ def _config(path: Path, layers: int, width: int, heads: int, positions: int, **c
 def _read_transformers(folder: Path, stated: dict[str, Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Return settings and float32 weights of a folder of transformers; names are those of OpenAIGPTModel."""
     path = folder / "config.json"
-    for key in ("vocab_size", "n_layer", "n_embd", "n_head", "n_positions"):
-        if type(stated.get(key)) is not int or stated[key] < 1:
-            raise ModelError(f"{path}: {key} is {stated.get(key)!r} and not a positive number")
+    names = ("vocab_size", "n_layer", "n_embd", "n_head", "n_positions")
+    vocab_size, *sizes = [positive_count(path, stated, name) for name in names]
     if (activation := stated.get("afn", "gelu")) not in ("gelu", "relu"):
         raise ModelError(f"{path}: afn is {activation!r}; only gelu and relu can be imported")
     if (epsilon := stated.get("layer_norm_epsilon", 1e-5)) != 1e-5:
         raise ModelError(f"{path}: layer_norm_epsilon is {epsilon!r}; only 1e-05 can be imported")
     config = _config(
-        path, stated["n_layer"], stated["n_embd"], stated["n_head"], stated["n_positions"], activation=activation,
-        dropout=stated.get("resid_pdrop", 0.1), attention_dropout=stated.get("attn_pdrop", 0.1),
+        path, *sizes, activation=activation, dropout=stated.get("resid_pdrop", 0.1),
+        attention_dropout=stated.get("attn_pdrop", 0.1),
     )  # fmt: skip
     file, tensors = read_weights(folder)
     found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     tied = found.pop("lm_head.weight", None)  # some classes store the matrix under this name only
     if tied is not None and not torch.equal(found.setdefault("tokens_embed.weight", tied), tied):
         raise ModelError(f"{file}: lm_head.weight is not equal to tokens_embed.weight; only tied ones can be imported")
-    expected = _shapes(config, stated["vocab_size"])
+    expected = _shapes(config, vocab_size)
     heads = [name for name in found if name.startswith(_HEADS)]
     if heads:
         log.warning("%s: left out, as a language model has no classification head: %s", file, ", ".join(heads))

@@ -19,7 +19,7 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary
-from nmtkit.export.weight_files import ImportedModel, check_shape, checked, read_weights
+from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
 from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
@@ -122,24 +122,18 @@ def read(
     if source_language or target_language:
         tokenizer.in_direction(target_language or tokenizer.target_languages[0], source_language)  # knows them
     # Translation models learn from sentences, and none longer than the positions that transformers has.
-    longest = _count(path, stated, "max_position_embeddings") - 1
+    longest = positive_count(path, stated, "max_position_embeddings") - 1
     values = {"longest_source": longest, "target_ratio": 1.0, "multi_sentence_share": 0.0}
     lengths = checked(TrainingLengths, values, path)
     decoding = _decoding(folder, num_forced=1 if config.decoder_start == "eos" else 0)
     return ImportedModel(weights, config, tokenizer, decoding, lengths)
 
 
-def _count(path: Path, stated: dict[str, Any], key: str) -> int:
-    if type(value := stated.get(key)) is not int or value < 1:
-        raise ModelError(f"{path}: {key} is {value!r} and not a positive number")
-    return value
-
-
 def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
     """Return the settings of the model."""
     kind = str(stated["model_type"])
     for name in ("attention_heads", "ffn_dim"):
-        sizes = [_count(path, stated, f"{side}_{name}") for side in ("encoder", "decoder")]
+        sizes = [positive_count(path, stated, f"{side}_{name}") for side in ("encoder", "decoder")]
         if sizes[0] != sizes[1]:
             raise ModelError(f"{path}: encoder_{name} is {sizes[0]} and decoder_{name} {sizes[1]}; they must be equal")
     own_names = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | _OTHER_ACTIVATIONS
@@ -152,9 +146,9 @@ def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
     if fault := next((key for key, value in refused.items() if stated.get(key) is value), None):
         raise ModelError(f"{path}: {fault} = {str(refused[fault]).lower()}; such models cannot be imported")
     values = {
-        "encoder_layers": _count(path, stated, "encoder_layers"),
-        "decoder_layers": _count(path, stated, "decoder_layers"),
-        "d_model": _count(path, stated, "d_model"),
+        "encoder_layers": positive_count(path, stated, "encoder_layers"),
+        "decoder_layers": positive_count(path, stated, "decoder_layers"),
+        "d_model": positive_count(path, stated, "d_model"),
         "d_ff": stated["encoder_ffn_dim"],
         "num_heads": stated["encoder_attention_heads"],
         "norm": KINDS[kind],

@@ -62,6 +62,13 @@ def check_shape(file: Path, name: str, tensor: Tensor, shape: Sequence[int]) -> 
         )
 
 
+def positive_count(path: Path, stated: dict[str, Any], key: str) -> int:
+    """Return a count that config.json has to state."""
+    if type(value := stated.get(key)) is not int or value < 1:
+        raise ModelError(f"{path}: {key} is {value!r} and not a positive number")
+    return value
+
+
 def checked(section: type[_S], values: dict[str, Any], path: Path, fault: str = "not supported") -> _S:
     """Return settings from the values of a file; raise ModelError if nmtkit does not support them."""
     try:
