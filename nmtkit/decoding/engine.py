@@ -380,15 +380,11 @@ class Engine(ABC):
 
     def _checked(self, translation: Translation, segment: Segment, request: TranslationRequest) -> Translation:
         """Return a translation with the terms and spans that it lacks."""
-        if not (missing := self._missing(translation, segment, request)):
+        missing = missing_in(translation.text, translation.pieces, segment.wanted, request.keep, self.tokenizer)
+        if not missing:
             return translation
         texts = tuple(" | ".join(entry.texts) for entry in missing)
         return dataclasses.replace(translation, missing=texts, is_unsatisfied=True)
-
-    def _missing(self, found: Translation, segment: Segment, request: TranslationRequest) -> tuple[Wanted, ...]:
-        if not segment.wanted:
-            return ()
-        return missing_in(found.text, found.pieces, segment.wanted, request.keep, self.tokenizer)
 
     def _constrained(
         self, segment: Segment, translations: Sequence[Translation], request: TranslationRequest
@@ -399,7 +395,7 @@ class Engine(ABC):
         Everything else is a required phrase.
         """
         best, prefix = translations[0], segment.prefix
-        missing = self._missing(best, segment, request)
+        missing = missing_in(best.text, best.pieces, segment.wanted, request.keep, self.tokenizer)
         beginning, left = mended(best.text, segment.wanted, missing, request.keep)
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
         try:

@@ -45,6 +45,8 @@ def missing_in(
 
     A term is there if its words or its tokens are, so the last word may continue; a span only as a span.
     """
+    if not wanted:
+        return ()
     words, spans = words_and_signs(text), {text[start:stop] for start, stop, _ in kept_spans(text, kinds)}
     missing = []
     for entry in wanted:
