@@ -3,7 +3,7 @@
     translate --engine E --> choose_export --> an Export: decoding/ctranslate2_engine.py
                                            --> None:      decoding/translator.py
 
-This module imports neither torch nor CTranslate2.
+Neither torch nor CTranslate2 is imported before it is needed.
 """
 
 from collections.abc import Callable, Sequence

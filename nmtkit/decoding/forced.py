@@ -121,7 +121,8 @@ class ForcedDecoder:
         loaded = load_ensemble(models, device)
         if precision is None:
             precision = "float64" if device.type == "cpu" else "float32"
-        dtype, first = {"float64": torch.float64, "float32": torch.float32}[precision], loaded[0]
+        dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
+        first = loaded[0]
         tokenizer = first.tokenizer.in_direction(target_language, source_language)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
 
@@ -207,7 +208,8 @@ class ForcedDecoder:
         Raises:
             ModelError: a probability is not a number.
         """
-        limit = most_read = self._limit(max_tokens)  # of both sides, and of what is read of a source
+        limit = self._limit(max_tokens)
+        most_read = limit  # tokens of a source
         if not task_of(self.tokenizer).splits_sources:
             most_read = self._limit(source_limit(None, self._lengths))
         elif self._lengths is not None and self._lengths.max_source_tokens:
