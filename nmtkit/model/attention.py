@@ -145,15 +145,15 @@ class MultiHeadAttention(nn.Module):
 
         Source: Liu et al. 2018 (arXiv 1801.10198), section 4.2.4.
         """
+        return self._compress(keys, self.compress_keys), self._compress(values, self.compress_values)
+
+    def _compress(
+        self, x: Float[Tensor, "batch heads key head_width"], linear: nn.Linear
+    ) -> Float[Tensor, "batch heads memory head_width"]:
         assert self.compression is not None
-        groups = keys.size(2) // self.compression
-        compressed = groups * self.compression
-
-        def compress(x: Tensor, linear: nn.Linear) -> Tensor:
-            joined = x.transpose(1, 2)[:, :compressed].reshape(x.size(0), groups, linear.in_features)
-            return torch.cat([x[:, :, :1], self._split(linear(joined)).to(x.dtype)], 2)
-
-        return compress(keys, self.compress_keys), compress(values, self.compress_values)
+        groups = x.size(2) // self.compression
+        joined = x.transpose(1, 2)[:, : groups * self.compression].reshape(x.size(0), groups, linear.in_features)
+        return torch.cat([x[:, :, :1], self._split(linear(joined)).to(x.dtype)], 2)
 
     def by_token(
         self, weights: Float[Tensor, "batch heads query memory"], length: int

@@ -109,11 +109,10 @@ class SelfAttentionLayer(nn.Module):
         causal: bool = False,
         prefix: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch source width"]:
-        def attend(x: Tensor) -> Tensor:
-            attention = self.self_attention
-            return attention.attend(attention.queries(x), *attention.keys_values(x), mask, causal, prefix)
-
-        x = self.residuals[0](x, attend)
+        attention = self.self_attention
+        x = self.residuals[0](
+            x, lambda x: attention.attend(attention.queries(x), *attention.keys_values(x), mask, causal, prefix)
+        )
         result: Tensor = self.residuals[1](x, self.feed_forward)
         return result
 
@@ -134,19 +133,17 @@ class DecoderLayer(nn.Module):
         source: Float[Tensor, "batch source width"],
         source_mask: Bool[Tensor, "batch 1 1 source"] | None,
     ) -> Float[Tensor, "batch target width"]:
-        def attend_to_self(x: Tensor) -> Tensor:
-            attention = self.self_attention
-            keys, values = attention.keys_values(x)
-            return attention.attend(attention.queries(x), keys, values, causal=True)
-
-        def attend_to_source(x: Tensor) -> Tensor:
-            attention = self.source_attention
-            return attention.attend(attention.queries(x), *attention.keys_values(source), source_mask)
-
-        x = self.residuals[0](x, attend_to_self)
-        x = self.residuals[1](x, attend_to_source)
+        attention = self.source_attention
+        x = self.residuals[0](x, self._attend_to_self)
+        x = self.residuals[1](
+            x, lambda x: attention.attend(attention.queries(x), *attention.keys_values(source), source_mask)
+        )
         result: Tensor = self.residuals[2](x, self.feed_forward)
         return result
+
+    def _attend_to_self(self, x: Float[Tensor, "batch target width"]) -> Float[Tensor, "batch target width"]:
+        keys, values = self.self_attention.keys_values(x)  # before the queries: the order of sums of gradients
+        return self.self_attention.attend(self.self_attention.queries(x), keys, values, causal=True)
 
 
 class Transformer(nn.Module):
