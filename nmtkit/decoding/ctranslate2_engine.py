@@ -15,7 +15,8 @@ from nmtkit.decoding.engine_choice import Export
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
-from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS, UNK
 
 if TYPE_CHECKING:
     import ctranslate2

@@ -21,7 +21,8 @@ from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import write_bytes_atomically
 from nmtkit.page import HUES, asset, json_script, live_page, text
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import BOS, EOS, Side, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, Side
 
 if TYPE_CHECKING:
     from nmtkit.model_folder import LoadedModel
