@@ -1,4 +1,4 @@
-"""Episodes of states, actions and rewards on disk, for tasks without text (tasks/trajectories.py).
+"""Episodes of states, actions and rewards on disk, for tasks without text (TrajectoryTask of tasks/known.py).
 
     lines of JSON, or random actions in an environment -> checked episodes -> RUN/data/train, RUN/data/valid:
 
