@@ -84,8 +84,8 @@ class Tokenizer:
         self._vocabularies = vocabularies
         self.text = str(settings["text"])
         self.task_name = str(settings.get("task") or default_task(self.text))
-        self.label_type = str(settings.get("label_type", "class"))
-        self.context = int(settings.get("context", 0))
+        self.label_type = str(settings.get("label_type") or "class")
+        self.context = int(settings.get("context") or 0)
         self.ends_lines = settings.get("line_end") == SPECIAL_PIECES[EOS]
         self._normalizations = {
             side: Normalization(tuple(settings["normalize"]), language, self.ends_lines)
