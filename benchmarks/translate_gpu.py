@@ -56,7 +56,8 @@ from nmtkit.export import ctranslate2 as ctranslate2_export
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nmtkit.training.loss import compile_cost
 
 DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}

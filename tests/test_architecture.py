@@ -51,7 +51,7 @@ LEVELS = [
 
 DOORS = {
     "accelerate": ["nmtkit.distributed.workers"],
-    "sentencepiece": ["nmtkit.text.tokenizer"],
+    "sentencepiece": ["nmtkit.text.sentencepieces"],
     "tokenizers": ["nmtkit.text.tokenizer"],
     "sacremoses": ["nmtkit.text.moses"],
     "py3langid": ["nmtkit.text.scripts"],

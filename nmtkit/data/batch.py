@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.data.shards import PairData
-from nmtkit.text.tokenizer import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Batch")

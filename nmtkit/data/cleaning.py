@@ -24,9 +24,8 @@ from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader
 from nmtkit.tasks.known import task_of
-from nmtkit.text.normalization import NEWLINE, normalize, without_moses
+from nmtkit.text.normalization import FIELD_MARK, NEWLINE, normalize, without_moses
 from nmtkit.text.scripts import Script, language_test
-from nmtkit.text.tokenizer import FIELD_MARK
 
 MEANINGS = {
     "line_count": "lines of one side without a counterpart",

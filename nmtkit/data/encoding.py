@@ -23,7 +23,8 @@ from nmtkit.data.quality_report import without_zeros
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
 from nmtkit.text.sentences import sentence_starts
-from nmtkit.text.tokenizer import SIDES, UNK, Tokenizer, join_segments
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SIDES, UNK, join_segments
 
 ROUND_TRIP_LINES = 10_000
 """Number of target lines, evenly spaced in the training text, for which decoding their subwords is tested."""

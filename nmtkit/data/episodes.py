@@ -1,4 +1,4 @@
-"""Episodes of states, actions and rewards on disk, for tasks without text (tasks/trajectories.py).
+"""Episodes of states, actions and rewards on disk, for tasks without text (TrajectoryTask of tasks/known.py).
 
     lines of JSON, or random actions in an environment -> checked episodes -> RUN/data/train, RUN/data/valid:
 
@@ -34,7 +34,8 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader
 from nmtkit.model.trajectory import tokens_of_step
 from nmtkit.tasks.environments import NOT_FINITE, is_finite, make_environment, random_episodes
-from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
 FORMAT = 1
 _KEYS = ("states", "actions", "rewards")

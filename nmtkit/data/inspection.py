@@ -18,7 +18,7 @@ from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import SIDES
+from nmtkit.text.vocabulary import SIDES
 
 Part = Literal["train", "valid"]
 

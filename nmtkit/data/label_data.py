@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from nmtkit.data.batch import LabelBatch, label_batch
 from nmtkit.data.shards import PairData
-from nmtkit.text.tokenizer import SPECIAL_PIECES, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIAL_PIECES
 
 
 class LabelData(PairData):

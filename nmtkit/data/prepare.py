@@ -70,8 +70,10 @@ from nmtkit.files import (
 )
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
-from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, join_segments
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import join_segments
 
 FORMAT = 1
 TEXT_FORMAT = 2

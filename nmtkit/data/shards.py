@@ -24,7 +24,7 @@ import numpy.typing as npt
 from nmtkit.config.schema import read_lengths
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, write_json
-from nmtkit.text.tokenizer import SIDES
+from nmtkit.text.vocabulary import SIDES
 
 _MANIFEST = {
     "fingerprint": str, "tokenizer_sha256?": str, "base_tokenizer_sha256?": str, "pairs": {str: int},

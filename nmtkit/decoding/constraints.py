@@ -26,7 +26,7 @@ from torch import Tensor
 from nmtkit.decoding.search import Candidates, CandidateSelection, best_continuations
 from nmtkit.decoding.wanted import Ids, contains
 from nmtkit.tasks.task import Constraint
-from nmtkit.text.tokenizer import EOS
+from nmtkit.text.vocabulary import EOS
 
 _MAX_COMBINED = 10
 """Maximum number of phrases of which every combination is tried."""

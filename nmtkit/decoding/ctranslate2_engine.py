@@ -21,7 +21,8 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import positive, read_json, sha256_of
 from nmtkit.model_folder import read_description, read_provenance
 from nmtkit.run import find_model
-from nmtkit.text.tokenizer import EOS, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS, UNK
 
 if TYPE_CHECKING:
     import ctranslate2

@@ -27,7 +27,8 @@ from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.terms import Glossary, Kind, kept_spans
-from nmtkit.text.tokenizer import UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import UNK
 
 BATCH_TOKENS = 2048
 _SURROGATE = re.compile("[\ud800-\udfff]")

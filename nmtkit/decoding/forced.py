@@ -27,7 +27,8 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048

@@ -10,7 +10,8 @@ from typing import Literal
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.text.sentences import sentence_starts
-from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
 MAX_SOURCE_TOKENS = 1024
 """Maximum length of a source if model.json does not record the longest source of the training data."""

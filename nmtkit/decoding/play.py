@@ -25,7 +25,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.environments import Environment, begin, make_environment, plain, random_action, take
-from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
 AT_ONCE = 250
 """Episodes played at a time."""

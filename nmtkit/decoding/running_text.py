@@ -29,7 +29,7 @@ from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE
-from nmtkit.text.tokenizer import EOS, UNK
+from nmtkit.text.vocabulary import EOS, UNK
 
 _BATCH_TOKENS = 8192
 

@@ -35,7 +35,7 @@ from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.decoding.stepper import Stepper
 from nmtkit.errors import ModelError
 from nmtkit.tasks.task import Constraint
-from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 _Rows = TypeVar("_Rows", Tensor, NDArray)
 

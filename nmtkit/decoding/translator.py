@@ -33,7 +33,8 @@ from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import Constraint
 from nmtkit.text.scripts import is_unspaced_text
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 
 Precision = Literal["float32", "bf16", "fp16"]
 _DTYPES: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -300,7 +300,15 @@ class Scorer:
 
     def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
         """Compute one metric on text of its form."""
-        metric, statistics = self._statistics(name, lines)
+        statistics: list[Any] = []  # counts of each line, which do not depend on other lines; the metric adds them up
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            part = slice(start, start + LINES_AT_ONCE)
+            if len(lines) <= LINES_AT_ONCE:
+                metric = self.metric(name)
+            else:
+                references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
+                metric = _build(name, references, self._tokenizer, self._rouge)
+            statistics += metric._extract_corpus_statistics(lines[part], None)
         result = metric._aggregate_and_compute(statistics)
         interval = _interval(metric, statistics, resamples) if resamples > 1 else None
         details = ""
@@ -310,19 +318,6 @@ class Scorer:
                 f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
             )
         return Score(float(result.score), self.signature(name, metric.get_signature()), details, interval)
-
-    def _statistics(self, name: str, lines: list[str]) -> tuple["Metric", list[Any]]:
-        """Return a metric and the counts of each line, which do not depend on other lines; the metric adds them up."""
-        if len(lines) <= LINES_AT_ONCE:
-            metric = self.metric(name)
-            return metric, metric._extract_corpus_statistics(lines, None)
-        statistics: list[Any] = []
-        for start in range(0, len(lines), LINES_AT_ONCE):
-            part = slice(start, start + LINES_AT_ONCE)
-            references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
-            metric = _build(name, references, self._tokenizer, self._rouge)
-            statistics += metric._extract_corpus_statistics(lines[part], None)
-        return metric, statistics
 
 
 class _OwnMetric:

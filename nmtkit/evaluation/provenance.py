@@ -4,7 +4,6 @@ Read from RUN/translations/manifest.json and the models' provenance.json, before
 """
 
 from pathlib import Path
-from typing import Any
 
 from nmtkit.config.schema import DecodingConfig, Recipe
 from nmtkit.console import counted
@@ -62,29 +61,19 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
     language = known.get("target_language") or (options.get("asked") or {}).get("target_language") or wanted_language
     if language != wanted_language:
         found.append(f"translated to {language}, but the test set is in {wanted_language}")
-    found += _doubts_of_options(options, made_with)
-    return [f"{output}: {doubt}" for doubt in found]
-
-
-def _doubts_of_options(options: dict[str, Any], decoding: dict[str, Any]) -> list[str]:
-    """Return the options of `translate` that `run` would not have set.
-
-    Args:
-        options: as the record of a translation has them.
-    """
     given = {**options, **(options.get("asked") or {})}
-    found = [made for option, made in _NOT_IN_RECIPES.items() if given.get(option)]
+    found += [made for option, made in _NOT_IN_RECIPES.items() if given.get(option)]
     found += [
         f"translated with {key} = {given[key]}, but `run` has {plain or 'the limit of the model'}"
         for key, plain in _AS_BY_RUN.items()
         if given.get(key, plain) != plain
     ]
     search = DecodingConfig.model_validate(
-        {key: decoding[key] for key in DecodingConfig.model_fields if key in decoding}
+        {key: made_with[key] for key in DecodingConfig.model_fields if key in made_with}
     )
     if given.get("engine") == "ctranslate2" and not search.is_that_of_ctranslate2:
         found.append("translated by CTranslate2, whose beam search is not nmtkit's")
-    return found
+    return [f"{output}: {doubt}" for doubt in found]
 
 
 def _doubt_of_model(run: Run, sha256: str, wanted: DecodingConfig) -> str | None:

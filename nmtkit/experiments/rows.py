@@ -139,7 +139,17 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
     for row in rows:
         if "seed" in row.training:
             raise RecipeError(f"row {row.name}: rows cannot set training.seed; use --seeds")
-    _check_base(recipe, sweep, scale)
+    if scale and sweep.base is None:
+        raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
+    for section, values in sweep.base or ():
+        for key, value in values.items():
+            if key not in type(getattr(recipe, section)).model_fields:
+                raise RecipeError(f"[base] of the rows: unknown key {section}.{key}; correct or remove it")
+            if (ours := _size(recipe, section, key)) != value and not scale:
+                raise RecipeError(
+                    f"{recipe.name}: the rows are made for {section}.{key} = {value}, but the recipe has {ours}; use "
+                    "--scale to keep the ratios of each row"
+                )
     planned = []
     for number in range(seeds):
         for row in rows:
@@ -155,23 +165,6 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
             log.warning("the rows %s and %s are the same with this recipe", seen[content], run.row.name)
         seen.setdefault(content, run.row.name)
     return planned
-
-
-def _check_base(recipe: Recipe, sweep: Sweep, scale: bool) -> None:
-    """Raise RecipeError if the rows are meant for another base, or if there is no base to scale them by."""
-    if sweep.base is None:
-        if scale:
-            raise RecipeError("--scale: this file of rows has no [base], so its values are taken as they are")
-        return
-    for section in ("model", "training", "decoding"):
-        for key, value in getattr(sweep.base, section).items():
-            if key not in type(getattr(recipe, section)).model_fields:
-                raise RecipeError(f"[base] of the rows: unknown key {section}.{key}; correct or remove it")
-            if (ours := _size(recipe, section, key)) != value and not scale:
-                raise RecipeError(
-                    f"{recipe.name}: the rows are made for {section}.{key} = {value}, but the recipe has {ours}; use "
-                    "--scale to keep the ratios of each row"
-                )
 
 
 def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[str, Any]]:

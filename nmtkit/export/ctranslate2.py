@@ -19,7 +19,7 @@ from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import position_table
 from nmtkit.model_folder import LoadedModel
-from nmtkit.text.tokenizer import BOS, EOS, SPECIAL_PIECES, UNK, Side
+from nmtkit.text.vocabulary import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 """Number formats of weights; CTranslate2 converts formats that a machine does not support when it loads the model."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from nmtkit.config.schema import LANGUAGE_CODE, MANY_LANGUAGES
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK, sentencepiece_entries
+from nmtkit.text.sentencepieces import sentencepiece_entries
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK
 
 _M2M100 = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "

@@ -26,7 +26,8 @@ from nmtkit.export.openai_gpt import UNKNOWN_PIECE, their_rows, their_weights_of
 from nmtkit.export.seq2seq import ACTIVATIONS, SHARED, their_name, width_axis, width_order
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel, MarianTokenizer, PegasusForConditionalGeneration

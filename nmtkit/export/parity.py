@@ -27,7 +27,7 @@ from nmtkit.files import read_lines
 from nmtkit.model_folder import LoadedModel
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 SAMPLE_LINES = 100
 NEAR_TIE = 1e-4

@@ -22,7 +22,8 @@ from nmtkit.export.foreign_vocabulary import read_vocabulary
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
 KINDS = {"marian": "post", "pegasus": "pre", "m2m_100": "pre"}
 """Model types of transformers, and `ModelConfig.norm` of each."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmtkit.config.schema import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.dropout import Dropout
-from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length width"]:

@@ -21,7 +21,8 @@ from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import write_bytes_atomically
 from nmtkit.page import HUES, asset, json_script, live_page, text
 from nmtkit.tasks.known import task_of
-from nmtkit.text.tokenizer import BOS, EOS, Side, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, Side
 
 if TYPE_CHECKING:
     from nmtkit.model_folder import LoadedModel
@@ -40,7 +41,6 @@ MAX_TOKENS = 128
 """Maximum length of a side: longer pictures are unreadable, and a page's data grows with the square."""
 PARTS = 10_000
 """Weights stand in a page as whole numbers of ten-thousandths."""
-NUM_COLOURS = 8
 _COLOURS = [tuple(int(hue[index : index + 2], 16) / 255 for index in (1, 3, 5)) for hue in HUES]
 """Colours of heads; the same in pages and figures, and visible on white and on black."""
 _WEAKEST = 0.01
@@ -258,7 +258,7 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
             axes.add_collection(
                 LineCollection(
                     [((column, 1.0), (row, 0.0)) for row, column in zip(rows.tolist(), columns.tolist(), strict=True)],
-                    colors=[(*_COLOURS[head % NUM_COLOURS], weight) for weight in weights[rows, columns]],
+                    colors=[(*_COLOURS[head % len(HUES)], weight) for weight in weights[rows, columns]],
                     linewidths=1.6,
                     zorder=order,
                 )

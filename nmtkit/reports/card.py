@@ -6,6 +6,7 @@ from nmtkit.config.schema import languages_of
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.files import read_lines
+from nmtkit.reports.attention_maps import printable
 from nmtkit.reports.run_facts import RunFacts, form_of_score, num_parameters
 from nmtkit.run import Run
 
@@ -23,6 +24,8 @@ def card(run: RunFacts) -> str:
         kind = f"A model that labels texts in {languages[0]}"
     elif run.task.has_source and languages[0] != languages[1]:
         kind = f"A translation model from {' to '.join(languages)}"
+    recipe = read_lines(Run(run.folder).recipe_file)
+    fence = "`" * max(3, _longest_fence(recipe) + 1)
     parts = [
         f"# {_plain(run.name)}",
         "",
@@ -36,7 +39,9 @@ def card(run: RunFacts) -> str:
         "nmtkit run recipe.toml" + (f"      # by nmtkit {version}" if version else ""),
         "```",
         "",
-        *_fenced(read_lines(Run(run.folder).recipe_file), "toml"),
+        f"{fence}toml",
+        *recipe,
+        fence,
         "",
         *_data(run),
         *_training(run),
@@ -129,26 +134,17 @@ def _scores(run: RunFacts) -> list[str]:
     return parts
 
 
-def _visible(content: object) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in str(content))
-
-
 def _plain(content: str) -> str:
     """Return text in which Markdown finds no markup."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", _visible(content))
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&])", r"\\\1", printable(content))
 
 
 def _code(content: object) -> str:
     """Return any text as code, on one line and in a cell of a table."""
-    shown = _visible(content)
+    shown = printable(str(content))
     fence = "`" * (_longest_fence([shown]) + 1)
     blank = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{blank}{shown}{blank}{fence}".replace("|", "\\|")
-
-
-def _fenced(lines: list[str], language: str) -> list[str]:
-    fence = "`" * max(3, _longest_fence(lines) + 1)
-    return [f"{fence}{language}", *lines, fence]
 
 
 def _longest_fence(lines: list[str]) -> int:

@@ -125,7 +125,11 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     for key in SECTIONS.keys() & files["recipe.toml"].keys():
         if not isinstance(files["recipe.toml"][key], dict):
             raise DataError(f"{run.recipe_file}: {key} is not a section; the file is damaged")
-    model, latest = _model(run), run.latest_state()
+    # the average, else the best checkpoint, else the last
+    averaged = [run.averaged] if is_model_folder(run.averaged) else []
+    models = averaged or run.best_checkpoints(1, check=False) or run.checkpoints()[-1:]
+    model = models[0].relative_to(folder).as_posix() if models else None
+    latest = run.latest_state()
     state = latest.relative_to(folder).as_posix() if latest else None
     if model:
         files[f"{model}/model.json"] = read_description(folder / model)
@@ -143,14 +147,6 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
         if path is not None and path.is_file():
             files[path.relative_to(folder).as_posix()] = read(path)
     return RunFacts(name, folder, files, read_metrics(folder), model, state)
-
-
-def _model(run: Run) -> str | None:
-    """Return the average, else the best checkpoint, else the last."""
-    if is_model_folder(run.averaged):
-        return "averaged"
-    candidates = run.best_checkpoints(1, check=False) or run.checkpoints()[-1:]
-    return candidates[0].relative_to(run.folder).as_posix() if candidates else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from nmtkit.config.schema import DataConfig
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
-from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer, label_of
+from nmtkit.text.normalization import FIELD_MARK
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import label_of
 
 
 class LabelTask(Task):

@@ -69,19 +69,17 @@ class GraphEnvironment:
         while True:
             self.edges = random.random((self.NODES, self.NODES)) < 0.1
             np.fill_diagonal(self.edges, val=False)
-            goals = [node for node in range(self.NODES) if np.isfinite(self._steps_to(node)).sum() > 2]
+            distances = [steps_to(self.edges, node, self.STEPS) for node in range(self.NODES)]
+            goals = [node for node, steps in enumerate(distances) if np.isfinite(steps).sum() > 2]
             if goals:
                 break
         self.goal = int(random.choice(goals))
-        self.distances = self._steps_to(self.goal)
+        self.distances = distances[self.goal]
         possible = np.ones(self.NODES, bool) if starts_anywhere else np.isfinite(self.distances)
         possible &= self.edges.any(1)
         possible[self.goal] = False
         self.starts = np.flatnonzero(possible)
         self._random = np.random.default_rng(seed)
-
-    def _steps_to(self, goal: int) -> npt.NDArray[np.float64]:
-        return steps_to(self.edges, goal, self.STEPS)
 
     def reset(self, *, seed: int | None = None) -> tuple[int, dict[str, Any]]:
         if seed is not None:

@@ -1,4 +1,4 @@
-"""The tasks by name."""
+"""The tasks by name, and those that need little code."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,33 @@ from nmtkit.tasks.language_model import LanguageModelTask
 from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.summary import SummaryTask
 from nmtkit.tasks.task import Task
-from nmtkit.tasks.trajectories import TrajectoryTask
-from nmtkit.tasks.translation import TranslationTask
 from nmtkit.text.tokenizer import Tokenizer
+
+
+class TranslationTask(Task):
+    """Translation of plain text, or of text that is already split into words."""
+
+    def __init__(self, text: str) -> None:
+        if text == "tokenized":
+            self.description = "tokenized: words and punctuation are separated before"
+
+
+class TrajectoryTask(Task):
+    """Decisions: actions in sequences of returns, states and actions.
+
+    The episodes are read by `data/episodes.py`, and played by `decoding/play.py` in environments such as those of
+    `environments.py`. Source: Chen et al. 2021, "Decision Transformer: Reinforcement Learning via Sequence Modeling".
+    """
+
+    command = "play"
+    does, activity, noun, unit = "plays episodes", "playing", "episode", "actions"
+    nll, nll_title = "nll of the action", "Loss, nats (vectors: mean squared error) per action"
+    averaging_metric = "nll"
+    has_text = predicts_text = False
+
+    def __init__(self, text: str) -> None:
+        self.description = "episodes of states, actions and rewards"
+
 
 TASKS: dict[str, Callable[[str], Task]] = {
     "translation": TranslationTask, "parsing": ParsingTask, LANGUAGE_MODEL: LanguageModelTask,

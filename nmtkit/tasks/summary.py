@@ -15,7 +15,7 @@ from typing import Literal
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import ConvertedLines, Output, Task
-from nmtkit.text.tokenizer import FIELD_MARK
+from nmtkit.text.normalization import FIELD_MARK
 
 
 class SummaryTask(Task):

@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB
+from nmtkit.text.vocabulary import UNK, ListedPieces
+
 _WORD_END = "</w>"
-_MARKS = str.maketrans({"\ufdd2": "\n", "\ufdd3": " ", "\ufdd4": " "})
-"""Characters that stand for a line end, a tab and the end of a field in the text that models read; the first becomes
-the entry of a line end, with which GPT was trained."""
+_MARKS = str.maketrans({NEWLINE: "\n", TAB: " ", FIELD_MARK: " "})
+"""Line ends have an entry, with which GPT was trained."""
 _NOT_TEXT = ("Cc", "Cf", "Co", "Cs")
 """Unicode categories of characters that are left out. Characters without a category become the unknown id."""
 _CJK = re.compile(
@@ -63,7 +65,7 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-class GptBpe:
+class GptBpe(ListedPieces):
     """A vocabulary of byte-pair encoding whose pieces mark the end of a word.
 
     Attributes:
@@ -71,34 +73,20 @@ class GptBpe:
         merges: pairs of pieces, joined in this order of preference.
     """
 
-    def __init__(self, pieces: Sequence[str], merges: Sequence[Sequence[str]], num_special: int, unknown: int) -> None:
-        """Args:
-        num_special: number of special pieces at the beginning, which never match text.
-        unknown: id of characters without a piece.
-        """
-        self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
-        self._num_special, self._unknown = num_special, unknown
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= num_special}
+    def __init__(self, pieces: Sequence[str], merges: Sequence[Sequence[str]]) -> None:
+        super().__init__(pieces)
+        self.merges = [(left, right) for left, right in merges]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
         self._ids_of_words: dict[str, list[int]] = {}
 
     @classmethod
-    def from_bytes(cls, content: bytes, num_special: int, unknown: int) -> "GptBpe":
+    def from_bytes(cls, content: bytes) -> "GptBpe":
         """Read what `to_bytes` has written."""
         stored = json.loads(content)
-        return cls(stored["pieces"], stored["merges"], num_special, unknown)
+        return cls(stored["pieces"], stored["merges"])
 
     def to_bytes(self) -> bytes:
         return json.dumps({"pieces": self.pieces, "merges": self.merges}, ensure_ascii=False).encode("utf-8")
-
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def piece(self, index: int) -> str:
-        return self.pieces[index]
-
-    def id_of(self, piece: str) -> int:
-        return self.pieces.index(piece)
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
         return [[index for word in split_words(line) for index in self._ids_of_word(word)] for line in lines]
@@ -108,9 +96,9 @@ class GptBpe:
         parts: list[str] = []
         for index in ids:
             piece = self.pieces[index]
-            if index == self._unknown:
+            if index == UNK:
                 parts.append("\u2047 ")
-            elif index >= self._num_special:
+            elif index >= self.num_special:
                 parts.append(f"{piece.removesuffix(_WORD_END)} " if piece.endswith(_WORD_END) else piece)
         return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
 
@@ -119,7 +107,7 @@ class GptBpe:
         if word not in cache:
             if len(cache) >= _CACHED_WORDS:
                 cache.clear()
-            cache[word] = [self._index.get(piece, self._unknown) for piece in self._merged(word)]
+            cache[word] = [self.index.get(piece, UNK) for piece in self._merged(word)]
         return cache[word]
 
     def _merged(self, word: str) -> list[str]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from nmtkit.text import moses
 
-NEWLINE, TAB = "\ufdd2", "\ufdd3"
-"""Stand for the line ends and tabs of a text without a source: characters that Unicode promises never to assign."""
+NEWLINE, TAB, FIELD_MARK = "\ufdd2", "\ufdd3", "\ufdd4"
+"""Stand for the line ends and tabs of a text without a source, and, as a word of its own, the tab between two fields of
+a line (`DataConfig.has_fields`): characters that Unicode promises never to assign."""
 MOSES_STEPS = ("moses-punctuation", "moses-tokenize")
 """Steps with separate rules for each language; they take 50 times as long as the others."""
 

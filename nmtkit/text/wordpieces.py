@@ -20,7 +20,9 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.config.schema import DataConfig
 from nmtkit.errors import RecipeError
+from nmtkit.text.vocabulary import BLANK_SIGN, SPECIAL_PIECES, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT, ListedPieces
 
 Array = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.float64]
@@ -84,8 +86,7 @@ class WordPieceTrainer:
         for unit, count in counts.items():
             for character in unit:
                 characters[character] += count
-        for excluded in (" ", "\n"):
-            characters.pop(excluded, None)
+        del characters[" "], characters["\n"]
         ranked = sorted(characters.items(), key=lambda item: (-item[1], item[0]))
         self.pieces: list[str] = [" ", *(character for character, _ in ranked[:num_characters])]
         self.num_basic = len(self.pieces)
@@ -210,46 +211,36 @@ def likelihood_gain(
         return np.asarray(parts + joint * np.log(joint) - change(np.full_like(joint, total), joint))
 
 
-class WordPieces:
-    """A vocabulary of word-pieces.
+class WordPieces(ListedPieces):
+    """A vocabulary of word-pieces: bytes if there is a fallback, characters, then longer pieces in order of learning.
 
     Attributes:
-        pieces: special pieces, bytes if there is a fallback, characters, then longer pieces in the order of learning.
+        pieces: the entries, the special ones first.
     """
 
-    def __init__(self, pieces: list[str], num_special: int, unknown: int) -> None:
-        """Args:
-        num_special: number of special pieces at the beginning, which never match text.
-        unknown: id of characters without a piece.
-        """
-        self.pieces = pieces
-        self._num_special, self._unknown = num_special, unknown
+    def __init__(self, pieces: Sequence[str], tags: Sequence[str] = ()) -> None:
+        super().__init__(pieces, tags)
         self._bytes = {
             int(match[1], 16): index
-            for index, piece in enumerate(pieces[num_special : num_special + 256], start=num_special)
+            for index, piece in enumerate(pieces[self.num_special : self.num_special + 256], start=self.num_special)
             if (match := _BYTE_PIECE.fullmatch(piece))
         }
-        first = num_special + len(self._bytes)
-        self._index = {piece: index for index, piece in enumerate(pieces) if index >= first}
-        self._longest = max((len(piece) for piece in self._index), default=1)
+        first = self.num_special + len(self._bytes)
+        self.index = {piece: index for index, piece in enumerate(pieces) if index >= first}
+        self._longest = max((len(piece) for piece in self.index), default=1)
         self._ids_of_words: dict[str, list[int]] = {}
 
     @classmethod
-    def learn(
-        cls, lines: Iterable[str], size: int, special: Sequence[str], unknown: int, num_characters: int, fallback: bool
-    ) -> "WordPieces":
-        """Learn a vocabulary of exactly ``size`` entries, the same for any order of the lines.
-
-        Args:
-            special: special pieces, the first entries.
-            num_characters: see `WordPieceTrainer`.
-            fallback: add 256 entries for the bytes of other characters.
+    def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str] = ()) -> "WordPieces":
+        """Learn a vocabulary of exactly `data.vocab_size` entries, the same for any order of the lines.
 
         Raises:
             RecipeError: the text has too few pieces for the size, or the size is too small for its characters.
         """
-        first = [*special, *(f"<0x{byte:02X}>" for byte in range(256 if fallback else 0))]
-        trainer = WordPieceTrainer(count_units(lines), num_characters)
+        size = data.vocab_size
+        first = [*SPECIAL_PIECES, *(TAG_SIGN + tag for tag in tags)]
+        first += [f"<0x{byte:02X}>" for byte in range(256 if data.byte_fallback else 0)]
+        trainer = WordPieceTrainer(count_units(lines), data.wordpiece_characters)
         smallest = len(first) + trainer.num_basic
         if size < smallest:
             raise RecipeError(
@@ -263,15 +254,16 @@ class WordPieces:
                 f"data.vocab_size = {size}: the training text has too few different pieces for that many; at most "
                 f"{possible} are possible"
             )
-        return cls([*first, *trainer.pieces], len(special), unknown)
+        return cls([*first, *trainer.pieces], tags)
 
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of a line; characters without a piece become bytes or the unknown id."""
-        if not line:
-            return []
+    def encode(self, lines: list[str], threads: int | None = None) -> list[list[int]]:
+        """Return the ids of lines; characters without a piece become bytes or the unknown id."""
+        return [self._ids_of_line(line) for line in lines]
+
+    def _ids_of_line(self, line: str) -> list[int]:
         cache = self._ids_of_words
         ids: list[int] = []
-        for word in line.split(" "):
+        for word in line.split(" ") if line else ():
             if word not in cache:
                 if len(cache) >= _CACHED_WORDS:
                     cache.clear()
@@ -285,25 +277,29 @@ class WordPieces:
         start = 0
         while start < len(unit):
             for stop in range(min(len(unit), start + self._longest), start, -1):
-                index = self._index.get(unit[start:stop])
+                index = self.index.get(unit[start:stop])
                 if index is not None:
                     ids.append(index)
                     break
             else:
                 stop = start + 1
                 character = unit[start].encode("utf-8", errors="replace")
-                ids += [self._bytes[byte] for byte in character] if self._bytes else [self._unknown]
+                ids += [self._bytes[byte] for byte in character] if self._bytes else [UNK]
             start = stop
         return ids
 
-    def decode(self, ids: Iterable[int], unknown_text: str) -> str:
+    def decode(self, ids: list[int]) -> str:
         """Return the text of ids; of the special ids only the unknown one has a text."""
         parts: list[bytes] = []
         for index in ids:
-            if index < self._num_special:
-                parts.append(unknown_text.encode() if index == self._unknown else b"")
-            elif self._bytes and index < self._num_special + 256:
-                parts.append(bytes([index - self._num_special]))
+            if index < self.num_special:
+                parts.append(UNKNOWN_TEXT.encode() if index == UNK else b"")
+            elif self._bytes and index < self.num_special + 256:
+                parts.append(bytes([index - self.num_special]))
             else:
                 parts.append(self.pieces[index].encode("utf-8"))
         return b"".join(parts).decode("utf-8", errors="replace").removeprefix(" ")
+
+    def piece(self, index: int) -> str:
+        """Return a piece with U+2581 for a blank, as sentencepiece does."""
+        return self.pieces[index].replace(BLANK_SIGN, STAND_IN).replace(" ", BLANK_SIGN)

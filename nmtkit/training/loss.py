@@ -24,7 +24,7 @@ from nmtkit.data.episodes import EpisodeBatch
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.tokenizer import SPECIAL_PIECES
+from nmtkit.text.vocabulary import SPECIAL_PIECES
 
 Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
 """The sums of loss and nll over a batch, from the model, the batch and the label smoothing."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from nmtkit.console import log
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.text.tokenizer import ROLES_OF_TEXT, SIDES, UNK, Identity, Side, Tokenizer
+from nmtkit.text.tokenizer import ROLES_OF_TEXT, Identity, Tokenizer
+from nmtkit.text.vocabulary import SIDES, UNK, Side
 
 
 class MappedVocabulary:

@@ -19,7 +19,7 @@ from nmtkit.data.batch import Batch, batch_of, label_batch
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.model.flops import forward_flops
-from nmtkit.text.tokenizer import SPECIAL_PIECES
+from nmtkit.text.vocabulary import SPECIAL_PIECES
 from nmtkit.training.loop import run_micro_batch, training_factor, training_loss
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState

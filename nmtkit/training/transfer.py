@@ -20,7 +20,8 @@ from nmtkit.config.schema import LANGUAGE_MODEL, ModelConfig, Recipe
 from nmtkit.console import log
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors
-from nmtkit.text.tokenizer import Side, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import Side
 from nmtkit.training.mapped_vocabulary import MappedVocabulary
 
 _OF_DECODER = (

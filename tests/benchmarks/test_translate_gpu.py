@@ -17,7 +17,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.tokenizer import EOS
+from nmtkit.text.vocabulary import EOS
 
 pytestmark = pytest.mark.slow
 

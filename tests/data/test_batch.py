@@ -10,7 +10,7 @@ import torch
 
 from nmtkit.data.batch import batch_of, make_batch, pad, work_ahead
 from nmtkit.data.shards import PairData, ShardWriter
-from nmtkit.text.tokenizer import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 
 def test_a_batch_has_end_on_the_source_begin_before_and_end_after_the_target_and_padding_on_the_right() -> None:

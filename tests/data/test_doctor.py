@@ -23,7 +23,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.normalization import normalize
-from nmtkit.text.tokenizer import SPECIAL_PIECES
+from nmtkit.text.vocabulary import SPECIAL_PIECES
 from tests.conftest import RunCommand
 
 CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]

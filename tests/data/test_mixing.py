@@ -17,7 +17,8 @@ from nmtkit.data.shards import PairData, Part
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, PAD, UNK
 
 parts_of_some_weight = st.lists(
     st.builds(Part, pairs=st.integers(0, 40), weight=st.floats(0.01, 5)), min_size=1, max_size=4

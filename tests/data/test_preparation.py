@@ -19,7 +19,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import UNK
+from nmtkit.text.vocabulary import UNK
 from nmtkit.training.session import train
 
 Pair = tuple[str, str]

@@ -18,7 +18,8 @@ from nmtkit.data.subword_epochs import Draw, draw_epoch, is_drawn
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import write_folder_atomically
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import UNK, Side, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import UNK, Side
 from tests.conftest import TinyProject, contents
 
 SIDES: tuple[Side, Side] = ("source", "target")

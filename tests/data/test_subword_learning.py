@@ -16,7 +16,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, read_lines
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
 Pair = tuple[str, str]
 LINES = [f"It's the {word} of no. {number}, (said “Mr. {word}”)." for number in range(30) for word in ("Cat", "house")]

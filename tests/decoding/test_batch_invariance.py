@@ -16,7 +16,8 @@ from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 from tests.decoding.models import TEXT, data_config, model_for
 
 WORDS = sorted({word for source, _ in TEXT for word in source.split()})

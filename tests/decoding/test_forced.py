@@ -16,7 +16,8 @@ from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
-from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.decoding.models import TEXT, data_config, model_for
 
 PAIRS = [

@@ -11,7 +11,8 @@ from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.text.terms import Glossary
-from nmtkit.text.tokenizer import BOS, PAD, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, PAD, UNK
 from tests.decoding.models import TEXT, model_for
 
 KINDS = {"bpe": 60, "unigram": 46, "wordpiece": 60, "none": 40}

@@ -27,7 +27,8 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
-from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.decoding.models import TEXT, data_config, model_for
 
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog, a cat?", "a a a a"]

@@ -24,7 +24,7 @@ from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses
-from nmtkit.text.tokenizer import UNK
+from nmtkit.text.vocabulary import UNK
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:

@@ -13,7 +13,7 @@ from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model
-from nmtkit.text.tokenizer import EOS, PAD
+from nmtkit.text.vocabulary import EOS, PAD
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])

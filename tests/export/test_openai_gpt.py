@@ -35,7 +35,8 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, save_model
 from nmtkit.run import Run, find_model
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.session import train
 from tests.conftest import RunCommand
 

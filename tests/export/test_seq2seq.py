@@ -28,7 +28,7 @@ from nmtkit.export.importing import import_model
 from nmtkit.files import read_json, write_json
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, read_description
 from nmtkit.run import Run, find_model
-from nmtkit.text.tokenizer import BOS, EOS, PAD, UNK
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.training.session import train
 from tests.conftest import RunCommand
 from tests.export.tiny_models import LINES, PAIRS, VALID, make_run

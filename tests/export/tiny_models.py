@@ -8,7 +8,8 @@ import torch
 from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
 WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}

@@ -17,7 +17,7 @@ from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import DecoderOnly, build_model
 from nmtkit.model.flops import count_parameters, forward_flops
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
-from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.loss import batch_loss
 
 VOCAB = 31

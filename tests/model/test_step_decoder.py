@@ -11,7 +11,7 @@ from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.step_attention import ByHead, Folded
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
-from nmtkit.text.tokenizer import BOS
+from nmtkit.text.vocabulary import BOS
 
 VOCAB = 23
 SETTINGS: list[dict[str, Any]] = [

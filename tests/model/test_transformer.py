@@ -19,7 +19,7 @@ from nmtkit.model.transformer import (
     fairseq_positions,
     sinusoidal_positions,
 )
-from nmtkit.text.tokenizer import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30

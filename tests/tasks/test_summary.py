@@ -19,7 +19,8 @@ from nmtkit.evaluation.metrics import default_metrics
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
-from nmtkit.text.tokenizer import FIELD_MARK, Tokenizer
+from nmtkit.text.normalization import FIELD_MARK
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.prediction import PairLengths
 
 LENGTH = 12

@@ -13,7 +13,9 @@ from transformers import OpenAIGPTTokenizer
 from nmtkit.errors import ModelError, RecipeError
 from nmtkit.tasks.language_model import NEWLINE, LanguageModelTask
 from nmtkit.text.gpt_bpe import split_words
-from nmtkit.text.tokenizer import FIELD_MARK, UNK, Tokenizer
+from nmtkit.text.normalization import FIELD_MARK
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import UNK
 
 MERGES = [
     ("a", "b"), ("a", "b</w>"), ("a", "a"), ("aa", "aa"), ("ab", "ab"), ("c", "ab</w>"), ("b", "c"), ("b", "a"),

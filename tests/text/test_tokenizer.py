@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nmtkit.config.schema import DataConfig
 from nmtkit.errors import ModelError, RecipeError
 from nmtkit.text.normalization import normalize
-from nmtkit.text.tokenizer import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Tokenizer, join_segments
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, join_segments
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
 """Letters, a ligature, full-width forms, a combining accent, and everything that somebody takes for a line's end."""

@@ -14,24 +14,29 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nmtkit.config.schema import DataConfig
 from nmtkit.errors import RecipeError
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
 
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-UNKNOWN = 1
 LINES = ["the cat sat", "the cats sat on the mats", "that cat, the fat one, ate 1,200 mats", "cats!"] * 3
 
 
 def learn(lines: list[str], size: int, num_characters: int = 500, fallback: bool = False) -> WordPieces:
-    return WordPieces.learn(lines, size, SPECIALS, UNKNOWN, num_characters, fallback)
+    return WordPieces.learn(lines, recipe(size, wordpiece_characters=num_characters, byte_fallback=fallback))
+
+
+def recipe(size: int, **data: int) -> DataConfig:
+    stated = {"source_language": "en", "target_language": "de", "train": [{"source": "a", "target": "b"}]}
+    return DataConfig.model_validate({**stated, "subwords": "wordpiece", "vocab_size": size, **data})
 
 
 def of_pieces(*pieces: str) -> WordPieces:
-    return WordPieces([*SPECIALS, *pieces], len(SPECIALS), UNKNOWN)
+    return WordPieces([*SPECIAL_PIECES, *pieces])
 
 
 def cut(model: WordPieces, line: str) -> list[str]:
-    return [model.pieces[index] for index in model.encode(line)]
+    return [model.pieces[index] for index in model.encode([line])[0]]
 
 
 class TestUnits:
@@ -112,7 +117,7 @@ class TestLearning:
     def test_a_word_boundary_belongs_to_the_piece_that_begins_a_word(self) -> None:
         lines = ["Jet makers feud over seat width with big orders at stake"] * 2  # the example of Wu et al.
         possible = len(WordPieceTrainer(count_units(lines), 500).pieces)
-        model = learn(lines, len(SPECIALS) + possible + 30)
+        model = learn(lines, len(SPECIAL_PIECES) + possible + 30)
         pieces = cut(model, lines[0])
         assert len(pieces) < len(lines[0])
         assert sum(piece.startswith(" ") for piece in pieces) == len(lines[0].split())
@@ -123,8 +128,9 @@ class TestLearning:
         model = learn(lines, 12, num_characters=2)
         assert {"a", "b", " "} <= set(model.pieces)
         assert not {"c", "日"} & set(model.pieces)
-        assert model.encode("c日")[1:] == [UNKNOWN, UNKNOWN]
-        assert model.decode(model.encode("a日b"), " \u2047 ") == "a \u2047 b"
+        rows = model.encode(["c日", "a日b"])
+        assert rows[0][1:] == [UNK, UNK]
+        assert model.decode(rows[1]) == "a \u2047 b"
 
     def test_of_two_equally_frequent_characters_the_first_in_unicode_stays(self) -> None:
         assert WordPieceTrainer(Counter({" ba": 1}), 1).pieces == [" ", "a"]
@@ -134,8 +140,9 @@ class TestLearning:
 
     def test_two_processes_learn_the_same_bytes(self, tmp_path: Path) -> None:
         code = (
-            "import sys; from nmtkit.text.wordpieces import WordPieces\n"
-            f"model = WordPieces.learn({LINES!r}, 44, {SPECIALS!r}, 1, 500, False)\n"
+            "import sys; from nmtkit.config.schema import DataConfig; from nmtkit.text.wordpieces import WordPieces\n"
+            f"data = DataConfig.model_validate_json({recipe(44).model_dump_json()!r})\n"
+            f"model = WordPieces.learn({LINES!r}, data)\n"
             "sys.stdout.buffer.write('\\n'.join(model.pieces).encode())"
         )
         outputs = [
@@ -170,7 +177,7 @@ class TestCutting:
 
     def test_pieces_that_look_special_are_text(self) -> None:
         model = of_pieces(" ", *"<>/sunkpad")
-        assert {0, 1, 2, 3}.isdisjoint(model.encode("<s> <pad> </s> <unk>"))
+        assert {0, 1, 2, 3}.isdisjoint(model.encode(["<s> <pad> </s> <unk>"])[0])
 
     @settings(deadline=None, max_examples=300)
     @given(line=st.text())
@@ -179,17 +186,17 @@ class TestCutting:
     @example(line="<0x41> <s> e\u0301 \u202eabc\u202c \u200d\ufe0f 👩‍👩‍👧")
     @example(line="x" * 1000)
     def test_any_text_comes_back_exactly_with_bytes_for_what_is_unseen(self, line: str) -> None:
-        ids = WITH_BYTES.encode(line)
-        assert UNKNOWN not in ids
-        assert WITH_BYTES.decode(ids, "?") == line
+        [ids] = WITH_BYTES.encode([line])
+        assert UNK not in ids
+        assert WITH_BYTES.decode(ids) == line
 
     def test_special_ids_have_no_text(self) -> None:
         model = of_pieces(" ", "a", " b")
-        assert model.decode([2, 6, 5, 3, 0], "?") == "ba"
+        assert model.decode([2, 6, 5, 3, 0]) == "ba"
 
     def test_ids_that_no_text_gives_have_a_text_too(self) -> None:
-        assert WITH_BYTES.decode([4 + 0xE6, 4 + 0x97], "?") == "\ufffd"
-        assert of_pieces(" ", "a").decode([5, 4, 5], "?") == "a a"
+        assert WITH_BYTES.decode([4 + 0xE6, 4 + 0x97]) == "\ufffd"
+        assert of_pieces(" ", "a").decode([5, 4, 5]) == "a a"
 
 
 WITH_BYTES = learn(LINES, 300, fallback=True)

@@ -25,16 +25,10 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, save_model
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import (
-    EOS,
-    SPECIAL_PIECES,
-    Side,
-    Tokenizer,
-    _ImportedPieces,
-    _SegmentedPieces,
-    _SentencePiece,
-    _WordPieces,
-)
+from nmtkit.text.sentencepieces import ImportedPieces, SentencePiece
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIAL_PIECES, SegmentedPieces, Side
+from nmtkit.text.wordpieces import WordPieces
 from nmtkit.training.mapped_vocabulary import MappedVocabulary
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
@@ -55,13 +49,13 @@ def tokenizer_of(kind: str, **vocabularies: Any) -> Tokenizer:
 
 
 def wordpieces(*pieces: str, tags: Sequence[str] = (), **special: Any) -> Tokenizer:
-    vocabulary = _WordPieces([*SPECIAL_PIECES, *(TAG + tag for tag in tags), *pieces], tags)
+    vocabulary = WordPieces([*SPECIAL_PIECES, *(TAG + tag for tag in tags), *pieces], tags)
     plain = tokenizer_of("wordpiece", joint=vocabulary)
     return Tokenizer({**plain.settings, **special}, {"joint": vocabulary})
 
 
 def segments(*pieces: str) -> Tokenizer:
-    return tokenizer_of("none", joint=_SegmentedPieces([*SPECIAL_PIECES, *pieces], "@@", ()))
+    return tokenizer_of("none", joint=SegmentedPieces([*SPECIAL_PIECES, *pieces], "@@", ()))
 
 
 def learned(kind: str, size: int, lines: Sequence[str], **data: Any) -> Tokenizer:
@@ -87,7 +81,7 @@ def imported(lines: Sequence[str]) -> Tokenizer:
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     pieces = [processor.id_to_piece(index) for index in range(3, len(processor))]
-    return tokenizer_of("imported", joint=_ImportedPieces([*SPECIAL_PIECES, TAG + "__fr__", *pieces], model.getvalue()))
+    return tokenizer_of("imported", joint=ImportedPieces([*SPECIAL_PIECES, TAG + "__fr__", *pieces], model.getvalue()))
 
 
 OLD = wordpieces(" ", "a", "b", "c", " a", "ab", " ab", " abab")
@@ -153,12 +147,12 @@ class TestRows:
 
     def test_a_new_piece_of_an_imported_model_is_split_as_by_the_side_that_knows_it_best(self) -> None:
         of_source, of_target = ["abab ab abab"] * 9, ["cdcd cd cdcd"] * 9
-        one, two = (_SentencePiece.learn(lines, _data(size), ()) for lines, size in ((of_source, 11), (of_target, 11)))
+        one, two = (SentencePiece.learn(lines, _data(size), ()) for lines, size in ((of_source, 11), (of_target, 11)))
         entries = [*SPECIAL_PIECES]
         for vocabulary in (one, two):
             entries += [vocabulary.piece(index) for index in range(4, len(vocabulary))]
         entries = list(dict.fromkeys(entries))
-        sides = {side: _ImportedPieces(entries, v.to_bytes()) for side, v in (("source", one), ("target", two))}
+        sides = {side: ImportedPieces(entries, v.to_bytes()) for side, v in (("source", one), ("target", two))}
         old = tokenizer_of("imported", **sides)
         new = wordpieces(" ", "a", "b", "c", "d", " ababab", " cdcdcd")
         table, found = rows(old, new)
@@ -311,7 +305,7 @@ def permuted(tokenizer: Tokenizer) -> Tokenizer:
     entries = content["entries"]
     shuffled = [*entries[:4], *entries[:3:-1]]
     model = base64.b64decode(content["model"])
-    return tokenizer_of("imported", joint=_ImportedPieces(shuffled, model))
+    return tokenizer_of("imported", joint=ImportedPieces(shuffled, model))
 
 
 @pytest.mark.parametrize(
@@ -344,8 +338,8 @@ def test_separate_vocabularies_become_a_joint_one_and_the_reverse(
     tiny_project: TinyProject, tmp_path: Path, share: str
 ) -> None:
     joint = wordpieces(" ", "a", "b", "c", " ab", " bc")
-    source = _WordPieces([*SPECIAL_PIECES, "a", " ", " ab", " aab"], ())
-    target = _WordPieces([*SPECIAL_PIECES, "c", "b", " ", " bc", " bbc"], ())
+    source = WordPieces([*SPECIAL_PIECES, "a", " ", " ab", " aab"], ())
+    target = WordPieces([*SPECIAL_PIECES, "c", "b", " ", " bc", " bbc"], ())
     separate = tokenizer_of("wordpiece", source=source, target=target)
     model = {**SIZES, "share_embeddings": share, "output_bias": True}
     stored, found = started(tiny_project, tmp_path / "one", separate, joint, model)

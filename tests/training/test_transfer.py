@@ -23,7 +23,8 @@ from nmtkit.model_folder import load_model, read_provenance, read_tensors, save_
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE, TAB
-from nmtkit.text.tokenizer import EOS, Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.resume import lengths_seen, verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.transfer import initial_weights
