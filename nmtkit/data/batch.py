@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,6 @@ from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import BOS, EOS, PAD
 
 T = TypeVar("T")
-B = TypeVar("B", bound="Batch")
-L = TypeVar("L", bound="LabelBatch")
 Ids = Sequence[int] | npt.NDArray
 Lengths = npt.NDArray[np.int64]
 
@@ -47,20 +45,18 @@ class Batch:
         """Number of tokens, or labels, that the batch predicts."""
         return int(self.target_lengths.sum())
 
-    def to(self: B, device: torch.device) -> B:
+    def to(self, device: torch.device) -> Self:
         """Return the batch on another device; from pinned memory the copies do not block the host."""
-        return replace(
-            self,
-            source=self.source.to(device, non_blocking=True),
-            target_in=self.target_in.to(device, non_blocking=True),
-            target_out=self.target_out.to(device, non_blocking=True),
-            target_rows=None if self.target_rows is None else self.target_rows.to(device, non_blocking=True),
-        )
+        moved = {name: part for name, part in self._tensors.items() if not name.endswith("_lengths")}
+        return replace(self, **{name: part.to(device, non_blocking=True) for name, part in moved.items()})
 
-    def pinned(self) -> "Batch":
+    def pinned(self) -> Self:
         """Return the batch in page-locked memory, from which CUDA devices copy while the host goes on."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **{name: part.pin_memory() for name, part in tensors.items()})
+        return replace(self, **{name: part.pin_memory() for name, part in self._tensors.items()})
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -81,10 +77,6 @@ class LabelBatch(Batch):
     @property
     def num_targets(self) -> int:
         return len(self.labels)
-
-    def to(self: L, device: torch.device) -> L:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("last", "example", "labels")}
-        return replace(super().to(device), **moved)
 
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:

@@ -14,9 +14,9 @@ What a model needs to know of the data besides both vocabularies is in the token
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,6 @@ from nmtkit.text.tokenizer import SPECIAL_PIECES, UNK, Tokenizer
 FORMAT = 1
 _KEYS = ("states", "actions", "rewards")
 _FILES = ("states", "actions", "returns", "ends", "lines")
-B = TypeVar("B", bound="EpisodeBatch")
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,6 @@ class EpisodeBatch(Batch):
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns, states and actions as the model reads them: returns that it predicts by their indices."""
         return self.values if self.has_values else self.returns, self.source, self.target_in
-
-    def to(self: B, device: torch.device) -> B:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("returns", "values", "timesteps")}
-        return replace(super().to(device), **moved)
 
 
 class EpisodeData(PairData):
