@@ -110,14 +110,14 @@ class ShardWriter:
     def add(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], lines: Sequence[int], corpus: int = 0) -> None:
         """Append pairs of id lists of one corpus, and the line that each came from; see `add_rows`."""
         sides = [[pair[side] for pair in pairs] for side in range(2)]
-        source, target = (np.fromiter(chain.from_iterable(side), "<u4") for side in sides)
-        source_lengths, target_lengths = (np.fromiter(map(len, side), "<i8") for side in sides)
-        self.add_rows((source, target), (source_lengths, target_lengths), np.asarray(lines, "<i8"), corpus)
+        ids = [np.fromiter(chain.from_iterable(side), "<u4") for side in sides]
+        lengths = [np.fromiter(map(len, side), "<i8") for side in sides]
+        self.add_rows(ids, lengths, np.asarray(lines, "<i8"), corpus)
 
     def add_rows(
         self,
-        ids: tuple[npt.NDArray, npt.NDArray],
-        lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+        ids: Sequence[npt.NDArray],
+        lengths: Sequence[npt.NDArray[np.int64]],
         lines: npt.NDArray[np.int64],
         corpus: int,
     ) -> None:

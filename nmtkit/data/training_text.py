@@ -200,10 +200,10 @@ class TrainingTextReader:
                 for number, corpus in enumerate(corpora):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(shown_name(corpus.name))
-                    before = self._findings.count("source_equals_target")
+                    before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (files[0], files[1]), advance)
                     self._check_line_count(corpus, *readers)
-                    num_equal = self._findings.count("source_equals_target") - before
+                    num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
                     self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
             self._find_repeats(text)
