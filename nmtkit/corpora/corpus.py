@@ -15,18 +15,18 @@ import itertools
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from nmtkit.compression import without_suffix
-from nmtkit.corpora import opus
+from nmtkit.corpora import facts, opus
 from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
 from nmtkit.corpora.download import CorpusFile, Downloader
-from nmtkit.corpora.facts import FactsLines, fingerprint
 from nmtkit.corpora.readers import READERS, format_of
 from nmtkit.corpora.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 from nmtkit.errors import DataError
@@ -40,6 +40,16 @@ BUILTIN_SPLITS = {
 BUILTIN_LANGUAGES = ("en", "de")
 FACTS_SPLITS = {f"builtin/facts-{split}": split for split in ("train", "valid", "test")}
 """Documents with summaries in English, see facts.py."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines that ``read`` yields, from the first one at each iteration."""
+
+    read: Callable[[], Iterator[bytes]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.read()
 
 
 @dataclass(frozen=True)
@@ -134,8 +144,9 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
     check_corpus(name, source_language, target_language)
     if name in FACTS_SPLITS:
         split = FACTS_SPLITS[name]
-        facts = [TextSource(f"{name}.{side}", FactsLines(split, side == "source")) for side in ("source", "target")]
-        return Corpus(name, facts[0], facts[1], (), fingerprint(split))
+        source = TextSource(f"{name}.source", Lines(partial(facts.source_lines, split)))
+        target = TextSource(f"{name}.target", Lines(partial(facts.target_lines, split)))
+        return Corpus(name, source, target, (), facts.fingerprint(split))
     entry = find_entry(name)
     if entry is None:
         return _builtin_corpus(name, is_swapped=source_language != BUILTIN_LANGUAGES[0])
@@ -281,22 +292,12 @@ def stored_text(path: Path, text_format: str, part: str) -> StoredText:
     return StoredText(CorpusFile(file, None, file.stat().st_size, sha256), member, text_format, part)
 
 
-@dataclass(frozen=True)
-class _Chained:
-    """The lines of several texts in turn."""
-
-    texts: Sequence[StoredText]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return itertools.chain.from_iterable(self.texts)
-
-
 def stored_corpus(name: str, source: Sequence[StoredText], target: Sequence[StoredText]) -> Corpus:
     """Return a corpus of stored texts: the texts of a side follow one another."""
     sides = []
     for texts in (source, target):
         more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-        sides.append(TextSource(f"{texts[0].name}{more}", _Chained(texts)))
+        sides.append(TextSource(f"{texts[0].name}{more}", Lines(partial(itertools.chain.from_iterable, texts))))
     files = tuple(dict.fromkeys(text.file for text in (*source, *target)))
     return Corpus(name, sides[0], sides[1], files, _fingerprint([text.identity for text in (*source, *target)]))
 

@@ -74,19 +74,15 @@ def generate(split: str) -> Iterator[FactsExample]:
         yield FactsExample(_name_in(facts), tuple(_sample_paragraphs(rng, facts, others)), "\t".join(facts))
 
 
-@dataclass(frozen=True)
-class FactsLines:
-    """The lines of one side of a split, generated in each iteration."""
+def source_lines(split: str) -> Iterator[bytes]:
+    """Yield the sources of a split."""
+    return (f"{example.source}\n".encode() for example in generate(split))
 
-    split: str
-    is_source: bool
 
-    def __iter__(self) -> Iterator[bytes]:
-        if self.is_source:
-            return (f"{example.source}\n".encode() for example in generate(self.split))
-        numbers = range(SPLITS[self.split])
-        facts = (_sample_facts(_generator(self.split, number))[0] for number in numbers)
-        return ("{}\n".format("\t".join(of_title)).encode() for of_title in facts)
+def target_lines(split: str) -> Iterator[bytes]:
+    """Yield the targets of a split, without generating the paragraphs."""
+    facts = (_sample_facts(_generator(split, number))[0] for number in range(SPLITS[split]))
+    return ("{}\n".format("\t".join(of_title)).encode() for of_title in facts)
 
 
 def fingerprint(split: str) -> str:
