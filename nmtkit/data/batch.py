@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.text.tokenizer import BOS, EOS, PAD
 
 T = TypeVar("T")
+B = TypeVar("B", bound="Batch")
 Ids = Sequence[int] | npt.NDArray
 Lengths = npt.NDArray[np.int64]
 
@@ -45,12 +46,12 @@ class Batch:
         """Number of tokens, or labels, that the batch predicts."""
         return int(self.target_lengths.sum())
 
-    def to(self, device: torch.device) -> Self:
+    def to(self: B, device: torch.device) -> B:
         """Return the batch on another device; from pinned memory the copies do not block the host."""
         moved = {name: part for name, part in self._tensors.items() if not name.endswith("_lengths")}
         return replace(self, **{name: part.to(device, non_blocking=True) for name, part in moved.items()})
 
-    def pinned(self) -> Self:
+    def pinned(self: B) -> B:
         """Return the batch in page-locked memory, from which CUDA devices copy while the host goes on."""
         return replace(self, **{name: part.pin_memory() for name, part in self._tensors.items()})
 
@@ -82,10 +83,8 @@ class LabelBatch(Batch):
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
-    if (own := data.own_batch(chosen)) is not None:
-        return own
-    sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
-    return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
+    own: Batch | None = data.own_batch(chosen)
+    return _batch(*data.joined_ids(0, chosen), *data.joined_ids(1, chosen)) if own is None else own
 
 
 def batch_of(sources: Sequence[Ids], targets: Sequence[Ids]) -> Batch:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -139,9 +138,7 @@ class ShardWriter:
         self._files["lines"].write(lines.astype("<i8", copy=False).tobytes())
         self._pairs_of[corpus] += len(lines)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for file in self._files.values():
             file.close()
         if kind is None:
@@ -217,8 +214,6 @@ class PairData:
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing; data that are sampled anew for each epoch stop their sampling here."""
 
-    is_running_text = False
-    """Pairs are no sequences of running text, see `WindowData`."""
     noun, unit = "pair", "target tokens"
     """What the data consist of, and what the loss is a mean over; for messages. No unit: each is one."""
 
