@@ -423,15 +423,11 @@ class _Column:
         if self.is_vector:
             rows = [vector_of(value, place, len(self.names)) for value in values]
             return np.array(rows, np.float32)
-        index = self._index
+        index = {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
         ids = [index.get(name_of(value, place), UNK) for value in values]
         if is_known and UNK in ids:
             raise DataError(f"{place} has {json.dumps(values[ids.index(UNK)])}, which no training episode has")
         return np.array(ids, np.int64)
-
-    @property
-    def _index(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
 
 
 def name_of(value: Any, place: str) -> str:
