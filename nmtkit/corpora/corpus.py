@@ -100,11 +100,7 @@ def find_entry(name: str) -> CatalogueEntry | None:
 
 
 def check_corpus(name: str, source_language: str, target_language: str) -> None:
-    """Check name and direction of a public or built-in corpus.
-
-    Raises:
-        DataError: there is no such corpus, or it lacks the language pair.
-    """
+    """Raise DataError if there is no such public or built-in corpus, or if it lacks the language pair."""
     if name in BUILTIN_SPLITS:
         is_known = {source_language, target_language} == set(BUILTIN_LANGUAGES)
         pairs = f"{'-'.join(BUILTIN_LANGUAGES)}, in both directions"
@@ -136,11 +132,7 @@ def describe_missing(name: str) -> str:
 
 
 def open_corpus(name: str, source_language: str, target_language: str, downloader: Downloader) -> Corpus:
-    """Return a public or built-in corpus after fetching its files.
-
-    Raises:
-        DataError: there is no such corpus, it lacks the language pair, or a file cannot be fetched.
-    """
+    """Return a public or built-in corpus after fetching its files; raise DataError as `check_corpus` and `fetch` do."""
     check_corpus(name, source_language, target_language)
     if name in FACTS_SPLITS:
         split = FACTS_SPLITS[name]

@@ -124,15 +124,12 @@ def mirror_path(url: str) -> Path:
 
 @dataclass
 class Downloader:
-    """Finds or downloads files, and verifies each by size and checksum.
+    """Finds or downloads files, and verifies each by size and checksum; raises DataError if the mirror is no folder.
 
     Attributes:
         mirror: a folder whose files are used in place of the network; None: no mirror.
         cache: the folder for downloads, which processes may share; a file gets its name there once it is verified.
         progress: called during downloads.
-
-    Raises:
-        DataError: the mirror is not a folder.
     """
 
     mirror: Path | None = None
@@ -172,10 +169,9 @@ class Downloader:
         return found
 
     def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
-        """Return several files, downloaded concurrently once there is room for all that is missing.
+        """Return several files as `fetch` does, downloaded concurrently once there is room for all that is missing.
 
-        Raises:
-            DataError: see fetch; the bytes of the other downloads so far are kept.
+        After an error, the bytes of the other downloads so far are kept.
         """
         wanted = list(dict.fromkeys(files))
         missing = [file for file in wanted if file not in self._fetched and self._existing(file) is None]

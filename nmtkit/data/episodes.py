@@ -277,8 +277,7 @@ class Episodes:
     def write(self, folder: Path) -> dict[str, Any]:
         """Read all episodes, fill RUN/data, and return the entries of its manifest.
 
-        Raises:
-            DataError: an episode cannot be used.
+        Raise DataError for an episode that cannot be used.
         """
         self._corpora: list[dict[str, Any]] = []
         episodes = {role: self._read(role) for role in self._texts}

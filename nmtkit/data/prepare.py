@@ -218,10 +218,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
     """Read the corpora of a recipe once and report their faults, regardless of the actions of the rules.
 
-    The report is written to RUN/data, unless there are prepared data with another report.
-
-    Raises:
-        NmtkitError: a corpus cannot be read.
+    The report is written to RUN/data, unless there are prepared data with another report. Raises NmtkitError for a
+    corpus that cannot be read.
     """
     run, data = Run(run_dir), recipe.data
     _require_text(data, "--check")
@@ -253,11 +251,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
 
 
 def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
-    """Fetch and verify the files of a recipe's corpora, and nothing else.
-
-    Raises:
-        NmtkitError: there is no such corpus, or a file cannot be fetched.
-    """
+    """Fetch and verify the files of a recipe's corpora, and nothing else; raise NmtkitError if that fails."""
     _require_text(recipe.data, "--download-only")
     with transfers() as report:
         return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))

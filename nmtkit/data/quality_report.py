@@ -87,11 +87,7 @@ class Findings:
             )
 
     def add_block(self, findings: BlockFindings) -> None:
-        """Add the findings in a block of pairs.
-
-        Raises:
-            DataError: the action of a rule is "error".
-        """
+        """Add the findings in a block of pairs, see `add`."""
         for rule, number in findings.broken:
             self.add(rule, 1, (number,))
         for rule, example in findings.examples.items():
