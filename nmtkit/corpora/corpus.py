@@ -64,11 +64,10 @@ class TextSource:
     name: str
     raw_lines: Iterable[bytes] = field(repr=False)
 
-    def open(self, *, errors: Literal["strict", "replace"] = "strict") -> LineReader:
+    def open(self, *, errors: Literal["strict", "replace", "surrogateescape"] = "strict") -> LineReader:
         """Return a new reader of the lines. Nothing is opened before the first iteration.
 
-        Iterating raises DataError if the text cannot be read or is damaged, or under ``strict`` if it is not UTF-8;
-        ``replace`` records the line instead.
+        Iterating raises DataError if the text cannot be read or is damaged, or under ``strict`` if it is not UTF-8.
         """
         return LineReader(self.raw_lines, name=self.name, errors=errors)
 

@@ -66,8 +66,8 @@ def _open(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpu
             raise DataError(f"{entry.source}: a file of trees has no columns; remove source_column and target_column")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair) and data.task_name == LANGUAGE_MODEL and entry.source == entry.target:
-        sides = [[stored_text(entry.source, "plain", part)] for part in ("", "")]
-        return stored_corpus(corpus_name(entry), *sides)
+        text = [stored_text(entry.source, "plain", "")]
+        return stored_corpus(corpus_name(entry), text, text)
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)

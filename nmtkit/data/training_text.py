@@ -366,10 +366,7 @@ def _blocks(
 
 def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
     """Return new readers of both sides."""
-    source, target = (
-        LineReader(side.raw_lines, name=side.name, errors=errors) for side in (corpus.source, corpus.target)
-    )
-    return source, target
+    return corpus.source.open(errors=errors), corpus.target.open(errors=errors)
 
 
 def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
