@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import CleaningConfig, DataConfig
@@ -127,8 +128,9 @@ class PairExaminer:
         if not source or not target or source.isspace() or target.isspace():
             both = (not source or source.isspace()) and (not target or target.isspace())
             rules.append("both_blank" if both else "one_sided_blank")
-        if ("&" in source or "&" in target) and (_has_entity(source) or _has_entity(target)):
-            rules.append("html_entity")
+        if "&" in source or "&" in target:
+            texts = (match[0] for line in (source, target) for match in _ENTITY.finditer(line))
+            rules += ["html_entity"] if any(map(_is_entity, texts)) else []
         if ("<" in source or "<" in target) and (_TAG.search(source) or _TAG.search(target)):
             rules.append("markup")
         source_length, target_length = len(source), len(target)
@@ -160,10 +162,6 @@ class PairExaminer:
         # Each word is at least one token, so a line of too many words has too many tokens.
         limit = self._max_tokens
         return 0 < limit <= line.count(" ") and len(line.split(" ")) - line.split(" ").count("") > limit
-
-
-def _has_entity(line: str) -> bool:
-    return any(_is_entity(match[0]) for match in _ENTITY.finditer(line))
 
 
 def _is_entity(text: str) -> bool:
@@ -202,16 +200,16 @@ def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cut
     return "too_long" if 0 < cleaning.max_characters < longest else None
 
 
-def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: CleaningConfig) -> list[str]:
-    """Return the rules that a pair breaks by its numbers of subword tokens, without end symbols."""
-    longer, shorter = max(source_tokens, target_tokens), min(source_tokens, target_tokens)
-    if shorter == 0:
-        return ["both_blank" if longer == 0 else "one_sided_blank"]
-    rules = []
-    if cleaning.max_tokens and longer > cleaning.max_tokens:
-        rules.append("too_long")
-    if cleaning.max_ratio and longer > cleaning.max_ratio * shorter:
-        rules.append("length_ratio")
+def rules_against_lengths(
+    source_tokens: npt.NDArray[np.int64], target_tokens: npt.NDArray[np.int64], cleaning: CleaningConfig
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return for each rule which pairs break it by their numbers of subword tokens, without end symbols [pairs]."""
+    longer, shorter = np.maximum(source_tokens, target_tokens), np.minimum(source_tokens, target_tokens)
+    rules = {"both_blank": longer == 0, "one_sided_blank": (longer > 0) & (shorter == 0)}
+    if cleaning.max_tokens:
+        rules["too_long"] = (shorter > 0) & (longer > cleaning.max_tokens)
+    if cleaning.max_ratio:
+        rules["length_ratio"] = (shorter > 0) & (longer > cleaning.max_ratio * shorter)
     return rules
 
 

@@ -160,19 +160,14 @@ class BlockEncoder:
         findings: BlockFindings,
     ) -> npt.NDArray[np.bool_]:
         """Note the pairs that break a rule about lengths, and return which pairs are kept."""
-        longer, shorter = np.maximum(*lengths), np.minimum(*lengths)
         cleaning = self._cleaning
         if cleaning is None:
-            return shorter > 0
-        suspect = shorter == 0
-        if cleaning.max_tokens:
-            suspect |= longer > cleaning.max_tokens
-        if cleaning.max_ratio:
-            suspect |= longer > cleaning.max_ratio * shorter
+            return np.minimum(*lengths) > 0
+        broken = rules_against_lengths(lengths[0], lengths[1], cleaning)
         kept = np.ones(len(pairs), bool)
-        for index in np.flatnonzero(suspect).tolist():
+        for index in np.flatnonzero(np.any(list(broken.values()), axis=0)).tolist():
             number, source, target = pairs[index]
-            rules = rules_against_lengths(int(lengths[0][index]), int(lengths[1][index]), cleaning)
+            rules = [rule for rule, breaks in broken.items() if breaks[index]]
             was_counted = block.states[number - block.first] & TOO_LONG
             for rule in rules:
                 if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
