@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
@@ -85,6 +85,10 @@ class CorpusFile:
     url: str | None
     num_bytes: int
     sha256: str
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Return the file as the manifest of prepared data lists it."""
+        return {"path": str(self.path), "url": self.url, "bytes": self.num_bytes, "sha256": self.sha256}
 
 
 class AttemptError(Exception):

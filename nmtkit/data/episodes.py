@@ -314,10 +314,8 @@ class Episodes:
         actions = _Column.of(train, "actions", self._data.actions)
         if states.is_vector:
             numbers = np.concatenate([states.encode(episode) for episode in train])
-            mean, deviation = (
-                numbers.mean(0, dtype=np.float64).tolist(),
-                (numbers.std(0, dtype=np.float64) + 1e-6).tolist(),
-            )
+            mean = numbers.mean(0, dtype=np.float64).tolist()
+            deviation = (numbers.std(0, dtype=np.float64) + 1e-6).tolist()
         largest = 1.0
         if actions.is_vector:
             largest = max(float(np.abs(actions.encode(episode)).max()) for episode in train) or 1.0
@@ -363,8 +361,7 @@ class Episodes:
                 found += self._played(before)
             else:
                 found += read_episodes(text, before)
-                files = [{"path": str(text.file.path), "url": None, "bytes": text.file.num_bytes,
-                          "sha256": text.file.sha256}]  # fmt: skip
+                files = [text.file.for_manifest()]
             total = text.file.sha256 if text else self.fingerprint
             entry = {"name": name, "role": role, "pairs": len(found) - before, "files": files, "sha256": total}
             self._corpora.append(entry)

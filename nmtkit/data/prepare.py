@@ -450,10 +450,7 @@ class _Preparer:
             )
         if role == "train" and not counts["pairs"]:
             log.warning("%s: the corpus is empty", corpus.name)
-        files = [
-            {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
-            for file in corpus.files
-        ]
+        files = [file.for_manifest() for file in corpus.files]
         entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
         self._described.append(entry)
         self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
