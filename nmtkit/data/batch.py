@@ -47,7 +47,7 @@ class Batch:
         return int(self.target_lengths.sum())
 
     def to(self: B, device: torch.device) -> B:
-        """Return the batch on another device; from pinned memory the copies do not block the host."""
+        """Return the batch on another device, but for lengths; from pinned memory copies do not block the host."""
         moved = {name: part for name, part in self._tensors.items() if not name.endswith("_lengths")}
         return replace(self, **{name: part.to(device, non_blocking=True) for name, part in moved.items()})
 
