@@ -6,7 +6,7 @@
 The recipe is `long-facts`. T-DMCA and T-D are 5 layers of a decoder, T-ED 2 layers of encoder and 2 of decoder, which
 have about as many parameters. nll is that of the test set, in nats per target token with the end symbol; the last
 checkpoints are averaged, and nothing is chosen. "attainable" is the entropy of the facts that are not among the first
-tokens, exactly (nmtkit/corpora/facts.py). Each run has a folder in DIR; the same command continues after an
+tokens, exactly. Each run has a folder in DIR; the same command continues after an
 interruption, and prints a table of all runs that it names.
 """
 
@@ -18,9 +18,10 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from nmtkit.corpora.facts import SPLITS, attainable_nll, generate
+from nmtkit.corpora.facts import SPLITS, VALUES, generate
 from nmtkit.files import write_json, write_lines
 from nmtkit.text.extraction import Example, rank
 
@@ -34,6 +35,24 @@ MODELS = {
         "model.decoder_layers=2",
     ],
 }
+
+
+def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
+    """Return the lowest possible expected nll, in nats per target token with the end symbol.
+
+    Args:
+        pairs: source and target of examples, with the paragraphs in any order that does not depend on the values.
+        length: tokens of the source that are read, in words and tabs.
+    """
+    unseen = tokens = 0
+    for source, target in pairs:
+        title = source.partition("\t")[0]
+        read = " ".join(["", *source.replace("\t", " \t ").split(" ")[:length], ""])
+        facts = target.split("\t")
+        assert all(fact.startswith(f"{title}.") for fact in facts)
+        unseen += sum(f" {fact} " not in read for fact in facts)
+        tokens += len(target.replace("\t", " \t ").split(" ")) + 1
+    return math.log(len(VALUES)) * unseen / tokens
 
 
 def corpora(work: Path, extractor: str) -> list[str]:

@@ -15,18 +15,18 @@ import itertools
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from nmtkit.compression import without_suffix
-from nmtkit.corpora import opus
+from nmtkit.corpora import facts, opus
 from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.catalogue import CatalogueEntry, catalogue
 from nmtkit.corpora.download import CorpusFile, Downloader
-from nmtkit.corpora.facts import FactsLines, fingerprint
 from nmtkit.corpora.readers import READERS, format_of
 from nmtkit.corpora.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 from nmtkit.errors import DataError
@@ -43,6 +43,16 @@ FACTS_SPLITS = {f"builtin/facts-{split}": split for split in ("train", "valid", 
 
 
 @dataclass(frozen=True)
+class Lines:
+    """The lines that ``read`` yields, from the first one at each iteration."""
+
+    read: Callable[[], Iterator[bytes]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.read()
+
+
+@dataclass(frozen=True)
 class TextSource:
     """One side of a parallel corpus, which several readers can read at once.
 
@@ -54,11 +64,10 @@ class TextSource:
     name: str
     raw_lines: Iterable[bytes] = field(repr=False)
 
-    def open(self, *, errors: Literal["strict", "replace"] = "strict") -> LineReader:
+    def open(self, *, errors: Literal["strict", "replace", "surrogateescape"] = "strict") -> LineReader:
         """Return a new reader of the lines. Nothing is opened before the first iteration.
 
-        Iterating raises DataError if the text cannot be read or is damaged, or under ``strict`` if it is not UTF-8;
-        ``replace`` records the line instead.
+        Iterating raises DataError if the text cannot be read or is damaged, or under ``strict`` if it is not UTF-8.
         """
         return LineReader(self.raw_lines, name=self.name, errors=errors)
 
@@ -90,11 +99,7 @@ def find_entry(name: str) -> CatalogueEntry | None:
 
 
 def check_corpus(name: str, source_language: str, target_language: str) -> None:
-    """Check name and direction of a public or built-in corpus.
-
-    Raises:
-        DataError: there is no such corpus, or it lacks the language pair.
-    """
+    """Raise DataError if there is no such public or built-in corpus, or if it lacks the language pair."""
     if name in BUILTIN_SPLITS:
         is_known = {source_language, target_language} == set(BUILTIN_LANGUAGES)
         pairs = f"{'-'.join(BUILTIN_LANGUAGES)}, in both directions"
@@ -126,16 +131,13 @@ def describe_missing(name: str) -> str:
 
 
 def open_corpus(name: str, source_language: str, target_language: str, downloader: Downloader) -> Corpus:
-    """Return a public or built-in corpus after fetching its files.
-
-    Raises:
-        DataError: there is no such corpus, it lacks the language pair, or a file cannot be fetched.
-    """
+    """Return a public or built-in corpus after fetching its files; raise DataError as `check_corpus` and `fetch` do."""
     check_corpus(name, source_language, target_language)
     if name in FACTS_SPLITS:
         split = FACTS_SPLITS[name]
-        facts = [TextSource(f"{name}.{side}", FactsLines(split, side == "source")) for side in ("source", "target")]
-        return Corpus(name, facts[0], facts[1], (), fingerprint(split))
+        source = TextSource(f"{name}.source", Lines(partial(facts.source_lines, split)))
+        target = TextSource(f"{name}.target", Lines(partial(facts.target_lines, split)))
+        return Corpus(name, source, target, (), facts.fingerprint(split))
     entry = find_entry(name)
     if entry is None:
         return _builtin_corpus(name, is_swapped=source_language != BUILTIN_LANGUAGES[0])
@@ -281,22 +283,12 @@ def stored_text(path: Path, text_format: str, part: str) -> StoredText:
     return StoredText(CorpusFile(file, None, file.stat().st_size, sha256), member, text_format, part)
 
 
-@dataclass(frozen=True)
-class _Chained:
-    """The lines of several texts in turn."""
-
-    texts: Sequence[StoredText]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return itertools.chain.from_iterable(self.texts)
-
-
 def stored_corpus(name: str, source: Sequence[StoredText], target: Sequence[StoredText]) -> Corpus:
     """Return a corpus of stored texts: the texts of a side follow one another."""
     sides = []
     for texts in (source, target):
         more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-        sides.append(TextSource(f"{texts[0].name}{more}", _Chained(texts)))
+        sides.append(TextSource(f"{texts[0].name}{more}", Lines(partial(itertools.chain.from_iterable, texts))))
     files = tuple(dict.fromkeys(text.file for text in (*source, *target)))
     return Corpus(name, sides[0], sides[1], files, _fingerprint([text.identity for text in (*source, *target)]))
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
@@ -86,6 +86,10 @@ class CorpusFile:
     num_bytes: int
     sha256: str
 
+    def for_manifest(self) -> dict[str, Any]:
+        """Return the file as the manifest of prepared data lists it."""
+        return {"path": str(self.path), "url": self.url, "bytes": self.num_bytes, "sha256": self.sha256}
+
 
 class AttemptError(Exception):
     """The reason why an address did not give the file; the next one is tried."""
@@ -124,15 +128,12 @@ def mirror_path(url: str) -> Path:
 
 @dataclass
 class Downloader:
-    """Finds or downloads files, and verifies each by size and checksum.
+    """Finds or downloads files, and verifies each by size and checksum; raises DataError if the mirror is no folder.
 
     Attributes:
         mirror: a folder whose files are used in place of the network; None: no mirror.
         cache: the folder for downloads, which processes may share; a file gets its name there once it is verified.
         progress: called during downloads.
-
-    Raises:
-        DataError: the mirror is not a folder.
     """
 
     mirror: Path | None = None
@@ -172,10 +173,9 @@ class Downloader:
         return found
 
     def fetch_all(self, files: Iterable[RemoteFile]) -> list[CorpusFile]:
-        """Return several files, downloaded concurrently once there is room for all that is missing.
+        """Return several files as `fetch` does, downloaded concurrently once there is room for all that is missing.
 
-        Raises:
-            DataError: see fetch; the bytes of the other downloads so far are kept.
+        After an error, the bytes of the other downloads so far are kept.
         """
         wanted = list(dict.fromkeys(files))
         missing = [file for file in wanted if file not in self._fetched and self._existing(file) is None]

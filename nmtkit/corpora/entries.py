@@ -47,10 +47,7 @@ _SECTION_PARENTS = (".", "wsj", "mrg/wsj", "parsed/mrg/wsj", "treebank_3/parsed/
 def open_entry(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpus:
     """Open a corpus that a recipe names, in its direction, which its name ends in where the recipe has several.
 
-    data/generated.py opens generated corpora.
-
-    Raises:
-        DataError: it cannot be fetched or opened.
+    data/generated.py opens generated corpora. Raises DataError for a corpus that cannot be fetched or opened.
     """
     corpus = _open(data, entry, downloader)
     if not data.has_directions:
@@ -69,8 +66,8 @@ def _open(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpu
             raise DataError(f"{entry.source}: a file of trees has no columns; remove source_column and target_column")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair) and data.task_name == LANGUAGE_MODEL and entry.source == entry.target:
-        sides = [[stored_text(entry.source, "plain", part)] for part in ("", "")]
-        return stored_corpus(corpus_name(entry), *sides)
+        text = [stored_text(entry.source, "plain", "")]
+        return stored_corpus(corpus_name(entry), text, text)
     if isinstance(entry, LocalPair):
         columns = (entry.source_column, entry.target_column)
         return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
@@ -96,11 +93,7 @@ def public_files(data: DataConfig, corpus: str | NamedCorpus) -> tuple[RemoteFil
 
 
 def files_to_fetch(data: DataConfig) -> list[RemoteFile]:
-    """Return the files that the corpora of a recipe are downloaded from, each once.
-
-    Raises:
-        DataError: there is no such corpus, or not in this direction.
-    """
+    """Return the files that the corpora of a recipe are downloaded from, each once; see `public_files`."""
     entries = (*data.train, *data.corpora("valid"), *data.corpora("test"))
     public = [entry for entry in entries if isinstance(entry, str | NamedCorpus)]
     return list(dict.fromkeys(file for entry in public for file in public_files(data, entry)))
@@ -160,9 +153,5 @@ def treebank_corpus(name: str, treebank: Path | None, silver_trees: Sequence[Pat
 
 
 def stored_trees(name: str, paths: Sequence[Path]) -> Corpus:
-    """Return a corpus of files of bracketed trees, each plain, compressed, or ``ARCHIVE:MEMBER``.
-
-    Raises:
-        DataError: one cannot be read, or is an archive without a member.
-    """
+    """Return a corpus of files of bracketed trees, see `stored_text`."""
     return stored_corpus(name, *([stored_text(path, "treebank", part) for path in paths] for part in ("words", "tree")))

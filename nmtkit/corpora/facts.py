@@ -13,14 +13,13 @@ This layout is the fifth: with the four before, small models learned no facts in
 validation examples only.
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
-fact that is not among the tokens read, and 0 for everything else (`attainable_nll`).
+fact that is not among the tokens read, and 0 for everything else.
 
 There are 6,000 examples for training, 100 for validation and 300 for testing. An example is a function of its split and
 number, so texts are generated while they are read.
 """
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -74,19 +73,15 @@ def generate(split: str) -> Iterator[FactsExample]:
         yield FactsExample(_name_in(facts), tuple(_sample_paragraphs(rng, facts, others)), "\t".join(facts))
 
 
-@dataclass(frozen=True)
-class FactsLines:
-    """The lines of one side of a split, generated in each iteration."""
+def source_lines(split: str) -> Iterator[bytes]:
+    """Yield the sources of a split."""
+    return (f"{example.source}\n".encode() for example in generate(split))
 
-    split: str
-    is_source: bool
 
-    def __iter__(self) -> Iterator[bytes]:
-        if self.is_source:
-            return (f"{example.source}\n".encode() for example in generate(self.split))
-        numbers = range(SPLITS[self.split])
-        facts = (_sample_facts(_generator(self.split, number))[0] for number in numbers)
-        return ("{}\n".format("\t".join(of_title)).encode() for of_title in facts)
+def target_lines(split: str) -> Iterator[bytes]:
+    """Yield the targets of a split, without generating the paragraphs."""
+    facts = (_sample_facts(_generator(split, number))[0] for number in range(SPLITS[split]))
+    return ("{}\n".format("\t".join(of_title)).encode() for of_title in facts)
 
 
 def fingerprint(split: str) -> str:
@@ -95,24 +90,6 @@ def fingerprint(split: str) -> str:
     for example in islice(generate(split), 20):
         digest.update(f"{example.source}\n{example.target}\n".encode())
     return digest.hexdigest()
-
-
-def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
-    """Return the lowest possible expected nll, in nats per target token with the end symbol.
-
-    Args:
-        pairs: source and target of examples, with the paragraphs in any order that does not depend on the values.
-        length: tokens of the source that are read, in words and tabs.
-    """
-    unseen = tokens = 0
-    for source, target in pairs:
-        title = source.partition("\t")[0]
-        read = " ".join(["", *source.replace("\t", " \t ").split(" ")[:length], ""])
-        facts = target.split("\t")
-        assert all(fact.startswith(f"{title}.") for fact in facts)
-        unseen += sum(f" {fact} " not in read for fact in facts)
-        tokens += len(target.replace("\t", " \t ").split(" ")) + 1
-    return math.log(len(VALUES)) * unseen / tokens
 
 
 def _generator(split: str, number: int) -> Random:

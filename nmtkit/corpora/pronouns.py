@@ -22,15 +22,7 @@ from collections.abc import Sequence
 from random import Random
 
 from nmtkit.corpora import synthetic_lexicon as lexicon
-from nmtkit.corpora.synthetic import (
-    Clause,
-    Phrase,
-    Sentence,
-    english_sentence,
-    german_sentence,
-    pick,
-    with_time,
-)
+from nmtkit.corpora.synthetic import Clause, Phrase, Sentence, english_sentence, german_sentence, pick, with_time
 from nmtkit.corpora.synthetic_lexicon import ACCUSATIVE, DATIVE, NOMINATIVE, PERFECT, PRESENT, Noun
 
 SPLITS = ("pronouns-train", "pronouns-valid", "pronouns-test")

@@ -17,7 +17,6 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Batch")
-L = TypeVar("L", bound="LabelBatch")
 Ids = Sequence[int] | npt.NDArray
 Lengths = npt.NDArray[np.int64]
 
@@ -48,19 +47,17 @@ class Batch:
         return int(self.target_lengths.sum())
 
     def to(self: B, device: torch.device) -> B:
-        """Return the batch on another device; from pinned memory the copies do not block the host."""
-        return replace(
-            self,
-            source=self.source.to(device, non_blocking=True),
-            target_in=self.target_in.to(device, non_blocking=True),
-            target_out=self.target_out.to(device, non_blocking=True),
-            target_rows=None if self.target_rows is None else self.target_rows.to(device, non_blocking=True),
-        )
+        """Return the batch on another device, but for lengths; from pinned memory copies do not block the host."""
+        moved = {name: part for name, part in self._tensors.items() if not name.endswith("_lengths")}
+        return replace(self, **{name: part.to(device, non_blocking=True) for name, part in moved.items()})
 
-    def pinned(self) -> "Batch":
+    def pinned(self: B) -> B:
         """Return the batch in page-locked memory, from which CUDA devices copy while the host goes on."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **{name: part.pin_memory() for name, part in tensors.items()})
+        return replace(self, **{name: part.pin_memory() for name, part in self._tensors.items()})
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -82,18 +79,12 @@ class LabelBatch(Batch):
     def num_targets(self) -> int:
         return len(self.labels)
 
-    def to(self: L, device: torch.device) -> L:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("last", "example", "labels")}
-        return replace(super().to(device), **moved)
-
 
 def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
     """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
-    if (own := data.own_batch(chosen)) is not None:
-        return own
-    sources, targets = data.joined_ids(0, chosen), data.joined_ids(1, chosen)
-    return batch_of_texts(*targets) if data.is_running_text else _batch(*sources, *targets)
+    own: Batch | None = data.own_batch(chosen)
+    return _batch(*data.joined_ids(0, chosen), *data.joined_ids(1, chosen)) if own is None else own
 
 
 def batch_of(sources: Sequence[Ids], targets: Sequence[Ids]) -> Batch:

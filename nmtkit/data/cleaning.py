@@ -13,10 +13,11 @@ import html.entities
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import CleaningConfig, DataConfig
@@ -67,13 +68,19 @@ Source: the default ratio of clean-corpus-n.perl of Moses."""
 _LONGEST_EXPANSION = 18
 """Maximum number of characters into which a step of data.normalize turns one character (NFKC of U+FDFA)."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Invalid bytes, as decoded with `surrogateescape`; valid UTF-8 never contains them."""
-_SEPARATOR = re.compile("[\v\f\r\u0085\u2028\u2029]")
-_CONTROL = re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
-_BOM = "\ufeff"
+_ODD_CHARACTERS: dict[str, tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = {
+    # Invalid bytes, as decoded with `surrogateescape`; such bytes nearly always are Windows-1252.
+    "invalid_utf8": (
+        re.compile("[\ud800-\udfff]"),
+        lambda byte: bytes([ord(byte[0]) & 0xFF]).decode("cp1252", errors="replace"),
+    ),
+    "line_separator": (re.compile("[\v\f\r\u0085\u2028\u2029]"), " "),
+    "bom": (re.compile("\ufeff"), ""),
+    "control_character": (re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"), ""),
+}
+"""Characters by rule, and their replacement by the action "fix"."""
 _ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
-"""Any character of the three patterns above, or U+FEFF."""
+"""Any character of the patterns above."""
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _TAG = re.compile(
     r"</?(?P<name>[A-Za-z][A-Za-z0-9:_-]*)(?:\s[^<>]*)?/?>"  # <b>, </b>, <br/>, <a href="x">
@@ -115,13 +122,14 @@ class PairExaminer:
         """Return the rules that the pair breaks, in the order of RULES."""
         rules: list[str] = []
         # A fast first test: separators, controls, U+FEFF and surrogates are not printable (nor are no-break spaces).
-        if not (source.isprintable() and target.isprintable()):
-            rules += _odd_characters(source, target)
+        if not (source.isprintable() and target.isprintable()) and (_ODD.search(source) or _ODD.search(target)):
+            rules += [rule for rule, (odd, _) in _ODD_CHARACTERS.items() if odd.search(source) or odd.search(target)]
         if not source or not target or source.isspace() or target.isspace():
             both = (not source or source.isspace()) and (not target or target.isspace())
             rules.append("both_blank" if both else "one_sided_blank")
-        if ("&" in source or "&" in target) and (_has_entity(source) or _has_entity(target)):
-            rules.append("html_entity")
+        if "&" in source or "&" in target:
+            texts = (match[0] for line in (source, target) for match in _ENTITY.finditer(line))
+            rules += ["html_entity"] if any(map(_is_entity, texts)) else []
         if ("<" in source or "<" in target) and (_TAG.search(source) or _TAG.search(target)):
             rules.append("markup")
         source_length, target_length = len(source), len(target)
@@ -148,51 +156,22 @@ class PairExaminer:
 
     def _is_too_long(self, line: str) -> bool:
         line = normalize(line, self._normalize)
-        if has_too_many_characters(line, self._max_characters):
+        if 0 < self._max_characters < len(line):
             return True
         # Each word is at least one token, so a line of too many words has too many tokens.
         limit = self._max_tokens
         return 0 < limit <= line.count(" ") and len(line.split(" ")) - line.split(" ").count("") > limit
 
 
-def _odd_characters(source: str, target: str) -> list[str]:
-    rules: list[str] = []
-    if not (_ODD.search(source) or _ODD.search(target)):  # a no-break space, most likely
-        return rules
-    if _SURROGATE.search(source) or _SURROGATE.search(target):
-        rules.append("invalid_utf8")
-    if _SEPARATOR.search(source) or _SEPARATOR.search(target):
-        rules.append("line_separator")
-    if _BOM in source or _BOM in target:
-        rules.append("bom")
-    if _CONTROL.search(source) or _CONTROL.search(target):
-        rules.append("control_character")
-    return rules
-
-
-def _has_entity(line: str) -> bool:
-    return any(_is_entity(match[0]) for match in _ENTITY.finditer(line))
-
-
 def _is_entity(text: str) -> bool:
     return text[1] == "#" or text[1:] in html.entities.html5
 
 
-def has_too_many_characters(line: str, max_characters: int) -> bool:
-    """Return whether a normalised line exceeds a limit; 0: no limit."""
-    return 0 < max_characters < len(line)
-
-
 def repaired(line: str, rules: Collection[str]) -> str:
     """Return a line with the faults of the given rules corrected, and otherwise unchanged."""
-    if "invalid_utf8" in rules:  # such bytes nearly always are Windows-1252
-        line = _SURROGATE.sub(lambda byte: bytes([ord(byte[0]) & 0xFF]).decode("cp1252", errors="replace"), line)
-    if "bom" in rules:
-        line = line.replace(_BOM, "")
-    if "control_character" in rules:
-        line = _CONTROL.sub("", line)
-    if "line_separator" in rules:
-        line = _SEPARATOR.sub(" ", line)
+    for rule, (odd, replacement) in _ODD_CHARACTERS.items():
+        if rule in rules:
+            line = odd.sub(replacement, line)
     if "markup" in rules:  # before entities: an escaped < is text
         line = _TAG.sub(lambda tag: " " if _BREAKING_TAG.fullmatch(tag["name"] or "") else "", line)
     if "html_entity" in rules:
@@ -204,8 +183,7 @@ def _unescaped(match: re.Match[str]) -> str:
     if not _is_entity(match[0]):
         return match[0]
     text = html.unescape(match[0])
-    is_text = not (_SEPARATOR.search(text) or _CONTROL.search(text) or "\n" in text or _BOM in text)
-    return text if is_text else " "  # a line end would break the line
+    return " " if _ODD.search(text) or "\n" in text else text  # a line end would break the line
 
 
 def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cuts_sources: bool = False) -> str | None:
@@ -217,22 +195,20 @@ def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cut
     blanks = (not source.strip()) + (not target.strip())
     if blanks:
         return "both_blank" if blanks == 2 else "one_sided_blank"
-    limit = cleaning.max_characters
-    if has_too_many_characters(target, limit) or (not cuts_sources and has_too_many_characters(source, limit)):
-        return "too_long"
-    return None
+    longest = len(target) if cuts_sources else max(len(source), len(target))
+    return "too_long" if 0 < cleaning.max_characters < longest else None
 
 
-def rules_against_lengths(source_tokens: int, target_tokens: int, cleaning: CleaningConfig) -> list[str]:
-    """Return the rules that a pair breaks by its numbers of subword tokens, without end symbols."""
-    longer, shorter = max(source_tokens, target_tokens), min(source_tokens, target_tokens)
-    if shorter == 0:
-        return ["both_blank" if longer == 0 else "one_sided_blank"]
-    rules = []
-    if cleaning.max_tokens and longer > cleaning.max_tokens:
-        rules.append("too_long")
-    if cleaning.max_ratio and longer > cleaning.max_ratio * shorter:
-        rules.append("length_ratio")
+def rules_against_lengths(
+    source_tokens: npt.NDArray[np.int64], target_tokens: npt.NDArray[np.int64], cleaning: CleaningConfig
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return for each rule which pairs break it by their numbers of subword tokens, without end symbols [pairs]."""
+    longer, shorter = np.maximum(source_tokens, target_tokens), np.minimum(source_tokens, target_tokens)
+    rules = {"both_blank": longer == 0, "one_sided_blank": (longer > 0) & (shorter == 0)}
+    if cleaning.max_tokens:
+        rules["too_long"] = (shorter > 0) & (longer > cleaning.max_tokens)
+    if cleaning.max_ratio:
+        rules["length_ratio"] = (shorter > 0) & (longer > cleaning.max_ratio * shorter)
     return rules
 
 

@@ -6,6 +6,7 @@
 The result of `BlockEncoder` depends on its block of pairs only; `ShardStatistics` adds up the counts of all blocks.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -38,19 +39,13 @@ MAX_TOKENS_SHOWN = 256
 class EncodedBlock:
     """Pairs as ids."""
 
-    ids: tuple[npt.NDArray, npt.NDArray]  # of all sentences in one row, for each side
-    lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # tokens of each row, for each side, [pairs]
+    ids: list[npt.NDArray]  # of all sentences in one row, for each side
+    lengths: list[npt.NDArray[np.int64]]  # tokens of each row, for each side, [pairs]
     longest_source: int  # tokens of the longest source without context
-    sentence_tokens: tuple[int, int]  # number of tokens without context, for each side
     lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
     corpus: int  # index of the corpus of the pairs
-    words: tuple[int, int]  # number of words in the text, for each side
-    characters: tuple[int, int]  # number of characters in the text, for each side
-    multi_sentence_sources: int  # source lines with more than one sentence
-    # numbers of target lines decoded as a test, of those that changed, and of these with an unknown token, [3]
-    round_trip: npt.NDArray[np.int64]
     num_read: int  # pairs before any is left out
-    cut_sources: int  # sources cut to data.max_source_tokens
+    counts: Counter[str]  # see `ShardStatistics`
     findings: BlockFindings  # the rules that pairs break by their numbers of tokens
 
 
@@ -94,7 +89,7 @@ class BlockEncoder:
             cut_sources = sum(len(ids) > longest for ids in encoded[0])
             encoded[0] = [ids[:longest] for ids in encoded[0]] if cut_sources else encoded[0]
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
-        round_trip = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
+        counts = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
         kept = self._check_lengths(block, pairs, lengths, findings)
         before = self._contexts(block, pairs, encoded) if self._context_sides else []
@@ -102,7 +97,13 @@ class BlockEncoder:
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
             lengths = [side[kept] for side in lengths]
-        longest_source, sentence_tokens = int(lengths[0].max(initial=0)), [int(side.sum()) for side in lengths]
+        longest_source, language = int(lengths[0].max(initial=0)), self._tokenizer.languages[0]
+        counts["cut_sources"] = cut_sources
+        counts["multi_sentence_sources"] = sum(bool(sentence_starts(text, language)) for text in texts[0])
+        for name, text_lines, tokens in zip(SIDES, texts, lengths, strict=True):
+            counts[f"{name} tokens"] = int(tokens.sum())
+            counts[f"{name} words"] = sum(text.count(" ") for text in text_lines) + len(text_lines)
+            counts[f"{name} characters"] = sum(map(len, text_lines))
         for index, rows in enumerate(before):
             encoded[index] = [[*row, *ids] for row, ids in zip(compress(rows, kept), encoded[index], strict=True)]
             lengths[index] = np.fromiter(map(len, encoded[index]), np.int64, len(encoded[index]))
@@ -110,23 +111,8 @@ class BlockEncoder:
             np.fromiter(chain.from_iterable(rows), kind, int(side.sum()))
             for rows, kind, side in zip(encoded, self._types, lengths, strict=True)
         ]
-        words = [sum(text.count(" ") for text in side) + len(side) for side in texts]
-        characters = [sum(map(len, side)) for side in texts]
-        return EncodedBlock(
-            ids=(ids[0], ids[1]),
-            lengths=(lengths[0], lengths[1]),
-            longest_source=longest_source,
-            sentence_tokens=(sentence_tokens[0], sentence_tokens[1]),
-            lines=np.fromiter((number for number, _, _ in pairs), np.int64, len(pairs))[kept],
-            corpus=block.corpus,
-            words=(words[0], words[1]),
-            characters=(characters[0], characters[1]),
-            multi_sentence_sources=sum(bool(sentence_starts(text, self._tokenizer.languages[0])) for text in texts[0]),
-            round_trip=round_trip,
-            num_read=len(pairs),
-            cut_sources=cut_sources,
-            findings=findings,
-        )
+        numbers = np.fromiter((number for number, _, _ in pairs), np.int64, len(pairs))[kept]
+        return EncodedBlock(ids, lengths, longest_source, numbers, block.corpus, len(pairs), counts, findings)
 
     def _encode(
         self, corpus: int, lines: Sequence[tuple[int, str, str]]
@@ -175,19 +161,14 @@ class BlockEncoder:
         findings: BlockFindings,
     ) -> npt.NDArray[np.bool_]:
         """Note the pairs that break a rule about lengths, and return which pairs are kept."""
-        longer, shorter = np.maximum(*lengths), np.minimum(*lengths)
         cleaning = self._cleaning
         if cleaning is None:
-            return shorter > 0
-        suspect = shorter == 0
-        if cleaning.max_tokens:
-            suspect |= longer > cleaning.max_tokens
-        if cleaning.max_ratio:
-            suspect |= longer > cleaning.max_ratio * shorter
+            return np.minimum(*lengths) > 0
+        broken = rules_against_lengths(lengths[0], lengths[1], cleaning)
         kept = np.ones(len(pairs), bool)
-        for index in np.flatnonzero(suspect).tolist():
+        for index in np.flatnonzero(np.any(list(broken.values()), axis=0)).tolist():
             number, source, target = pairs[index]
-            rules = rules_against_lengths(int(lengths[0][index]), int(lengths[1][index]), cleaning)
+            rules = [rule for rule, breaks in broken.items() if breaks[index]]
             was_counted = block.states[number - block.first] & TOO_LONG
             for rule in rules:
                 if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
@@ -198,7 +179,7 @@ class BlockEncoder:
                 findings.dropped[dropping] += 1
         return kept
 
-    def _round_trip(self, lines: list[str], rows: list[list[int]], num_before: int) -> npt.NDArray[np.int64]:
+    def _round_trip(self, lines: list[str], rows: list[list[int]], num_before: int) -> Counter[str]:
         """Decode sampled target lines; count those sampled, changed, and changed with an unknown token.
 
         Args:
@@ -206,7 +187,7 @@ class BlockEncoder:
             rows: ids of each line.
             num_before: number of lines in earlier blocks.
         """
-        counts = np.zeros(3, np.int64)
+        counts = Counter[str]()
         sampled = min(self._num_pairs, ROUND_TRIP_LINES)
         normalization, settings = self._tokenizer.normalization("target"), self._tokenizer.settings
         for position, (line, ids) in enumerate(zip(lines, rows, strict=True), start=num_before):
@@ -215,7 +196,7 @@ class BlockEncoder:
                 if settings["subwords"] == "none":
                     expected = join_segments(expected, settings["segment_mark"])
                 is_changed = self._tokenizer.translation(ids) != expected
-                counts += (1, is_changed, is_changed and UNK in ids)
+                counts.update(lines=1, changed=int(is_changed), unknown=int(is_changed and UNK in ids))
         return counts
 
 
@@ -223,18 +204,17 @@ class ShardStatistics:
     """Statistics of a set of shards for the report, counted while they are written.
 
     Attributes:
-        cut_sources: number of sources cut to `data.max_source_tokens`.
+        counts: "SIDE tokens" (without context), "SIDE words", "SIDE characters", "multi_sentence_sources",
+            "cut_sources" (to `data.max_source_tokens`); "lines" of the target that were decoded as a test, those of
+            them that "changed", and those of these with an "unknown" token.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._seen = [np.zeros(tokenizer.vocab_size(side), np.int64) for side in SIDES]
         self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
-        self._words, self._characters = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._sentence_tokens = np.zeros(2, np.int64)  # without context
-        self._pairs = self._longest_source = self._longest_sequence = self._multi_sentence_sources = 0
-        self.cut_sources = 0
+        self.counts = Counter[str]()
+        self._pairs = self._longest_source = self._longest_sequence = 0
         self._has_context, self._text_sides = bool(tokenizer.context), SIDES[:1] if tokenizer.labels else SIDES
-        self._round_trip = np.zeros(3, np.int64)
 
     def add(self, block: EncodedBlock) -> None:
         """Count the pairs of a block that are kept."""
@@ -242,44 +222,42 @@ class ShardStatistics:
             self._seen[side] += np.bincount(block.ids[side], minlength=len(self._seen[side]))
             shown = np.minimum(block.lengths[side], MAX_TOKENS_SHOWN)
             self._lengths[side] += np.bincount(shown, minlength=MAX_TOKENS_SHOWN + 1)
-        self._words += block.words
-        self._characters += block.characters
+        self.counts.update(block.counts)
         self._pairs += len(block.lines)
-        self._sentence_tokens += block.sentence_tokens
         self._longest_source = max(self._longest_source, block.longest_source)
         self._longest_sequence = max(self._longest_sequence, int(block.lengths[0].max(initial=0)))
-        self.cut_sources += block.cut_sources
-        self._multi_sentence_sources += block.multi_sentence_sources
-        self._round_trip += block.round_trip
 
     def training_lengths(self, max_source_tokens: int | None = None) -> TrainingLengths:
         """Return the lengths that a model folder records; at least one pair is needed."""
-        source, target = self._sentence_tokens.tolist()
         return TrainingLengths(
             longest_source=self._longest_source,
             longest_sequence=self._longest_sequence if self._has_context else None,
-            target_ratio=target / source,
-            multi_sentence_share=self._multi_sentence_sources / self._pairs,
+            target_ratio=self.counts["target tokens"] / self.counts["source tokens"],
+            multi_sentence_share=self.counts["multi_sentence_sources"] / self._pairs,
             max_source_tokens=max_source_tokens,
         )
 
     def round_trip(self) -> dict[str, int]:
         """Return the numbers of sampled target lines, of those that decoding changed, and of these with unknowns."""
-        lines, changed, unknown = self._round_trip.tolist()
+        found = {name: self.counts[name] for name in ("lines", "changed", "unknown")}
+        lines, changed, unknown = found.values()
         if changed:
             log.info(
                 "%.2f %% of %s sampled target lines change when cut into subwords and joined again (%s because a "
                 "character has no entry in the vocabulary)",
                 100 * changed / lines, f"{lines:,}", f"{unknown:,}",
             )  # fmt: skip
-        return {"lines": lines, "changed": changed, "unknown": unknown}
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Return sizes, tokens per word, use of the vocabulary, and a histogram of lengths per side with text."""
         sides: dict[str, Any] = {}
         for index, side in enumerate(self._text_sides):
-            seen, words, characters = self._seen[index], int(self._words[index]), int(self._characters[index])
-            tokens, without_context = int(seen.sum()), int(self._sentence_tokens[index])
+            seen = self._seen[index]
+            words, characters, without_context = (
+                self.counts[f"{side} {unit}"] for unit in ("words", "characters", "tokens")
+            )
+            tokens = int(seen.sum())
             ranked = np.sort(np.delete(seen, UNK))[::-1]
             sides[side] = {
                 "tokens": tokens,
@@ -293,6 +271,6 @@ class ShardStatistics:
                 "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
                 "lengths": without_zeros(self._lengths[index].tolist()),
             }
-        if self.cut_sources:
-            sides["source"]["cut"] = self.cut_sources
+        if cut := self.counts["cut_sources"]:
+            sides["source"]["cut"] = cut
         return sides

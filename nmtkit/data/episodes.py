@@ -14,9 +14,9 @@ What a model needs to know of the data besides both vocabularies is in the token
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 FORMAT = 1
 _KEYS = ("states", "actions", "rewards")
 _FILES = ("states", "actions", "returns", "ends", "lines")
-B = TypeVar("B", bound="EpisodeBatch")
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,6 @@ class EpisodeBatch(Batch):
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns, states and actions as the model reads them: returns that it predicts by their indices."""
         return self.values if self.has_values else self.returns, self.source, self.target_in
-
-    def to(self: B, device: torch.device) -> B:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("returns", "values", "timesteps")}
-        return replace(super().to(device), **moved)
 
 
 class EpisodeData(PairData):
@@ -283,8 +278,7 @@ class Episodes:
     def write(self, folder: Path) -> dict[str, Any]:
         """Read all episodes, fill RUN/data, and return the entries of its manifest.
 
-        Raises:
-            DataError: an episode cannot be used.
+        Raise DataError for an episode that cannot be used.
         """
         self._corpora: list[dict[str, Any]] = []
         episodes = {role: self._read(role) for role in self._texts}
@@ -321,10 +315,8 @@ class Episodes:
         actions = _Column.of(train, "actions", self._data.actions)
         if states.is_vector:
             numbers = np.concatenate([states.encode(episode) for episode in train])
-            mean, deviation = (
-                numbers.mean(0, dtype=np.float64).tolist(),
-                (numbers.std(0, dtype=np.float64) + 1e-6).tolist(),
-            )
+            mean = numbers.mean(0, dtype=np.float64).tolist()
+            deviation = (numbers.std(0, dtype=np.float64) + 1e-6).tolist()
         largest = 1.0
         if actions.is_vector:
             largest = max(float(np.abs(actions.encode(episode)).max()) for episode in train) or 1.0
@@ -370,8 +362,7 @@ class Episodes:
                 found += self._played(before)
             else:
                 found += read_episodes(text, before)
-                files = [{"path": str(text.file.path), "url": None, "bytes": text.file.num_bytes,
-                          "sha256": text.file.sha256}]  # fmt: skip
+                files = [text.file.for_manifest()]
             total = text.file.sha256 if text else self.fingerprint
             entry = {"name": name, "role": role, "pairs": len(found) - before, "files": files, "sha256": total}
             self._corpora.append(entry)
@@ -429,15 +420,11 @@ class _Column:
         if self.is_vector:
             rows = [vector_of(value, place, len(self.names)) for value in values]
             return np.array(rows, np.float32)
-        index = self._index
+        index = {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
         ids = [index.get(name_of(value, place), UNK) for value in values]
         if is_known and UNK in ids:
             raise DataError(f"{place} has {json.dumps(values[ids.index(UNK)])}, which no training episode has")
         return np.array(ids, np.int64)
-
-    @property
-    def _index(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
 
 
 def name_of(value: Any, place: str) -> str:

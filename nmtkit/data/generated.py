@@ -12,11 +12,12 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config.schema import MANY_LANGUAGES, DataConfig, DecodingConfig, GeneratedCorpus, Noise, corpus_name
-from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.corpus import Corpus, Lines, TextSource
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader, read_json, sha256_of
@@ -119,7 +120,7 @@ class Generation:
         text = self.entry.generate
         sides = ("source", "target") if self.entry.side == "target" else ("target", "source")
         names = {sides[0]: str(text), sides[1]: str(self.path)}
-        source, target = (TextSource(names[side], _Lines(self, side)) for side in ("source", "target"))
+        source, target = (TextSource(names[side], Lines(partial(self._lines, side))) for side in ("source", "target"))
         noise = self.entry.noise and [self.entry.noise.model_dump(), self.entry.seed]
         made_from = json.dumps([self.entry.side, self.made_from, noise], sort_keys=True)
         file = CorpusFile(text, None, text.stat().st_size, self.made_from["input_sha256"])
@@ -139,6 +140,16 @@ class Generation:
                 yield "cut_translations", line, text
             else:
                 yield USED if text.strip() else "empty_translations", line, text
+
+    def _lines(self, side: str) -> Iterator[bytes]:
+        """Yield the stored lines of one side of the corpus."""
+        noise = self.entry.noise if side == "source" else None
+        pairs = (pair for outcome, *pair in self.outcomes() if outcome == USED)
+        for number, (line, text) in enumerate(pairs, start=1):
+            chosen = text if side == self.entry.side else line
+            if noise is not None:
+                chosen = with_noise(chosen, noise, f"{self.entry.seed} {number}")
+            yield f"{chosen}\n".encode("utf-8", "surrogateescape")
 
 
 def _direction(entry: GeneratedCorpus, data: DataConfig) -> tuple[str, str]:
@@ -160,24 +171,6 @@ def _check_fit(tokenizer: Tokenizer, path: Path, entry: GeneratedCorpus, data: D
         )
     if tokenizer.text != data.text:
         raise DataError(f'{path}: translates {tokenizer.text} text, but the recipe has text = "{data.text}"')
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Stored lines of one side of a generated corpus."""
-
-    generation: Generation
-    side: str
-
-    def __iter__(self) -> Iterator[bytes]:
-        entry = self.generation.entry
-        noise = entry.noise if self.side == "source" else None
-        pairs = (pair for outcome, *pair in self.generation.outcomes() if outcome == USED)
-        for number, (line, text) in enumerate(pairs, start=1):
-            chosen = text if self.side == entry.side else line
-            if noise is not None:
-                chosen = with_noise(chosen, noise, f"{entry.seed} {number}")
-            yield f"{chosen}\n".encode("utf-8", "surrogateescape")
 
 
 def with_noise(line: str, noise: Noise, seed: str) -> str:

@@ -220,10 +220,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
     """Read the corpora of a recipe once and report their faults, regardless of the actions of the rules.
 
-    The report is written to RUN/data, unless there are prepared data with another report.
-
-    Raises:
-        NmtkitError: a corpus cannot be read.
+    The report is written to RUN/data, unless there are prepared data with another report. Raises NmtkitError for a
+    corpus that cannot be read.
     """
     run, data = Run(run_dir), recipe.data
     _require_text(data, "--check")
@@ -241,7 +239,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
             preparer = _Preparer(recipe, corpora, workers, may_stop=False)
             report = preparer.check_text(temporary)
     findings = preparer.findings
-    if not unfinished and findings.num_pairs == sum(findings.count(rule) for rule in BLANK_RULES):
+    if not unfinished and findings.num_pairs == sum(findings.counts[rule] for rule in BLANK_RULES):
         findings.stop("no training pair has text on both sides")
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
     available = sum(count for number, count in enumerate(pairs) if number not in data.ineligible)
@@ -255,11 +253,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
 
 
 def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
-    """Fetch and verify the files of a recipe's corpora, and nothing else.
-
-    Raises:
-        NmtkitError: there is no such corpus, or a file cannot be fetched.
-    """
+    """Fetch and verify the files of a recipe's corpora, and nothing else; raise NmtkitError if that fails."""
     _require_text(recipe.data, "--download-only")
     with transfers() as report:
         return Downloader(mirror, progress=report).fetch_all(files_to_fetch(recipe.data))
@@ -324,27 +318,22 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
-    if data.subwords != "wordpiece":
-        settings["data"].pop("wordpiece_characters")
-    if recipe.data.task is None:
-        settings["data"].pop("task")
-    for key in DataConfig.EPISODE_KEYS:
+    has_no_effect = {
+        "wordpiece_characters": data.subwords != "wordpiece",
+        "task": data.task is None,
+        "sampling_temperature": data.sampling_temperature == 1,
+        "sequence_length": not data.has_labels,
+        "label_type": data.label_type == "class",
+        "context": not data.context,
+        "context_sides": not data.context,
+        "max_source_tokens": data.max_source_tokens is None,
+    }
+    # The content of paths of corpora is in the fingerprints of the corpora.
+    unused = [key for key, holds in has_no_effect.items() if holds]
+    for key in (*unused, *DataConfig.EPISODE_KEYS, *DataConfig.CORPUS_PATHS):
         settings["data"].pop(key)
-    if data.sampling_temperature == 1:
-        settings["data"].pop("sampling_temperature")
     if data.has_directions:
         settings["data"]["directions"] = [data.direction(entry) for entry in data.train]
-    if not data.has_labels:
-        settings["data"].pop("sequence_length")
-    if data.label_type == "class":
-        settings["data"].pop("label_type")
-    if not data.context:
-        settings["data"].pop("context")
-        settings["data"].pop("context_sides")
-    if recipe.data.max_source_tokens is None:
-        settings["data"].pop("max_source_tokens")
-    for key in DataConfig.CORPUS_PATHS:  # their content is in the fingerprints of the corpora
-        settings["data"].pop(key)
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
     for key in ("train", "valid", "test"):
         if key not in data.held_out:
@@ -463,10 +452,7 @@ class _Preparer:
             )
         if role == "train" and not counts["pairs"]:
             log.warning("%s: the corpus is empty", corpus.name)
-        files = [
-            {"path": str(file.path), "url": file.url, "bytes": file.num_bytes, "sha256": file.sha256}
-            for file in corpus.files
-        ]
+        files = [file.for_manifest() for file in corpus.files]
         entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
         self._described.append(entry)
         self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
@@ -522,10 +508,10 @@ class _Preparer:
         )
         result = reader.read(self._train)
         for rule in ("overlap_valid", "overlap_test"):
-            if self.findings.count(rule) and self.findings.actions[rule] == "keep":
+            if self.findings.counts[rule] and self.findings.actions[rule] == "keep":
                 log.warning(
                     '%d training pairs are %s, which inflates its scores; [cleaning] %s = "drop" removes them',
-                    self.findings.count(rule), MEANINGS[rule], rule,
+                    self.findings.counts[rule], MEANINGS[rule], rule,
                 )  # fmt: skip
         return result
 
@@ -581,7 +567,7 @@ class _Preparer:
         tokenizer.save(folder / "tokenizer")
         statistics, counts = {}, dict[str, int]()
         context = self._data.context
-        if context and not self.findings.count("both_blank"):
+        if context and not self.findings.counts["both_blank"]:
             log.warning("data.context: no blank line in the training text, so each corpus is read as one document")
         blocks = text.blocks(context)
         counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, blocks, len(text))
@@ -661,8 +647,8 @@ class _Preparer:
             rates = zip(self._train, writer.weights, strict=True)
             seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
             log.info("sampling_temperature = %g: an epoch contains each pair of %s", temperature, seen)
-        if statistics.cut_sources:
-            sources = f"{statistics.cut_sources:,} of {counted(done, 'source')}"
+        if cut := statistics.counts["cut_sources"]:
+            sources = f"{cut:,} of {counted(done, 'source')}"
             limit = (
                 "data.sequence_length"
                 if self._data.has_labels

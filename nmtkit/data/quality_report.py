@@ -14,6 +14,8 @@ from nmtkit.errors import DataError
 
 LINES_NAMED = 20
 """Maximum number of lines listed per rule in the report."""
+_STATE = ("num_pairs", "dropped", "counts", "lines", "corpora", "examples")
+"""The attributes of `Findings` that are stored with the cleaned text."""
 JUDGED_PAIRS = 100
 """Number of pairs from which a corpus is refused if most of its sides are equal; a smaller one may hold only names."""
 
@@ -29,7 +31,9 @@ class Findings:
     Attributes:
         actions: action of each rule, as the recipe states it.
         num_pairs: training pairs read so far, which also is the number of the last line.
-        dropped: pairs left out of training, by rule.
+        counts, dropped: pairs that break each rule, and pairs left out of training for it.
+        lines: numbers of the first pairs that break each rule.
+        corpora: name of each corpus, and the number of pairs before it.
         reasons: messages of faults other than rules that would stop the preparation; a check collects several.
         examples: line, and excerpts of source and target, of the first pair that breaks a rule.
     """
@@ -45,32 +49,23 @@ class Findings:
         self.examples: dict[str, tuple[int, str, str]] = {}
         self._may_stop = may_stop
         self._allows_equal_sides = "source_equals_target" in cleaning.model_fields_set
-        self._counts: Counter[str] = Counter()
-        self._lines: dict[str, list[int]] = {rule: [] for rule in RULES}
-        self._corpora: list[tuple[str, int]] = []
+        self.counts: Counter[str] = Counter()
+        self.lines: dict[str, list[int]] = {rule: [] for rule in RULES}
+        self.corpora: list[tuple[str, int]] = []
 
     def state(self) -> dict[str, Any]:
         """Return all findings so far as JSON values, for `restore` in another process."""
-        return {
-            "num_pairs": self.num_pairs,
-            "dropped": dict(self.dropped),
-            "counts": dict(self._counts),
-            "lines": self._lines,
-            "corpora": self._corpora,
-            "examples": self.examples,
-        }
+        return {name: getattr(self, name) for name in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the findings that `state` returned."""
-        self.num_pairs = state["num_pairs"]
-        self.dropped, self._counts = Counter(state["dropped"]), Counter(state["counts"])
-        self._lines = {rule: list(lines) for rule, lines in state["lines"].items()}
-        self._corpora = [(name, before) for name, before in state["corpora"]]
-        self.examples = {rule: tuple(example) for rule, example in state["examples"].items()}
+        for name in _STATE:
+            value = state[name]
+            setattr(self, name, Counter(value) if name in ("dropped", "counts") else value)
 
     def begin_corpus(self, name: str) -> None:
         """Note that the next line is the first one of a corpus."""
-        self._corpora.append((name, self.num_pairs))
+        self.corpora.append((name, self.num_pairs))
 
     def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
         """Count pairs that break a rule; ``lines`` has at least the first of their numbers (through all corpora).
@@ -80,23 +75,19 @@ class Findings:
         """
         if not count:
             return
-        self._counts[rule] += count
-        named = self._lines[rule]
+        self.counts[rule] += count
+        named = self.lines[rule]
         if len(named) < LINES_NAMED or min(lines) < named[-1]:
-            self._lines[rule] = heapq.nsmallest(LINES_NAMED, {*named, *map(int, lines)})
+            self.lines[rule] = heapq.nsmallest(LINES_NAMED, {*named, *map(int, lines)})
         if self._may_stop and self.actions[rule] == "error":
-            name, line = self.place(self._lines[rule][0])
+            name, line = self.place(self.lines[rule][0])
             raise DataError(
                 f"{name}, line {line}: {MEANINGS[rule]}; correct it, or set [cleaning] {rule} to another action "
                 "(`nmtkit prepare --check` lists all faults)"
             )
 
     def add_block(self, findings: BlockFindings) -> None:
-        """Add the findings in a block of pairs.
-
-        Raises:
-            DataError: the action of a rule is "error".
-        """
+        """Add the findings in a block of pairs, see `add`."""
         for rule, number in findings.broken:
             self.add(rule, 1, (number,))
         for rule, example in findings.examples.items():
@@ -128,12 +119,8 @@ class Findings:
 
     def place(self, line: int) -> tuple[str, int]:
         """Return the corpus, and the line in it, of a line counted through all corpora."""
-        name, before = next(entry for entry in reversed(self._corpora) if entry[1] < line or entry is self._corpora[0])
+        name, before = next(entry for entry in reversed(self.corpora) if entry[1] < line or entry is self.corpora[0])
         return name, line - before
-
-    def count(self, rule: str) -> int:
-        """Return the number of pairs that break a rule."""
-        return self._counts[rule]
 
     def left_out(self) -> dict[str, int]:
         """Return the number of pairs left out of training, by rule."""
@@ -141,7 +128,7 @@ class Findings:
 
     def refused(self) -> dict[str, int]:
         """Return the rules with the action "error" that some pair breaks, with their counts."""
-        return {rule: self._counts[rule] for rule in RULES if self.actions[rule] == "error" and self._counts[rule]}
+        return {rule: self.counts[rule] for rule in RULES if self.actions[rule] == "error" and self.counts[rule]}
 
     def report(
         self,
@@ -160,15 +147,12 @@ class Findings:
             subwords: statistics of the shards ``train`` and ``valid``; None when the text was only checked.
             round_trip: counts of `ShardStatistics.round_trip`; None when the text was only checked.
         """
-        rules = {
-            rule: {"count": self._counts[rule], "lines": self._lines[rule], "action": self.actions[rule]}
-            for rule in RULES
-        }
         return {
-            "rules": rules,
-            "places": {
-                rule: [list(self.place(line)) for line in lines] for rule, lines in self._lines.items() if lines
+            "rules": {
+                rule: {"count": self.counts[rule], "lines": self.lines[rule], "action": self.actions[rule]}
+                for rule in RULES
             },
+            "places": {rule: [list(self.place(line)) for line in lines] for rule, lines in self.lines.items() if lines},
             "examples": {rule: list(example[1:]) for rule, example in self.examples.items()},
             "pairs": {"read": self.num_pairs, "kept": num_kept},
             "left_out": {rule: count for rule, count in self.left_out().items() if count},

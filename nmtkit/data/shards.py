@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -110,14 +109,14 @@ class ShardWriter:
     def add(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], lines: Sequence[int], corpus: int = 0) -> None:
         """Append pairs of id lists of one corpus, and the line that each came from; see `add_rows`."""
         sides = [[pair[side] for pair in pairs] for side in range(2)]
-        source, target = (np.fromiter(chain.from_iterable(side), "<u4") for side in sides)
-        source_lengths, target_lengths = (np.fromiter(map(len, side), "<i8") for side in sides)
-        self.add_rows((source, target), (source_lengths, target_lengths), np.asarray(lines, "<i8"), corpus)
+        ids = [np.fromiter(chain.from_iterable(side), "<u4") for side in sides]
+        lengths = [np.fromiter(map(len, side), "<i8") for side in sides]
+        self.add_rows(ids, lengths, np.asarray(lines, "<i8"), corpus)
 
     def add_rows(
         self,
-        ids: tuple[npt.NDArray, npt.NDArray],
-        lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+        ids: Sequence[npt.NDArray],
+        lengths: Sequence[npt.NDArray[np.int64]],
         lines: npt.NDArray[np.int64],
         corpus: int,
     ) -> None:
@@ -139,9 +138,7 @@ class ShardWriter:
         self._files["lines"].write(lines.astype("<i8", copy=False).tobytes())
         self._pairs_of[corpus] += len(lines)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for file in self._files.values():
             file.close()
         if kind is None:
@@ -217,8 +214,6 @@ class PairData:
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing; data that are sampled anew for each epoch stop their sampling here."""
 
-    is_running_text = False
-    """Pairs are no sequences of running text, see `WindowData`."""
     noun, unit = "pair", "target tokens"
     """What the data consist of, and what the loss is a mean over; for messages. No unit: each is one."""
 

@@ -200,10 +200,10 @@ class TrainingTextReader:
                 for number, corpus in enumerate(corpora):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(shown_name(corpus.name))
-                    before = self._findings.count("source_equals_target")
+                    before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (files[0], files[1]), advance)
                     self._check_line_count(corpus, *readers)
-                    num_equal = self._findings.count("source_equals_target") - before
+                    num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
                     self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
             self._find_repeats(text)
@@ -221,13 +221,12 @@ class TrainingTextReader:
     ) -> None:
         """Examine and clean the pairs of a corpus, and append the blocks to the text in order."""
         findings = self._findings
-        stored = _StoredPairs(*readers)
         pending: deque[RawBlock] = deque()  # for excerpts of copies, which are recognised only here
         data = self._data
         direction = data.direction(data.train[corpus])
         group = -1 if corpus in data.ineligible else data.held_out_directions.index(direction)
         examiner = (data.in_direction(direction), *self._examiner, "-".join(direction) if data.has_directions else "")
-        blocks = stored.blocks(findings.num_pairs + 1, pending)
+        blocks = _blocks(*readers, self._errors, findings.num_pairs + 1, pending)
         for block in in_order(BlockExaminer, examiner, blocks, self._workers):
             raw = pending.popleft()
             findings.num_pairs += len(block.states)
@@ -247,7 +246,6 @@ class TrainingTextReader:
                 reader.carriage_returns += block.carriage_returns[side]
                 reader.has_byte_order_mark |= block.byte_order_marks[side]
             advance(findings.num_pairs, counted(findings.num_pairs, "pair"))
-        stored.check_surplus(self._errors)
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:
@@ -325,57 +323,50 @@ class TrainingTextReader:
         return list(zip(*lines, groups, [f"{name}, line {line}" for name, line in places], strict=True))
 
 
-class _StoredPairs:
-    """Both sides of a corpus as stored lines: blocks of pairs, then the extra lines of the longer side."""
+def _blocks(
+    source: LineReader,
+    target: LineReader,
+    errors: Literal["strict", "surrogateescape"],
+    first: int,
+    pending: deque[RawBlock],
+) -> Iterator[RawBlock]:
+    """Yield the pairs of a corpus in blocks of stored lines; then count the extra lines of the longer side.
 
-    def __init__(self, source: LineReader, target: LineReader) -> None:
-        self._sides = source, target
-        self._lines = zip_longest(source.raw_lines(), target.raw_lines())
-        self._num_pairs = 0
-        self._surplus: tuple[bytes | None, bytes | None] | None = None
-        """The first line without a counterpart."""
-
-    def blocks(self, first: int, pending: deque[RawBlock]) -> Iterator[RawBlock]:
-        """Yield blocks of pairs, each appended to ``pending`` first; ``first`` is the number of the first pair."""
-        names = self._sides[0].name, self._sides[1].name
-        while self._surplus is None:
-            block = RawBlock(first + self._num_pairs, self._num_pairs, names, [], [])
-            num_bytes = 0
-            for source, target in self._lines:
-                if source is None or target is None:
-                    self._surplus = source, target
-                    break
-                block.source.append(source)
-                block.target.append(target)
-                num_bytes += len(source) + len(target)
-                if len(block.source) == BLOCK_PAIRS or num_bytes >= BLOCK_BYTES:
-                    break
-            if not block.source:
-                return
-            self._num_pairs += len(block.source)
-            pending.append(block)
-            yield block
-
-    def check_surplus(self, errors: Literal["strict", "surrogateescape"]) -> None:
-        """Read the extra lines of the longer side after the pairs, to count them and to check their UTF-8."""
-        if self._surplus is None:
-            return
-        side = 0 if self._surplus[1] is None else 1
-        reader = self._sides[side]
-        lines = (pair[side] or b"" for pair in chain([self._surplus], self._lines))
-        surplus = LineReader(lines, name=reader.name, errors=errors, lines_before=self._num_pairs)
-        for _ in surplus:
-            pass
-        reader.carriage_returns += surplus.carriage_returns
-        reader.has_byte_order_mark |= surplus.has_byte_order_mark
+    Args:
+        errors: how the UTF-8 of these extra lines is checked.
+        first: number of the first pair.
+        pending: each block is appended to it before it is yielded.
+    """
+    lines, num_pairs = zip_longest(source.raw_lines(), target.raw_lines()), 0
+    surplus: tuple[bytes | None, bytes | None] | None = None
+    while surplus is None:
+        block, num_bytes = RawBlock(first + num_pairs, num_pairs, (source.name, target.name), [], []), 0
+        for pair in lines:
+            if pair[0] is None or pair[1] is None:
+                surplus = pair
+                break
+            block.source.append(pair[0])
+            block.target.append(pair[1])
+            num_bytes += len(pair[0]) + len(pair[1])
+            if len(block.source) == BLOCK_PAIRS or num_bytes >= BLOCK_BYTES:
+                break
+        if not block.source:
+            break
+        num_pairs += len(block.source)
+        pending.append(block)
+        yield block
+    if surplus is not None:
+        side = 0 if surplus[1] is None else 1
+        longer, rest = (source, target)[side], (pair[side] or b"" for pair in chain([surplus], lines))
+        extra = LineReader(rest, name=longer.name, errors=errors, lines_before=num_pairs)
+        deque(extra, maxlen=0)  # reads all
+        longer.carriage_returns += extra.carriage_returns
+        longer.has_byte_order_mark |= extra.has_byte_order_mark
 
 
 def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
     """Return new readers of both sides."""
-    source, target = (
-        LineReader(side.raw_lines, name=side.name, errors=errors) for side in (corpus.source, corpus.target)
-    )
-    return source, target
+    return corpus.source.open(errors=errors), corpus.target.open(errors=errors)
 
 
 def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:

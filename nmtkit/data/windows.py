@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import Recipe
+from nmtkit.data.batch import Batch, batch_of_texts
 from nmtkit.data.episodes import EpisodeData
 from nmtkit.data.label_data import LabelData
 from nmtkit.data.shards import PairData, Part
@@ -32,8 +33,6 @@ class WindowData(PairData):
         lines: the line that each sequence begins in.
         parts: the number of sequences of each text, and its weight.
     """
-
-    is_running_text = True
 
     def __init__(self, texts: PairData, length: int, offsets: list[int] | None = None) -> None:
         """Args:
@@ -71,13 +70,11 @@ class WindowData(PairData):
         """Return the ids of one sequence with the token after it; side 0 is empty."""
         return self._texts.target_tokens[self._starts[index] : self._stops[index]] if side else np.zeros(0, np.uint16)
 
-    def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
-        """Return the ids of several sequences in one row, each with the token after it, and the length of each."""
-        if side == 0:
-            return np.zeros(0, np.int64), np.zeros(len(indices), np.int64)
-        starts, lengths = self._starts[indices], self._stops[indices] - self._starts[indices]
+    def own_batch(self, chosen: npt.NDArray[np.int64]) -> Batch:
+        starts, lengths = self._starts[chosen], self._stops[chosen] - self._starts[chosen]
         ends = np.cumsum(lengths)
-        return self._texts.target_tokens[np.arange(ends[-1]) - np.repeat(ends - lengths - starts, lengths)], lengths
+        rows = self._texts.target_tokens[np.arange(ends[-1]) - np.repeat(ends - lengths - starts, lengths)]
+        return batch_of_texts(rows, lengths)
 
 
 def training_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> "PairData | WindowEpochs":
@@ -113,7 +110,8 @@ class WindowEpochs:
         self._texts, self._length, self._seed = texts, length, seed
         self._present: tuple[int, WindowData] | None = None
         self.folder, self.lines = texts.folder, texts.lines
-        self._sizes = [int(size) for size in _sizes(texts)]
+        ends = np.concatenate([[0], np.cumsum(texts.target_lengths - 1)])  # of lines, in tokens
+        self._sizes: list[int] = np.diff(ends[np.cumsum([part.pairs for part in texts.parts])], prepend=0).tolist()
         self.num_texts = len(self._sizes)
         if max(self._sizes) <= length:
             raise DataError(
@@ -137,10 +135,3 @@ class WindowEpochs:
 
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing, as no other epoch is being made."""
-
-
-def _sizes(texts: PairData) -> npt.NDArray[np.int64]:
-    """Return the tokens of each text."""
-    ends = np.concatenate([[0], np.cumsum(texts.target_lengths - 1)])
-    lines = np.cumsum([part.pairs for part in texts.parts])
-    return np.diff(ends[lines], prepend=0)

@@ -2,7 +2,9 @@
 
 import hashlib
 import math
+from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +17,13 @@ from nmtkit.corpora.facts import (
     SPLITS,
     VALUES,
     FactsExample,
-    attainable_nll,
     fingerprint,
     generate,
 )
 from nmtkit.errors import DataError
 from nmtkit.text.extraction import Example, Method, rank
 
+AttainableNll = Callable[[Iterable[tuple[str, str]], int], float]
 TOKENS = 48
 """24 facts, 23 tabs, and the end symbol."""
 
@@ -29,6 +31,14 @@ TOKENS = 48
 @pytest.fixture(scope="module")
 def examples() -> list[FactsExample]:
     return list(islice(generate("test"), 30))
+
+
+@pytest.fixture
+def attainable_nll(monkeypatch: pytest.MonkeyPatch) -> AttainableNll:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import long_facts
+
+    return long_facts.attainable_nll
 
 
 def in_order_of(examples: list[FactsExample], method: Method) -> list[tuple[str, str]]:
@@ -74,7 +84,9 @@ def test_values_are_evenly_distributed() -> None:
     assert max(values.count(value) for value in VALUES) < 1.5 * len(values) / len(VALUES)
 
 
-def test_the_attainable_nll_is_that_of_the_facts_not_seen(examples: list[FactsExample]) -> None:
+def test_the_attainable_nll_is_that_of_the_facts_not_seen(
+    examples: list[FactsExample], attainable_nll: AttainableNll
+) -> None:
     pairs = in_order_of(examples, "identity")
     for length, unseen in ((1, 24), (64, 18), (256, 12), (1024, 6), (4096, 0)):
         assert attainable_nll(pairs, length) == pytest.approx(unseen * math.log(4) / TOKENS)
@@ -82,7 +94,9 @@ def test_the_attainable_nll_is_that_of_the_facts_not_seen(examples: list[FactsEx
     assert [attainable_nll(pair, length) > 0 for length in (3, 4, 9)] == [True, False, False]
 
 
-def test_extractors_are_in_the_order_of_the_papers_table_3(examples: list[FactsExample]) -> None:
+def test_extractors_are_in_the_order_of_the_papers_table_3(
+    examples: list[FactsExample], attainable_nll: AttainableNll
+) -> None:
     for length in (64, 256):
         identity, tf_idf, cheating = (
             attainable_nll(in_order_of(examples, method), length) for method in ("identity", "tf-idf", "cheating")

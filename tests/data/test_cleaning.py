@@ -4,6 +4,7 @@ import sys
 import time
 import unicodedata
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -223,6 +224,14 @@ def test_text_that_cannot_be_trained_on_is_told(
     assert rule_against_text(source, target, CleaningConfig.model_validate(limits)) == rule
 
 
+def rules_of_lengths(source_tokens: int, target_tokens: int, cleaning: CleaningConfig) -> list[str]:
+    """The rules that a pair breaks, among others that do not."""
+    others = [5] * 3
+    broken = rules_against_lengths(np.array([*others, source_tokens]), np.array([*others, target_tokens]), cleaning)
+    assert not any(breaks[:3].any() for breaks in broken.values())
+    return [rule for rule, breaks in broken.items() if breaks[3]]
+
+
 @pytest.mark.parametrize(
     ("source_tokens", "target_tokens", "limits", "rules"),
     [
@@ -245,14 +254,14 @@ def test_text_that_cannot_be_trained_on_is_told(
 def test_too_many_tokens_and_uneven_pairs_are_told(
     source_tokens: int, target_tokens: int, limits: dict[str, float], rules: list[str]
 ) -> None:
-    assert rules_against_lengths(source_tokens, target_tokens, CleaningConfig.model_validate(limits)) == rules
+    assert rules_of_lengths(source_tokens, target_tokens, CleaningConfig.model_validate(limits)) == rules
 
 
 def test_without_limits_only_blank_sides_cannot_be_trained_on() -> None:
     assert rule_against_text("a" * 1_000_000, "b", NO_LIMITS) is None
-    assert rules_against_lengths(1_000_000, 1, NO_LIMITS) == []
+    assert rules_of_lengths(1_000_000, 1, NO_LIMITS) == []
     assert rule_against_text("a", "", NO_LIMITS) == "one_sided_blank"
-    assert rules_against_lengths(1, 0, NO_LIMITS) == ["one_sided_blank"]
+    assert rules_of_lengths(1, 0, NO_LIMITS) == ["one_sided_blank"]
 
 
 def test_every_rule_is_a_key_of_the_recipe_and_has_a_meaning() -> None:
