@@ -351,7 +351,7 @@ def _repeat(
     data = training_pairs(recipe, run, manifest, workers)
     try:
         validate()  # where the first state was saved by a stop during a validation
-        for update in train_updates(state, data, recipe.training, workers):
+        for update in train_updates(state, data, workers):
             validate()
             if update.step >= last_step:
                 return

@@ -199,12 +199,12 @@ class _Session:
         )  # fmt: skip
         self._check_space(None)
         log.info("testing whether the largest micro-batches fit into memory, before update %d", progress.step + 1)
-        settle_tokens_per_pass(self._state, self._data, training, workers)
+        settle_tokens_per_pass(self._state, self._data, workers)
         if progress.step:
             return
         tried_bytes, reached = memory_bytes(workers.device), None
         if workers.device.type == "cpu" and not training.compile:  # else assumed
-            reached = first_update_rate(self._state, self._data, training, workers)
+            reached = first_update_rate(self._state, self._data, workers)
         if not workers.is_main:
             return
         rate = self._origin["matmul_flops_per_second"]
@@ -226,7 +226,7 @@ class _Session:
             if reason is not None:
                 return reason
         try:
-            updates = train_updates(self._state, self._data, self._recipe.training, self._workers, self._flags)
+            updates = train_updates(self._state, self._data, self._workers, self._flags)
             for update in updates:
                 reason = self._after(update)
                 if reason is not None:

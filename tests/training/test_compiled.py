@@ -69,7 +69,7 @@ def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls
     training = TrainingConfig.model_validate({**TRAINING, "compile": True})
     state = TrainingState.new(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
     names = list(state.model.state_dict())
-    next(train_updates(state, data, training, ALONE))
+    next(train_updates(state, data, ALONE))
     compiled_calls.clear()
     ids = torch.tensor([[5, 6, 2]])
     state.model(ids, torch.tensor([3]), ids)
@@ -130,7 +130,7 @@ for compiled in (False, True):
     training = TrainingConfig.model_validate({**settings, "compile": compiled})
     workers = Workers(0, 1, torch.device("cpu"), "float32")
     state = TrainingState.new(ModelConfig.model_validate(model), training, (20, 20), workers.device)
-    updates = list(itertools.islice(train_updates(state, PairData(folder), training, workers), 25))
+    updates = list(itertools.islice(train_updates(state, PairData(folder), workers), 25))
     results.append([[u.loss, u.gradient_norm] for u in updates])
 print(json.dumps([*results, compile_cost()[0]]))
 """
