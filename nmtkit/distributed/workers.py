@@ -226,8 +226,14 @@ class Workers:
             gathered: list[Any] = gather_object(values)
         return gathered
 
-    def raise_together(self, fault: NmtkitError | None) -> None:
-        """Raise NmtkitError on every process if one of them has an error."""
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Raise NmtkitError on every process if the block raises it on one of them."""
+        fault: NmtkitError | None = None
+        try:
+            yield
+        except NmtkitError as error:
+            fault = error
         messages = [each for each in self.gather([str(fault) if fault else None]) if each is not None]
         if messages:
             raise fault or NmtkitError(messages[0])

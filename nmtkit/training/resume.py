@@ -48,17 +48,13 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
         NmtkitError: on every process, when the data are not those of the recipe or another process holds the lock.
     """
     with ExitStack() as stack:
-        fault: NmtkitError | None = None
-        if workers.is_main:
-            try:
+        with workers.failing_together():
+            if workers.is_main:
                 if not run.is_prepared():
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)
-            except NmtkitError as error:
-                fault = error
-        workers.raise_together(fault)
         yield read_manifest(run.data)
 
 

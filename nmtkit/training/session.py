@@ -353,13 +353,8 @@ class _Session:
 
     def _roll_back(self) -> None:
         """Return to the last good resume state; what was written since is removed, except RUN/nonfinite.jsonl."""
-        fault: NmtkitError | None = None
-        saved: dict[str, Any] = {}
-        try:
+        with self._workers.failing_together():
             saved = roll_back(self._state, self._run)
-        except NmtkitError as error:
-            fault = error
-        self._workers.raise_together(fault)
         step = self._state.progress.step
         check_same_state(step, saved, None, self._workers)
         if self._workers.is_main:
@@ -410,18 +405,18 @@ class _Session:
         Args:
             update: the one after which they are due; it is saved if at least that fits.
         """
-        fault: NmtkitError | None = None
-        if self._workers.is_main:
+        with self._workers.failing_together():
+            if not self._workers.is_main:
+                return
             state_bytes = self._state.num_bytes()
             tokenizer_bytes = sum(path.stat().st_size for path in (self._run.data / "tokenizer").iterdir())
             checkpoint_bytes = self._state.weight_bytes + tokenizer_bytes + 100_000
             try:
                 check_space(self._run.folder, with_state * state_bytes + checkpoint_bytes, "saving")
-            except NmtkitError as error:
-                fault = error
+            except NmtkitError:
                 if update is not None and free_bytes(self._run.folder) >= state_bytes:
                     self._save_state(unfinished=update)
-        self._workers.raise_together(fault)
+                raise
 
 
 def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progress) -> bool:
