@@ -36,7 +36,7 @@ from nmtkit.training.nonfinite import has_failed, record_nonfinite, roll_back
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, PairLengths, predict
-from nmtkit.training.reporting import Reporter, Tracker, memory_bytes
+from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
     check_same_state,
     end_checkpoints,
@@ -123,7 +123,7 @@ class _Session:
     def __init__(
         self, recipe: Recipe, run: Run, workers: Workers, manifest: dict[str, Any], trackers: Sequence[str]
     ) -> None:
-        self._run, self._stop, self._tracker_names = run, StopRequest(), trackers
+        self._run, self._stop = run, StopRequest()
         self._tokenizer = run.tokenizer()
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
         vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
@@ -148,7 +148,7 @@ class _Session:
         self._unfinished = Update(**saved["unfinished"]) if saved is not None and saved["unfinished"] else None
         self._has_validated, self._has_saved = _done_at(saved)
         meter = Meter(**saved["meter"]) if saved is not None else Meter()
-        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, self._data.pairs_per_epoch)
+        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, self._data.pairs_per_epoch, trackers)
         has_valid = (run.data / "valid").is_dir()
         self._validator = Validator(recipe, run, self._tokenizer, workers) if has_valid else None
 
@@ -171,11 +171,8 @@ class _Session:
             self._begun, self._energy = time.monotonic(), EnergyMeter(self._workers.device)
             self._seconds_before = progress.seconds
             self._energy_before = [getattr(progress, key) for key in ENERGY]
-            names, first = self._tracker_names if self._workers.is_main else (), progress.step + 1
-            with self._stop.listening():
-                trackers = [Tracker.open(name, self._recipe, self._run, first) for name in names]
-                with self._reporter.showing(progress, trackers):
-                    reason = self._make_updates() if limit is None else self._end(limit)
+            with self._stop.listening(), self._reporter.showing(progress):
+                reason = self._make_updates() if limit is None else self._end(limit)
             self._workers.wait()
             if self._stop.number is None:
                 self._data.close(is_finished=True)
