@@ -371,13 +371,13 @@ def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
     plan = plan_of(data, training)
     # 80,000 are left besides Adam's moments and the exchange, 10,000 stay free, 69,000 hold 690 tokens.
     largest = max(data.source_lengths.max(), data.target_lengths.max()) * NUM_PAIRS // 2
-    found = memory._fit_to_memory(state, data, plan, training, workers)
+    found = memory._fit_to_memory(state, data, plan, workers)
     assert found == min(690, largest)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (36_000 + 3 * weights, total))
-    assert memory._fit_to_memory(state, data, plan, training, workers) == 250
+    assert memory._fit_to_memory(state, data, plan, workers) == 250
     smaller = OfTwo(0, 2, torch.device("cpu"), "float32")
     monkeypatch.setattr(smaller.__class__, "gather", lambda _self, values: [*values, 77])
-    assert memory._fit_to_memory(state, data, plan, training, smaller) == 77
+    assert memory._fit_to_memory(state, data, plan, smaller) == 77
 
 
 # ---- what the log says
