@@ -160,18 +160,14 @@ class Reporter:
         share, gained = shares[limit], shares[limit] - self._start[limit]
         spent = progress.seconds - self._start_seconds
         return Moment(
-            step=progress.step,
-            epoch=progress.epoch,
-            learning_rate=update.learning_rate if update is not None else 0.0,
-            gradient_norm=update.gradient_norm if update is not None else 0.0,
-            recent=replace(self._recent),  # a copy, since another thread reads it
+            progress=replace(progress),
+            update=update,
+            recent=replace(self._recent),
             share=share,
             limit=limit,
-            seconds=progress.seconds,
             seconds_left=(1 - share) * spent / gained if gained > 0 else None,
             at=time.monotonic(),
             memory_bytes=memory_bytes(self._workers.device),
-            skipped=progress.skipped_updates + progress.overflows,
         )
 
     def report(

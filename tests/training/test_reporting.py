@@ -149,8 +149,9 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
 
 def moment(**changes: Any) -> Moment:
     now = Moment(
-        step=1234, epoch=2, learning_rate=0.00123, gradient_norm=0.75, recent=recent(UPDATE), share=0.25,
-        limit="max_steps = 4936", seconds=600.0, seconds_left=1800.0, at=time.monotonic(), memory_bytes=2**30,
+        progress=Progress(step=1234, epoch=2, seconds=600.0), update=replace(UPDATE, gradient_norm=0.75),
+        recent=recent(UPDATE), share=0.25, limit="max_steps = 4936", seconds_left=1800.0, at=time.monotonic(),
+        memory_bytes=2**30,
     )  # fmt: skip
     return replace(now, **changes)
 
@@ -206,7 +207,9 @@ def test_the_panel_is_never_higher_than_the_terminal(width: int, height: int) ->
 
 
 def test_updates_that_were_skipped_are_told() -> None:
-    assert "skipped 3" in " ".join(" ".join(drawn(60, now=moment(skipped=3))).split())
+    assert "skipped 3" in " ".join(
+        " ".join(drawn(60, now=moment(progress=Progress(skipped_updates=2, overflows=1)))).split()
+    )
 
 
 def test_a_panel_before_the_first_update_and_validation_has_no_figures_yet() -> None:
