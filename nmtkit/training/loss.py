@@ -9,7 +9,7 @@ CompiledLoss    either of them with the model's layers compiled by torch.compile
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -378,11 +378,10 @@ def compile_cost() -> tuple[int, float]:
     """Return how many functions torch has compiled in this process, and in how many seconds, since the first call."""
     from torch._dynamo.callback import callback_handler, on_compile_end, on_compile_start
 
-    clock = _clock()
-    if clock.start not in callback_handler.start_callbacks:  # torch forgets them when its compiler is reset
-        on_compile_start(clock.start)
-        on_compile_end(clock.end)
-    return clock.compiled, clock.seconds
+    if _CLOCK.start not in callback_handler.start_callbacks:  # torch forgets them when its compiler is reset
+        on_compile_start(_CLOCK.start)
+        on_compile_end(_CLOCK.end)
+    return _CLOCK.compiled, _CLOCK.seconds
 
 
 class _Clock:
@@ -401,6 +400,4 @@ class _Clock:
         self.seconds += time.monotonic() - self._begun
 
 
-@cache
-def _clock() -> _Clock:
-    return _Clock()
+_CLOCK = _Clock()

@@ -20,7 +20,7 @@ from nmtkit.data.batch import work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
-from nmtkit.training.loss import CompiledLoss, _clock, batch_loss
+from nmtkit.training.loss import _CLOCK, CompiledLoss, batch_loss
 from nmtkit.training.state import TrainingState
 from tests.training.updates import ALONE, random_pairs, run
 
@@ -85,9 +85,8 @@ def test_what_compiling_cost_is_logged_once(
     )
     loss = CompiledLoss(batch_loss, state.model)
     loss.report(1)
-    clock = _clock()
-    clock.start()
-    clock.end()
+    _CLOCK.start()
+    _CLOCK.end()
     monkeypatch.setattr(log, "propagate", True)
     with caplog.at_level(logging.INFO, logger="nmtkit"):
         loss.report(2)
