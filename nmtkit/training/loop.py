@@ -185,13 +185,9 @@ def training_loss(state: TrainingState) -> Loss:
 def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     """Return the plan of an epoch; the latest one is cached."""
     return plan_of_epoch(
-        data,
-        training.tokens_per_update,
-        training.seed,
-        epoch,
-        training.lengths_per_update,
+        data, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
         training.sequences_per_update,
-    )
+    )  # fmt: skip
 
 
 def _planned(

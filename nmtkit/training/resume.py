@@ -28,14 +28,7 @@ from nmtkit.training.epochs import training_pairs
 from nmtkit.training.loop import train_updates
 from nmtkit.training.nonfinite import forget_later_nonfinite
 from nmtkit.training.precision import with_precision
-from nmtkit.training.state import (
-    MEASURED,
-    Progress,
-    TrainingState,
-    execution_facts,
-    remove_old_states,
-    whole_states,
-)
+from nmtkit.training.state import MEASURED, Progress, TrainingState, execution_facts, remove_old_states, whole_states
 from nmtkit.training.transfer import initial_weights
 from nmtkit.training.validation import Validator
 

@@ -126,8 +126,8 @@ class _Session:
         self._run, self._stop = run, StopRequest()
         self._tokenizer = run.tokenizer()
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
-        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
+        self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
+        self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
         self._recipe, self._workers = recipe, workers
@@ -135,20 +135,25 @@ class _Session:
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
         self._lengths = lengths_seen(recipe, manifest)
+        before = saved or {
+            "init_sha256": initial_sha256(recipe), "unfinished": None, "validated": False, "checkpointed": False,
+            "meter": {},
+        }  # fmt: skip
         self._origin = {  # of checkpoints and resume states
             "run": recipe.name,
             **execution_facts(workers),
             "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": matmul_rate,
             "data_fingerprint": manifest["fingerprint"],
-            "init_sha256": saved["init_sha256"] if saved is not None else initial_sha256(recipe),
+            "init_sha256": before["init_sha256"],
             "recipe": recipe.model_dump(mode="json"),
         }
         check_same_state(self._state.progress.step, saved, self._origin["init_sha256"], workers)
-        self._unfinished = Update(**saved["unfinished"]) if saved is not None and saved["unfinished"] else None
-        self._has_validated, self._has_saved = _done_at(saved)
-        meter = Meter(**saved["meter"]) if saved is not None else Meter()
-        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, self._data.pairs_per_epoch, trackers)
+        self._unfinished = Update(**before["unfinished"]) if before["unfinished"] else None
+        # Whether they were made at the resume state: their clocks start after it.
+        self._has_validated, self._has_saved = before["validated"], before["checkpointed"]
+        meter, pairs_per_epoch = Meter(**before["meter"]), self._data.pairs_per_epoch
+        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, pairs_per_epoch, trackers)
         has_valid = (run.data / "valid").is_dir()
         self._validator = Validator(recipe, run, self._tokenizer, workers) if has_valid else None
 
@@ -187,10 +192,9 @@ class _Session:
         where = f"starting from the weights of {training.init}" if training.init else "starting from random weights"
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
-        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         log.info(
             "%s: %s parameters, %s, %d x %s (%s)",
-            where, f"{count_parameters(recipe.model, *vocab_sizes):,}", counted(len(self._data), "pair"),
+            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}", counted(len(self._data), "pair"),
             workers.num_processes, workers.device,
             ", ".join(filter(None, (workers.precision, self._origin["processor"]))),
         )  # fmt: skip
@@ -208,7 +212,7 @@ class _Session:
         hardware = Hardware.here(workers.device, workers.precision, workers.num_processes, rate=rate, reached=reached)
         origin = "the first epoch's subwords" if training.subword_sampling else "the prepared data"
         lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
-        expected = predict(recipe, lengths, vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
+        expected = predict(recipe, lengths, self._vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
         write_json(self._run.prediction, expected)
         log.info(
             "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, %s",
@@ -357,7 +361,7 @@ class _Session:
         if self._workers.is_main:
             forget_later(self._run, step, step)
         self._reporter.roll_back(Meter(**saved["meter"]))
-        self._has_validated, self._has_saved = _done_at(saved)
+        self._has_validated, self._has_saved = saved["validated"], saved["checkpointed"]
 
     def _facts(self) -> dict[str, Any]:
         """Return the entries that checkpoints and resume states share."""
@@ -426,8 +430,3 @@ def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progr
         return bool(update.ends_epoch and progress.epoch % epochs == 0)
     last = progress.last_validation_seconds if what == "validate" else progress.last_checkpoint_seconds
     return bool(progress.seconds - last >= getattr(training, f"{what}_every_minutes") * 60)
-
-
-def _done_at(saved: dict[str, Any] | None) -> tuple[bool, bool]:
-    """Return whether a validation and a checkpoint were made at a resume state; their clocks start after it."""
-    return (saved["validated"], saved["checkpointed"]) if saved is not None else (False, False)
