@@ -43,6 +43,7 @@ class ChunkedLogits:
     fresh memory costs as much time as what is computed into it.
 
     Attributes:
+        dtype: type of the logits, at least float32.
         states_gradient: gradient of the states, for the chunks passed to `backward` so far [tokens, width].
         table_gradient: gradient of the table, summed over them [vocab, width].
     """
@@ -63,14 +64,9 @@ class ChunkedLogits:
         at_once = _LOGITS_AT_ONCE["cpu" if device.type == "cpu" else "other"]
         self._rows = max(1, min(len(states), at_once // (vocab * share)))
         self._products = torch.empty(self._rows, vocab, dtype=dtype, device=device)
-        exact = torch.promote_types(table.dtype, torch.float32)
-        self._exact = self._products if exact == dtype else torch.empty_like(self._products, dtype=exact)
+        self.dtype = torch.promote_types(table.dtype, torch.float32)
+        self._exact = self._products if dtype == self.dtype else torch.empty_like(self._products, dtype=self.dtype)
         self._chunk_of_table = torch.empty_like(self._matrix)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the logits: at least float32."""
-        return self._exact.dtype
 
     def chunks(self) -> Iterator[slice]:
         """Yield the slices of the tokens."""

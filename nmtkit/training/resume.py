@@ -138,7 +138,8 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
         if workers.is_main:
             run.metrics.unlink(missing_ok=True)
             run.nonfinite.unlink(missing_ok=True)
-            _remove_later(run.checkpoints(), 0)
+            for folder in run.checkpoints():
+                remove_folder(folder)
         return None
     folder, saved = found[0]
     check_settings(saved, run, recipe, fingerprint)
@@ -210,14 +211,10 @@ def forget_later(run: Run, step: int, done: int) -> None:
         step: the last update that is kept; done: the last one that is also validated and reported.
     """
     write_json_lines(run.metrics, [line for line in read_metrics(run.folder) if line["step"] <= done])
-    _remove_later(run.checkpoints(), done)
-    _remove_later(run.resume_states(), step)
-
-
-def _remove_later(folders: list[Path], step: int) -> None:
-    for folder in folders:
-        if step_of(folder) > step:
-            remove_folder(folder)
+    later = [folder for folder in run.checkpoints() if step_of(folder) > done]
+    later += [folder for folder in run.resume_states() if step_of(folder) > step]
+    for folder in later:
+        remove_folder(folder)
 
 
 def forget_ends(run: Run, step: int) -> None:
