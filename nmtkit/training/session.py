@@ -130,7 +130,7 @@ class _Session:
         self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
-        self._recipe, self._workers = recipe, workers
+        self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
