@@ -30,8 +30,9 @@ class Moment:
     """Where a training is after an update.
 
     Attributes:
-        progress, recent: copies, since another thread reads them; recent: sums over the latest updates.
+        progress: a copy, since another thread reads it.
         update: the latest one of this session.
+        recent: sums over the latest updates, also a copy.
         share: how much is done, from 0 to 1, of the nearest limit, such as "max_steps = 3000".
         seconds_left: until the limit, where it can be estimated.
         at: the time of this moment, by the monotonic clock.
@@ -119,10 +120,9 @@ def _head(moment: Moment, activity: str, width: int) -> list[tuple[RenderableTyp
     bar.add_column(justify="right", no_wrap=True)
     bar.add_row(ProgressBar(total=1.0, completed=moment.share), f"{100 * moment.share:.0f} %")
     since = max(0.0, time.monotonic() - moment.at)
-    where = f"update {moment.progress.step:,}, epoch {moment.progress.epoch + 1}" + (
-        f", {activity}" if activity else ""
-    )
-    spent = duration(moment.progress.seconds + since)
+    progress = moment.progress
+    where = f"update {progress.step:,}, epoch {progress.epoch + 1}" + (f", {activity}" if activity else "")
+    spent = duration(progress.seconds + since)
     left = "" if moment.seconds_left is None else f", {duration(max(0.0, moment.seconds_left - since))} left"
     when = f"{spent}{left} ({moment.limit})"
     if len(where) + len(when) + 2 > width:

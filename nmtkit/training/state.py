@@ -117,7 +117,7 @@ class Progress(Counters):
 
 @dataclass
 class TrainingState:
-    """A model in training; with ``ema_decay`` also the moving average of its weights, in float32."""
+    """A model in training and its settings; with ``ema_decay`` also the moving average of its weights, in float32."""
 
     model: Transformer
     optimizer: torch.optim.Optimizer
