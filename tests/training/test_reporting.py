@@ -258,7 +258,7 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
         reports.add(UPDATE)
         reports.report(place(), UPDATE.learning_rate, VALIDATION)
         reports.show(UPDATE, place())
-        assert (panel.moment.step, panel.moment.share, panel.moment.limit) == (7, 0.07, "max_steps = 100")
+        assert (panel.moment.progress.step, panel.moment.share, panel.moment.limit) == (7, 0.07, "max_steps = 100")
         assert panel.moment.seconds_left == pytest.approx(3.0 / 7 * 93)
         assert (panel.scores.nll, panel.scores.best_nll) == (2.0, (1.25, 3))
     assert tmp_path.name[:20] in terminal.getvalue()
